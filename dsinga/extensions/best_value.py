@@ -19,9 +19,9 @@ HIGHER = ("accuracy", "precision", "recall", "f1", "auc", "r2", "bleu", "score",
 
 
 def metric_name(monitor: str) -> str:
-    """Return the name of a metric as phase/name: "val/loss" of "val_loss", "train/loss" of "loss", as Keras writes it.
+    """Return a metric's name as phase/name. Keras's "val_loss" becomes "val/loss", "loss" becomes "train/loss".
 
-    Raises UserError for what is no text.
+    Raises UserError unless it is a text.
     """
     if not isinstance(monitor, str):
         raise UserError(f"monitor is {monitor!r}; give the name of a metric, as in 'val/loss'")
@@ -36,19 +36,19 @@ BAD_STATE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 
 
 def checked_number(value: Any) -> Any:
-    """Return ``value``, which a state has as a number; raises TypeError for anything else."""
+    """Return a number from a state. Raises TypeError for anything else."""
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{str(value)[:40]!r} is not a number")
     return value
 
 
 class BestValue:
-    """The best value of the metric ``monitor`` so far: ``value``, None before the first one.
+    """The best ``value`` of a metric so far; None before the first.
 
     Args:
         monitor: the metric, as in "val/loss" or "val_loss".
-        mode: "min" or "max": whether lower or higher values are better; "auto" goes by the name of the metric.
-        min_delta: by how much a value must be better to count as an improvement, at least 0.
+        mode: "min" or "max" for lower or higher values; "auto" decides by the metric's name.
+        min_delta: the least improvement that counts, at least 0.
 
     Raises UserError for another mode and for a negative ``min_delta``.
     """
@@ -63,7 +63,7 @@ class BestValue:
 
     @functools.cached_property
     def higher(self) -> bool:
-        """Whether higher values are better; raises UserError where "auto" cannot tell."""
+        """Whether higher values are better. Raises UserError if "auto" cannot decide."""
         if self.mode != "auto":
             return self.mode == "max"
         name = self.monitor.rpartition("/")[2]
@@ -73,11 +73,11 @@ class BestValue:
         raise UserError(f"say whether lower or higher values of {self.monitor!r} are better: mode: min or mode: max")
 
     def load(self, value: float | None) -> None:
-        """Set the best value to the value in a checkpoint; raise TypeError if it is neither a number nor None."""
+        """Set the best value from a checkpoint. Raises TypeError unless it is a number or None."""
         self.value = None if value is None else checked_number(value)
 
     def is_better(self, value: float, reference: float | None) -> bool:
-        """Return whether ``value`` is better by more than ``min_delta`` than a reference; all but NaN are than None."""
+        """Whether ``value`` beats ``reference`` by more than ``min_delta``; any value but NaN beats None."""
         if math.isnan(value):
             return False
         if reference is None:
@@ -93,11 +93,10 @@ class BestValue:
 
 
 class Plateau:
-    """Counts how many values of a metric in a row have not improved on its best value: ``count``.
+    """Counts the values of a metric in a row without improvement, as ``count``.
 
-    ``monitor``, ``mode`` and ``min_delta`` are those of :class:`BestValue`; ``patience`` is the count that is too many,
-    at least 1. Values that are not better than ``baseline`` are counted as well, but it is not reached by one that is
-    the best so far.
+    ``monitor``, ``mode`` and ``min_delta`` are as in :class:`BestValue`. It is reached at ``patience`` values, at least
+    1. Values no better than ``baseline`` also count, but a new best value never reaches it.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Plateau:
         self.best_step = 0
 
     def update(self, step: int, value: float) -> None:
-        """Take the value of a step into account."""
+        """Count the value of a step."""
         if not self.best.update(value):
             self.count += 1
             return
@@ -119,7 +118,7 @@ class Plateau:
 
     @property
     def is_reached(self) -> bool:
-        """Whether there has been no improvement for too long."""
+        """Whether there was no improvement for ``patience`` values."""
         return self.count >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,7 +126,7 @@ class Plateau:
         return {"best": self.best.value, "best_step": self.best_step, "count": self.count}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of :meth:`state_dict`."""
+        """Restore a state of :meth:`state_dict`."""
         self.best.load(state.get("best"))
         self.best_step = checked_number(state.get("best_step", 0))
         self.count = checked_number(state.get("count", 0))

@@ -1,4 +1,4 @@
-"""The interface of extensions (callbacks of the training loop), and of the view that they have of a run."""
+"""The interface of extensions (callbacks of the training loop) and their view of a run."""
 
 from __future__ import annotations
 
@@ -28,25 +28,23 @@ CALLBACKS, ARGUMENTS = (Remedies(Path(__file__).with_name("keras.toml"), name) f
 
 
 class LoopView(ABC):
-    """A view of a run for extensions: the step, params and metrics, and methods that change the course of the run.
+    """A run as extensions see it: step, params, metrics, and methods that change the run.
 
-    With several worker groups it is a view of group 0. ``evaluate``, ``params`` and ``set_rate_factor`` are for
-    extensions that pause training, as is ``set_params``; for others they raise UserError.
+    With several worker groups it shows group 0. ``evaluate``, ``params``, ``set_params`` and ``set_rate_factor`` raise
+    UserError unless the extension pauses training.
 
     Attributes:
-        job: the job that is trained.
-        step: how many steps are done.
+        job: the job.
+        step: the number of steps done.
         train_steps: the step at which training is complete.
-        metrics: the latest value of each metric, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
-        workspace: the folder for files of the run, None if it has none.
-        stopped: why training ends before ``train_steps``, "" while it does not.
-        paused: whether training stands, so that the params may be read and set.
-        pauses_cheaply: whether training can pause after each step at little cost, as it can in this process.
-        seconds_to_stop: estimate of the time that it takes to end in order after one more round, from what rounds,
-            pauses and checkpoints took so far.
-        samples_per_second: how many records all worker groups together trained on in a second of their last rounds, 0
-            before the first round.
-        returned_step: the step of the params that an extension returns, None for the last one, -1 for none.
+        metrics: the latest metrics, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
+        workspace: the folder for files, or None.
+        stopped: why training ends before ``train_steps``, or "".
+        paused: whether training is paused, so that params can be read and set.
+        pauses_cheaply: whether a pause after each step costs little, as in this process.
+        seconds_to_stop: estimated time for one more round and an orderly end.
+        samples_per_second: the speed of all worker groups in their last rounds; 0 before the first.
+        returned_step: the step of the params that an extension returns; None for the last step, -1 for none.
     """
 
     job: Job
@@ -64,7 +62,7 @@ class LoopView(ABC):
     @property
     @abstractmethod
     def seconds(self) -> float:
-        """Seconds since training was asked for."""
+        """Seconds since training was requested."""
 
     @property
     @abstractmethod
@@ -74,38 +72,38 @@ class LoopView(ABC):
     @property
     @abstractmethod
     def learning_rate(self) -> float:
-        """The learning rate of the next step: the schedule's, times ``rate_factor``."""
+        """The learning rate of the next step: the schedule's times ``rate_factor``."""
 
     @abstractmethod
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
-        """Return the means of the metrics over the first ``batches`` batches of ``phase``, "val" or "test".
+        """Return mean metrics over the first ``batches`` batches of ``phase``, "val" or "test".
 
-        By default there are as many batches as the job says, ``validate_steps`` or ``test_steps``, or all records, each
-        once, if it does not say. Raises UserError for a phase that the job does not run.
+        The default is the job's ``validate_steps`` or ``test_steps``, or all records once. Raises UserError for a phase
+        that the job does not run.
         """
 
     @abstractmethod
     def params(self) -> dict[str, np.ndarray]:
-        """Return copies of the params at this step, float32 by name; raise Diverged where one is not finite."""
+        """Return copies of the params, float32 by name. Raises Diverged if one is not finite."""
 
     @abstractmethod
     def updater_state(self) -> dict[str, dict[str, np.ndarray]]:
-        """Return a copy of the updater's state, by param and slot; {} for an updater without."""
+        """Return a copy of the updater's state by param and slot; {} if it has none."""
 
     @abstractmethod
     def set_params(
         self, params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]] | None = None
     ) -> None:
-        """Let training go on from these params at this step, and from a state of the updater where one is given.
+        """Continue training from these params, and optionally from an updater state.
 
-        Params that are not among them stay as they are. After the last step they are those of the result. Raises
-        UserError for params that the net lacks or of another shape, and while several worker groups train, or averages
-        of params are kept. Workers and servers start again.
+        Other params stay unchanged. After the last step, the params become the result. Raises UserError for unknown
+        params or wrong shapes, with several worker groups, and if averages of params are kept. Workers and servers
+        restart.
         """
 
     @abstractmethod
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return sums and counts of metrics, as layers report them, as means under the names that people see."""
+        """Return the means of metrics, reported as sums and counts, by their displayed names."""
 
     @abstractmethod
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
@@ -113,30 +111,29 @@ class LoopView(ABC):
 
     @abstractmethod
     def stop(self, reason: str, *, resumable: bool = False) -> None:
-        """End training at the end of this round, for ``reason``, a clause such as "val/loss has not improved".
+        """End training after this round, for ``reason``, a clause such as "val/loss has not improved".
 
-        What the job does at the end is done then. A run that is ``resumable`` only writes a checkpoint, so that the run
-        that goes on from there has the history of one that was never interrupted. The first reason counts.
+        The job's final actions then run. A ``resumable`` stop only writes a checkpoint, so that the resumed run has an
+        uninterrupted run's history. The first reason counts.
         """
 
     @abstractmethod
     def set_rate_factor(self, from_step: int, factor: float) -> None:
-        """Multiply the schedule's learning rate by ``factor`` from ``from_step`` on, which is at least ``step``.
+        """Multiply the schedule's learning rate by ``factor``, starting at ``from_step``.
 
-        It holds at the same step wherever params are updated, and is part of checkpoints. Raises UserError for a step
-        that is done.
+        It applies at this step wherever params are updated. Checkpoints keep it. Raises UserError for a step that is
+        done.
         """
 
     @abstractmethod
     def write_checkpoint(self) -> None:
-        """Write a checkpoint once all extensions have run that are due at this step; none without a workspace."""
+        """Write a checkpoint after this step's extensions; do nothing without a workspace."""
 
     @abstractmethod
     def return_params(self, params: Mapping[str, np.ndarray], remark: str, step: int | None = None) -> None:
-        """Let these params be those of the result; ``remark`` is a sentence that says which ones they are.
+        """Make these params the result; ``remark`` is a sentence that describes them.
 
-        ``step`` is the step that they are of, None for the last one, -1 for params of no step. The params of a later
-        call take their place.
+        ``step`` is their step: None for the last, -1 for none. A later call replaces them.
         """
 
     @abstractmethod
@@ -149,27 +146,26 @@ State = Mapping[str, Any]
 
 
 class Extension(ABC):
-    """An action of the training loop, which runs when its ``trigger`` says so.
+    """An action of the training loop, which runs when its ``trigger`` fires.
 
-    A subclass sets ``trigger`` and does its work in :meth:`run`. A subclass that remembers anything between its runs
-    returns it from :meth:`state_dict` and takes it back in :meth:`load_state`, so that a resumed run does what an
-    unbroken one would have done.
+    A subclass sets ``trigger`` and implements :meth:`run`. Data kept between runs go through :meth:`state_dict` and
+    :meth:`load_state`, so that a resumed run behaves like an uninterrupted run.
 
-    One that declares settings as ``Conf`` sets its trigger in :meth:`set_up`. Its constructor accepts the settings, by
-    name or in their order. A job has them next to the type. Others set it in a constructor of theirs.
+    A subclass with settings, declared as ``Conf``, sets its trigger in :meth:`set_up`. Its constructor accepts the
+    settings by name or in order; a job has them next to the type. Other subclasses set the trigger in their
+    constructor.
 
-    A user's own is registered as ``@dsinga.register("extension", "Name")``; a job names it by
-    ``extension { user_type: "Name" }``. A class without ``Conf`` is called with that message, an ExtensionConf.
+    Register your own as ``@dsinga.register("extension", "Name")``; a job names it by ``extension { user_type: "Name"
+    }``. A class without ``Conf`` is called with that message, an ExtensionConf.
 
     Attributes:
-        settings: those that are given, else their defaults.
+        settings: the given settings, or the defaults.
         trigger: when :meth:`run` is called.
-        pauses: whether training pauses meanwhile, at exactly the steps of the trigger. Where it does not, workers may
-            be further on than the metrics that the extension sees.
-        phase: the phase of the rows that it adds to the history, None where it adds none.
-        conf: the message of the job that it was made from, None for one that was made in Python.
-        is_part_of_run: whether it belongs to the run itself: its errors are the run's, it has no state and no name.
-        returns_params: whether :meth:`finish` returns other params than the last ones, also where the run has failed.
+        pauses: whether training pauses at exactly the trigger's steps. Otherwise workers may be ahead of the metrics.
+        phase: the phase of the rows that it adds to the history, or None.
+        conf: the job's message; None if made in Python.
+        is_part_of_run: whether its errors are the run's, and it has no state and no name.
+        returns_params: whether :meth:`finish` returns other params than the last, also if the run has failed.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -201,77 +197,77 @@ class Extension(ABC):
         self.set_up()
 
     def set_up(self) -> None:
-        """Set ``trigger``, and what else depends on the settings; called once, where there is a ``Conf``."""
+        """Set ``trigger`` and whatever depends on the settings. Called once if there is a ``Conf``."""
 
     def run_after(self, rows: Trigger) -> None:
-        """Set the trigger by ``rows``, that of rows of training, where it depends on these."""
+        """Set a trigger that depends on ``rows``, the trigger of training rows."""
 
     @property
     def name(self) -> str:
-        """The name in errors and checkpoints: the type that the job gives, else the name of the class."""
+        """The name in errors and checkpoints: the job's type, or the class name."""
         if self.conf is not None:
             return self.conf.user_type or self.conf.type.name
         return type(self).__name__
 
     def error(self, message: str, field: str | None = None) -> UserError:
-        """Return the UserError that says ``message`` of this extension, with its place in the job file."""
+        """Return a UserError about this extension, with its place in the job file."""
         text = f"extension {self.name}: {message}"
         return UserError(text) if self.conf is None else self.conf.error(text, field)
 
     def change_job(self, checked: CheckedJob) -> Job:
-        """Return the job that is trained in place of a checked one, before its nets are built; by default the same.
+        """Return the job to train in place of a checked job, before nets are built; by default the same.
 
-        It is a :data:`dsinga.reading.checked_job.JobChange`: the layers that read records must stay the same objects.
+        A :data:`dsinga.reading.checked_job.JobChange`: layers that read records must stay the same objects.
         """
         return checked.job
 
     def check(self, workspace: Path | None) -> None:
-        """Raise UserError, before anything is done, for what the extension needs and a run in ``workspace`` lacks."""
+        """Raise UserError, before training, if a run in ``workspace`` lacks something that the extension needs."""
 
     def start(self, loop: LoopView) -> None:
         """Prepare for a run, before the first step and after :meth:`load_state`.
 
-        A run may be resumed where this extension stopped it: by its state, it decides here whether to stop it again.
+        If this extension stopped the run that is resumed, decide here whether to stop again.
         """
 
     @abstractmethod
     def run(self, loop: LoopView) -> None:
-        """Perform the action of the extension at ``loop.step``."""
+        """Act at ``loop.step``."""
 
     def go_on(self, loop: LoopView) -> None:
-        """Perform the last action before training continues from a pause, or from a checkpoint.
+        """Act last before training continues from a pause or a checkpoint.
 
-        By then all extensions that were due have run, and their checkpoint has been written.
+        All extensions that were due have run, and their checkpoint is written.
         """
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
-        """Take the metrics of one training step, (sum, count) by name; called after each step, in order."""
+        """Receive the metrics of one step, (sum, count) by name. Called after each step, in order."""
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Take a row of the history, {"step", "phase", "time", "loss", ...}; called for each one when it is added."""
+        """Receive a new row of the history, {"step", "phase", "time", "loss", ...}."""
 
     def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Take the progress after a round of steps, {"step", "samples_per_second", "loss", ...}."""
+        """Receive the progress after a round of steps, {"step", "samples_per_second", "loss", ...}."""
 
     def finish(self, loop: LoopView) -> None:
-        """Perform the final action, after the last step and after the last checkpoint was written."""
+        """Act after the last step and the last checkpoint."""
 
     def close(self, error: BaseException | None) -> None:
-        """Release files and connections, however the run has ended: ``error`` ended it, None if nothing did.
+        """Release files and connections at the very end; ``error`` is what ended the run, or None.
 
-        Called once, last of all. What it raises is logged, and leaves the run's result, or its error, as it is.
+        Exceptions raised here are logged and do not change the run's result or error.
         """
 
     def state_dict(self) -> State:
-        """Return the state that a checkpoint keeps for a resumed run: plain values and arrays."""
+        """Return the state for checkpoints: plain values and arrays."""
         return {}
 
     def load_state(self, state: State) -> None:
-        """Go on from a state of :meth:`state_dict`; an empty one is that of a new run."""
+        """Restore a state of :meth:`state_dict`; an empty state means a new run."""
 
 
 class Watcher(Extension):
-    """An extension that changes nothing in a run, and shows its rows and progress to people or programs."""
+    """An extension that changes nothing, and shows rows and progress to people or programs."""
 
     is_part_of_run = True
     pauses = False
@@ -280,26 +276,26 @@ class Watcher(Extension):
         self.trigger = AtEnd()
 
     def run(self, loop: LoopView) -> None:
-        """Do nothing: rows and progress are shown when they come."""
+        """Do nothing: rows and progress are shown as they arrive."""
 
 
 class RescuedParams(Watcher):
-    """Keeps the params with which a run ends, the updater's state, and the rows of its history.
+    """Keeps the final params of a run, the updater's state, and the history.
 
-    A run that is interrupted ends with those of its last complete step, or with the best ones where an extension keeps
-    these; so does a run that fails, where they are still there. With this extension an interrupt lets training end in
-    order, also without a workspace.
+    An interrupted or failed run keeps the params of its last complete step, or the best params if an extension has
+    them. After a failure they may be lost. With this extension, an interrupt ends training in order, even without a
+    workspace.
 
     Args:
         owner: what keeps the params, for messages: "the model".
 
     Attributes:
-        params: float32 arrays by name, None before the run has ended, and where nothing was left of it.
-        slots: the updater's state by param and slot; empty for an updater without.
-        step: after how many steps the run has ended.
+        params: float32 arrays by name; None before the end, or if nothing is left.
+        slots: the updater's state by param and slot.
+        step: the number of steps done at the end.
         history: the rows of metrics.
-        net: the training net, None before the run has ended.
-        hint: a clause that says which params are kept, "" where none are.
+        net: the training net; None before the end.
+        hint: a clause that says which params are kept, or "".
     """
 
     def __init__(self, owner: str):
@@ -325,9 +321,9 @@ class RescuedParams(Watcher):
         self, step: int, params: ParamArrays, slots: Mapping[str, Mapping[str, np.ndarray]], net: NeuralNet,
         best: ParamArrays | None = None, remarks: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Keep the state in which the run of a net has ended.
+        """Keep the final state of a run.
 
-        ``best`` are the params that an extension returns in their place, and ``remarks`` say which ones these are.
+        An extension may return ``best`` params instead; ``remarks`` describe them.
         """
         self.step, self.slots, self.net = step, dict(slots), net
         which = "their params" if best is None else "the best params"
@@ -338,10 +334,9 @@ class RescuedParams(Watcher):
 def choose_path(
     extension: Extension, workspace: Path | None, given: str | os.PathLike[str] | None, name: str, field: str
 ) -> Path:
-    """Return the path ``given``, by default ``name`` in the workspace of the run.
+    """Return the path ``given``, or ``name`` in the run's workspace.
 
-    Raises UserError, which names ``field``, for a run without a workspace that is not told where to write, and for a
-    place where nothing can be written.
+    Raises UserError, which names ``field``, if there is neither path nor workspace, or if the path is not writable.
     """
     if given is None and workspace is None:
         raise extension.error(f'give it {field}, as in {field}: "{name}", or the run a workspace to write to', field)

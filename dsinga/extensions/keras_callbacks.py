@@ -23,13 +23,13 @@ EVENTS = (
 
 
 class Callback:
-    """Base of callbacks with Keras's events, for ``fit(callbacks=[...])``; each event does nothing by default.
+    """Base of callbacks with Keras's events, for ``fit(callbacks=[...])``; events do nothing by default.
 
-    ``logs`` are metrics by the names of Keras, such as {"loss": 0.3, "val_loss": 0.4}; epochs and batches count from 0.
-    In an event the model has the params of the run, and training goes on from params that it is given there, by
-    ``set_weights`` of the model or a layer, ``model.params =``, ``load_weights`` or ``train_on_batch``; the optimizer
-    keeps its state. With workers or a client, steps may be some behind those that workers compute when the events of a
-    batch come: then the params are those of the end of the last epoch, and cannot be set.
+    ``logs`` are metrics by Keras's names, such as {"loss": 0.3, "val_loss": 0.4}. Epochs and batches count from 0. In
+    an event the model has the current params. To change them, call ``set_weights`` of the model or a layer,
+    ``load_weights`` or ``train_on_batch``, or set ``model.params``; the optimizer keeps its state. With workers or a
+    client, batch events may lag behind the computed steps. The params are then from the end of the last epoch, and
+    cannot be set.
 
     Attributes:
         model: the model; ``model.stop_training = True`` ends training.
@@ -40,11 +40,11 @@ class Callback:
     params: Mapping[str, Any] = {}
 
     def set_model(self, model: Any) -> None:
-        """Take the model."""
+        """Set the model."""
         self.model = model
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Take the numbers of epochs and steps."""
+        """Set the numbers of epochs and steps."""
         self.params = params
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -57,23 +57,23 @@ class Callback:
         """Called before each epoch."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Called after each epoch, and its validation."""
+        """Called after each epoch and its validation."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Called before each step is seen."""
+        """Called before each step is reported."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Called when a step is seen, with its metrics."""
+        """Called when a step is reported, with its metrics."""
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Called when an epoch is over, where there is a validation."""
+        """Called after an epoch with a validation."""
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Called with the metrics of a validation, at the end of its epoch."""
+        """Called with the validation's metrics, at the end of its epoch."""
 
 
 class LambdaCallback(Callback):
-    """A callback of functions, by event: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))``."""
+    """A callback made of functions by event: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))``."""
 
     def __init__(self, **functions: Callable[..., Any]):
         for event, function in functions.items():
@@ -86,9 +86,9 @@ class LambdaCallback(Callback):
 
 @functools.partial(check_settings, instead=ARGUMENTS)
 class LearningRateScheduler(Callback):
-    """The learning rate of each epoch, schedule(epoch, rate) or schedule(epoch): an epoch's from the rate before it.
+    """Sets the learning rate of each epoch to schedule(epoch, rate) or schedule(epoch); ``rate`` is the rate before it.
 
-    A rate by step is the optimizer's: ``nn.SGD(learning_rate=lambda step: 0.1 / (1 + step))``.
+    For a rate by step, use the optimizer's: ``nn.SGD(learning_rate=lambda step: 0.1 / (1 + step))``.
     """
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0):
@@ -97,7 +97,7 @@ class LearningRateScheduler(Callback):
         self._schedule = schedule
 
     def rate(self, epoch: int, rate: float) -> float:
-        """Return the rate of an epoch. Raises UserError for one that is no number of at least 0."""
+        """Return the rate of an epoch. Raises UserError unless it is a number of at least 0."""
         try:
             new: Any = self._schedule(epoch, rate)
         except TypeError:
@@ -113,14 +113,14 @@ class LearningRateScheduler(Callback):
 
 @functools.partial(check_settings, instead=ARGUMENTS)
 class ModelCheckpoint(Callback):
-    """Saves the model, a folder that nn.load_model reads, after each epoch, or after those with the best ``monitor``.
+    """Saves the model after each epoch, or only with the best ``monitor``, as a folder for nn.load_model.
 
     Args:
-        filepath: the folder; with {epoch} and {val_loss} among it, a folder for each epoch.
+        filepath: the folder; with {epoch} or {val_loss} in it, a folder for each epoch.
         monitor: the metric that decides.
         verbose: has no effect.
         save_best_only: whether only the best model is saved.
-        save_weights_only: whether only params are saved, a file that ``model.load_weights`` reads.
+        save_weights_only: whether only params are saved, as a file for ``model.load_weights``.
         mode: "min", "max" or "auto", by the metric's name.
         save_freq: "epoch".
         initial_value_threshold: a value that the first model that is saved is better than, with ``save_best_only``.
@@ -152,7 +152,7 @@ class ModelCheckpoint(Callback):
         self._save_weights_only = save_weights_only
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save the model, if it is to be saved. Raises UserError where the metric is not there."""
+        """Save the model if needed. Raises UserError if the metric is missing."""
         if self._best is not None:
             if self.monitor not in logs:
                 remedy = "; give fit validation_data=" if self.monitor.startswith("val_") else ""
@@ -171,12 +171,12 @@ class ModelCheckpoint(Callback):
 
 
 class TerminateOnNaN(Callback):
-    """Does nothing: training always ends where a loss is not finite."""
+    """Does nothing: training always ends if a loss is not finite."""
 
 
 @functools.partial(check_settings, instead=ARGUMENTS)
 class BackupAndRestore:
-    """Lets ``fit`` go on where it was interrupted, from the checkpoint of the last epoch, or of ``save_freq`` steps.
+    """Lets ``fit`` continue after an interruption, from the checkpoint of the last epoch or of ``save_freq`` steps.
 
     It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``, and keeps the newest checkpoint.
     When fit has ended in order, the checkpoint is removed, unless ``delete_checkpoint`` is False.
@@ -193,17 +193,17 @@ class BackupAndRestore:
 
 
 def is_keras_callback(callback: Any) -> bool:
-    """Whether an object has methods for events of Keras."""
+    """Whether an object has methods for Keras's events."""
     return not isinstance(callback, (Extension, type)) and any(callable(getattr(callback, e, None)) for e in EVENTS)
 
 
 class KerasEvents(Extension):
-    """Calls the methods of a callback of Keras's kind, such as on_epoch_end, as a run goes on.
+    """Calls the event methods of a Keras-style callback, such as on_epoch_end, during a run.
 
     Args:
-        callback: has some of the methods of :class:`Callback`.
-        model: what it gets as ``model``, with an attribute ``stop_training``.
-        fit: the fit of the model; its method ``event`` lets the model have the params of the run, and the other way.
+        callback: has some methods of :class:`Callback`.
+        model: the callback's ``model``, with an attribute ``stop_training``.
+        fit: the model's fit; its method ``event`` copies params between the run and the model.
         params: {"epochs", "steps"} of the run.
     """
 
@@ -215,11 +215,10 @@ class KerasEvents(Extension):
         self._has_batches = any(self._defines(event) for event in EVENTS if "batch" in event)
 
     def run_after(self, rows: Trigger) -> None:
-        """Run before the first step, and when rows of training are recorded, as at the end of each epoch."""
+        """Run before the first step and at training rows, such as at each epoch's end."""
         self.trigger = rows | EverySteps(NEVER, after=0)
 
     def _defines(self, event: str) -> bool:
-        """Whether the callback does something at an event."""
         method = getattr(self._callback, event, None)
         function = getattr(method, "__func__", method)
         return method is not None and function is not getattr(Callback, event, None)
@@ -245,7 +244,7 @@ class KerasEvents(Extension):
         self._has_begun = True
 
     def start(self, loop: LoopView) -> None:
-        """Call ``set_model``, ``set_params`` and the first event of the callback."""
+        """Call ``set_model``, ``set_params`` and ``on_train_begin``."""
         if self._pauses_at_batches(loop):
             self.trigger = self.trigger | EverySteps(1)
         for method, value in (("set_params", self._params), ("set_model", self._model)):
@@ -254,11 +253,10 @@ class KerasEvents(Extension):
         self._call(loop, "on_train_begin", {})
 
     def _pauses_at_batches(self, loop: LoopView) -> bool:
-        """Whether training stands at the events of each batch."""
         return self._has_batches and loop.pauses_cheaply
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Note a row of training: an epoch ends."""
+        """Note that a training row ends an epoch."""
         self._has_row |= row["phase"] == "train"
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
@@ -271,19 +269,18 @@ class KerasEvents(Extension):
         self._batch += 1
 
     def run(self, loop: LoopView) -> None:
-        """Call the events of the end of an epoch."""
+        """Call the events of an epoch's end."""
         if self._has_row and self._batch:
             self._end_epoch(loop)
 
     def go_on(self, loop: LoopView) -> None:
-        """Call the events of the beginning of an epoch, and of the next batch's."""
+        """Call the events of an epoch's beginning and of the next batch."""
         if not self._has_begun:
             self._begin_epoch(loop)
         if self._pauses_at_batches(loop):
             self._call(loop, "on_train_batch_begin", self._batch, {})
 
     def _end_epoch(self, loop: LoopView) -> None:
-        """Call the events of a validation, if there was one, and of the end of an epoch."""
         logs = {name.removeprefix("train/").replace("/", "_"): value for name, value in loop.metrics.items()}
         validated = {name.removeprefix("val_"): value for name, value in logs.items() if name.startswith("val_")}
         if validated:
@@ -294,7 +291,7 @@ class KerasEvents(Extension):
         self._stop_if_asked(loop)
 
     def finish(self, loop: LoopView) -> None:
-        """Call the events of an epoch that was cut short, and the last event."""
+        """Call the events of an epoch that was cut short, and ``on_train_end``."""
         if self._has_row and self._batch:
             self._end_epoch(loop)
         self._call(loop, "on_train_end", {})
@@ -304,10 +301,10 @@ class KerasEvents(Extension):
             loop.stop(f"the callback {self.name} has set stop_training")
 
     def state_dict(self) -> State:
-        """Return the epoch, the batch, and whether the events of the epoch's beginning have been called."""
+        """Return the epoch, the batch, and whether the epoch's begin event was called."""
         return {"epoch": self._epoch, "batch": self._batch, "begun": self._has_begun}
 
     def load_state(self, state: State) -> None:
-        """Go on from an epoch and a batch."""
+        """Restore the epoch and the batch."""
         self._epoch, self._batch = int(state.get("epoch", 0)), int(state.get("batch", 0))
         self._has_begun = bool(state.get("begun", False))

@@ -1,4 +1,4 @@
-"""The extensions that watch a metric, or the time: end training, keep the best params, lower the learning rate."""
+"""Extensions that watch a metric or the time: they end training, keep the best params, or lower the learning rate."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ BEST_FILE = "best.safetensors"
 class KeepBest(Extension):
     """Keeps the params with the best value of a metric, and makes them the result of the run.
 
-    At the end they are written to ``best.safetensors`` in the workspace, too. The checkpoints hold the params of their
-    own step, for a bit-exact resume.
+    At the end it also writes them to ``best.safetensors`` in the workspace. Checkpoints hold the params of their own
+    step, for a bit-exact resume.
     """
 
     class Conf(Settings):
@@ -49,7 +49,7 @@ class KeepBest(Extension):
     returns_params = True
 
     def set_up(self) -> None:
-        """Run whenever the metric is better than ever before."""
+        """Run at each new best value."""
         self.trigger = WhenBest(self.settings.monitor, self.settings.mode.name, self.settings.min_delta)
         self._monitor = self.trigger.monitor
         self._best: State = {}
@@ -59,7 +59,7 @@ class KeepBest(Extension):
         self._best = {"step": loop.step, "value": loop.metrics[self._monitor], "params": loop.params()}
 
     def finish(self, loop: LoopView) -> None:
-        """Return the best params instead of the last, and write them to the workspace."""
+        """Return the best params, and write them to the workspace."""
         if not self._best:
             what = "been NaN each time" if self._monitor in loop.metrics else "not been recorded"
             loop.remark(f"the params are those of the last step: {self._monitor} has {what}, so that none was the best")
@@ -73,11 +73,11 @@ class KeepBest(Extension):
             export_safetensors(Checkpoint(step, named, {}, {}), loop.workspace / BEST_FILE)
 
     def state_dict(self) -> State:
-        """Return the best params, with their step and value."""
+        """Return the best params, their step and value."""
         return self._best
 
     def load_state(self, state: State) -> None:
-        """Take the best params; raises KeyError or TypeError where they are none."""
+        """Restore the best params. Raises KeyError or TypeError for an invalid state."""
         if state:
             checked_number(state["step"])
             checked_number(state["value"])
@@ -88,7 +88,7 @@ class KeepBest(Extension):
 
 @register("extension", kEarlyStopping=1)
 class EarlyStopping(Extension):
-    """Ends training once ``patience`` values of a metric in a row have brought no improvement.
+    """Ends training after ``patience`` values of a metric in a row without improvement.
 
     Prechelt, Early Stopping - But When?, in Neural Networks: Tricks of the Trade (1998).
 
@@ -126,7 +126,7 @@ class EarlyStopping(Extension):
         self.returns_params = conf.restore_best_weights
 
     def start(self, loop: LoopView) -> None:
-        """End a resumed run at once if its count of values without improvement has already reached patience."""
+        """End a resumed run at once if its count has already reached patience."""
         self._stop_on_plateau(loop)
 
     def run(self, loop: LoopView) -> None:
@@ -140,7 +140,7 @@ class EarlyStopping(Extension):
         self._stop_on_plateau(loop)
 
     def finish(self, loop: LoopView) -> None:
-        """Return the best params, if they are asked for."""
+        """Return the best params, if requested."""
         if self._keep is not None:
             self._keep.finish(loop)
 
@@ -155,12 +155,12 @@ class EarlyStopping(Extension):
             loop.stop(f"{self._monitor} has not improved on its best{best} in the last {values}")
 
     def state_dict(self) -> State:
-        """Return the best value and the counts, with the best params if they are asked for."""
+        """Return the best value and the counts, and the best params if requested."""
         state = {**self._plateau.state_dict(), "values": self._values}
         return state if self._keep is None else {**state, "keep": self._keep.state_dict()}
 
     def load_state(self, state: State) -> None:
-        """Take the best value and the count."""
+        """Restore the best value and the counts."""
         self._plateau.load_state(state)
         self._values = checked_number(state.get("values", 0))
         if self._keep is not None:
@@ -169,7 +169,7 @@ class EarlyStopping(Extension):
 
 @register("extension", kStopBeyond=8)
 class StopBeyond(Extension):
-    """Ends training once a metric is above or below a value: it is good enough, or training has gone wrong."""
+    """Ends training when a metric is above or below a value, because it is good enough or has gone wrong."""
 
     class Conf(Settings):
         """Settings of kStopBeyond."""
@@ -179,7 +179,7 @@ class StopBeyond(Extension):
         below: float | None = setting(None, "the value below which it does")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield that neither is given, or that every value would end training."""
+            """Yield a fault if neither bound is given, or if every value would end training."""
             if self.above is None and self.below is None:
                 yield Fault("extension kStopBeyond needs above, as in above: 0.99, or below, as in below: 0.1")
             elif self.above is not None and self.below is not None and self.above < self.below:
@@ -204,9 +204,9 @@ class StopBeyond(Extension):
 
 @register("extension", kReduceOnPlateau=3)
 class ReduceOnPlateau(Extension):
-    """Multiplies the learning rate by ``factor`` whenever ``patience`` values in a row have brought no improvement.
+    """Multiplies the learning rate by ``factor`` after ``patience`` values in a row without improvement.
 
-    The schedule of the job goes on; what it gives is multiplied, from the present step on, wherever params are updated.
+    The job's schedule continues; its rates are multiplied, starting at the current step, wherever params are updated.
     """
 
     class Conf(Settings):
@@ -239,7 +239,7 @@ class ReduceOnPlateau(Extension):
         self._cooling = 0
 
     def run(self, loop: LoopView) -> None:
-        """Compare the newest value with the best, and lower the rate of the steps to come on a plateau."""
+        """Compare the newest value with the best, and lower the rate on a plateau."""
         self._plateau.update(loop.step, loop.metrics[self._monitor])
         if self._cooling:
             self._cooling -= 1
@@ -253,11 +253,11 @@ class ReduceOnPlateau(Extension):
         self._plateau.count, self._cooling = 0, self.settings.cooldown
 
     def state_dict(self) -> State:
-        """Return the best value, the count, and the rest of the cooldown."""
+        """Return the best value, the count, and the remaining cooldown."""
         return {**self._plateau.state_dict(), "cooling": self._cooling}
 
     def load_state(self, state: State) -> None:
-        """Continue from the values in a checkpoint."""
+        """Restore the values of a checkpoint."""
         self._plateau.load_state(state)
         self._cooling = checked_number(state.get("cooling", 0))
 
@@ -281,9 +281,9 @@ def ReduceLROnPlateau(
     cooldown: int = 0,
     min_lr: float = 0.0,
 ) -> ReduceOnPlateau:
-    """Return the extension that lowers the learning rate where a metric no longer improves, with Keras's defaults.
+    """Return an extension that lowers the learning rate on a plateau, with Keras's defaults.
 
-    Keras counts the last value of a cooldown, which ReduceOnPlateau does not. ``verbose`` has no effect.
+    Keras counts the last value of a cooldown; ReduceOnPlateau does not. ``verbose`` has no effect.
     """
     check_whole("cooldown", cooldown, 0)
     return ReduceOnPlateau(
@@ -293,11 +293,11 @@ def ReduceLROnPlateau(
 
 @register("extension", kStopOnTime=4)
 class StopOnTime(Extension):
-    """Ends training before a time is over, with a checkpoint from which ``resume`` goes on.
+    """Ends training before a time is over, with a checkpoint for ``resume``.
 
-    Time counts from the call of ``dsinga.train``. What the next round and a checkpoint take is estimated from those
-    before; a twentieth of the time, 30 seconds at most, is left besides. What the job does at its end, such as a last
-    test, is left to the run that goes on.
+    Time counts from the call of ``dsinga.train``. The next round and a checkpoint are estimated from earlier ones. A
+    twentieth of the time, at most 30 seconds, is kept as margin. Final actions of the job, such as a last test, are
+    left to the resumed run.
 
     In Python ``time`` may also be a number of seconds.
     """
@@ -309,7 +309,7 @@ class StopOnTime(Extension):
         seconds: Positive | None = setting(None, "after how many seconds training ends")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield that both are given, or none."""
+            """Yield a fault if both or neither are given."""
             if (self.seconds is None) == (self.time is None):
                 yield Fault(
                     'extension kStopOnTime needs either seconds, as in seconds: 7200, or time, as in time: "2h"'
@@ -322,22 +322,22 @@ class StopOnTime(Extension):
         super().__init__(str(time) if isinstance(time, Real) else time, seconds, **settings)
 
     def set_up(self) -> None:
-        """Take from the settings when training ends, and the margin before that."""
+        """Compute the end of training and the margin from the settings."""
         self.trigger = AtEnd()
         self._seconds = self.settings.seconds or parse_seconds(self.settings.time)
         self._margin = min(MARGIN_SHARE * self._seconds, MARGIN_SECONDS)
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
-        """Stop while the rest of the time is enough for doing so."""
+        """Stop while there is enough time left to end in order."""
         if not loop.stopped and loop.seconds + loop.seconds_to_stop + self._margin >= self._seconds:
             loop.stop(f"its time of {self._seconds:g} s is nearly over", resumable=True)
 
     def run(self, loop: LoopView) -> None:
-        """Do nothing: the clock is looked at after each step."""
+        """Do nothing: :meth:`observe` checks the time after each step."""
 
 
 def parse_seconds(time: Any) -> float:
-    """Return the seconds that a number, or a text such as "1h 30m", stands for. Raises UserError for others."""
+    """Return the seconds in a number or a text such as "1h 30m". Raises UserError for others."""
     seconds = _sum_parts(time) if isinstance(time, str) else float(time) if isinstance(time, Real) else 0.0
     if not seconds > 0:
         raise UserError(f'{time!r} is no time to stop after; give seconds above 0, or a text such as "2h" or "90 min"')

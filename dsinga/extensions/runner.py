@@ -1,4 +1,4 @@
-"""Runs the extensions of a training loop at the moments that their triggers name."""
+"""Runs the extensions of a training loop when their triggers fire."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 class ExtensionRunner:
-    """The extensions of a run, in the order in which they run at one step. It knows no cluster.
+    """The extensions of a run, in their order within a step. Needs no cluster.
 
-    ``failing`` is the extension that is running; it stays the one that has raised an exception.
+    ``failing`` is the running extension, or the one that raised an exception.
     """
 
     def __init__(self, extensions: Iterable[Extension], loop: LoopView):
@@ -35,7 +35,7 @@ class ExtensionRunner:
         self.failing: Extension | None = None
 
     def start(self, states: Mapping[str, Mapping[str, State]]) -> None:
-        """Give each extension its state of :meth:`states`, an empty one if there is none, and start it."""
+        """Load each extension's state of :meth:`states`, or an empty one, and start it."""
         for extension in self._extensions.values():
             if extension.is_part_of_run:
                 self._call(extension, extension.start, self._loop)
@@ -55,7 +55,7 @@ class ExtensionRunner:
                 self._call(extension, extension.start, self._loop)
 
     def _load(self, name: str, extension: Extension, state: Mapping[str, State]) -> None:
-        """Load the state of an extension and its trigger; an error of a user's extension keeps its traceback."""
+        """Load an extension's and its trigger's state. Errors of user extensions keep their traceback."""
         try:
             extension.trigger.load_state(state.get("trigger", {}))
             self._call(extension, extension.load_state, state.get("extension", {}))
@@ -69,28 +69,28 @@ class ExtensionRunner:
             ) from None
 
     def next_pause(self, step: int) -> int | None:
-        """Return the first step after ``step`` at which training must pause, None if no extension names one."""
+        """Return the first step after ``step`` at which training must pause, or None."""
         steps = (extension.trigger.next_step(step) for extension in self._pausing.values())
         return min((at for at in steps if at is not None), default=None)
 
     def wants_pause(self) -> bool:
-        """Whether training must pause as soon as it can, because of the time."""
+        """Whether training must pause soon because of the time."""
         return any(
             extension.trigger.by_clock and extension.trigger.due(self._moment(self._asked[name][1], at_end=False))
             for name, extension in self._pausing.items()
         )
 
     def next_look(self, step: int) -> int | None:
-        """Return the first step after ``step`` at which :meth:`observe` must be called, None for the last one."""
+        """Return the first step after ``step`` at which :meth:`observe` must be called; None for the last."""
         triggers = [extension.trigger for extension in self._looking.values()]
         if self._observing or not all(trigger.names_its_steps for trigger in triggers):
             return step + 1
         return min((at for trigger in triggers if (at := trigger.next_step(step)) is not None), default=None)
 
     def observe(self, steps: Sequence[Metrics]) -> None:
-        """Show training steps to all extensions, and run those that are due at the last one and need no pause.
+        """Show training steps to all extensions; run those due at the last, current step that need no pause.
 
-        The last step is the present one; the others come before that of :meth:`next_look`.
+        The other steps come before the step of :meth:`next_look`.
         """
         self._recorded.clear()
         for display in self._displays:
@@ -100,14 +100,14 @@ class ExtensionRunner:
         self._run_due(self._looking, self._loop.step >= self._loop.train_steps)
 
     def pause(self, at_end: bool = False) -> None:
-        """Run the extensions that are due at the present step and have not run at it.
+        """Run the extensions that are due and have not run at this step.
 
-        Those that need no pause have run already, unless this is the end.
+        Extensions that need no pause have run already, unless this is the end.
         """
         self._run_due(self._extensions if at_end else self._pausing, at_end)
 
     def go_on(self) -> None:
-        """Let the extensions do what is to be done last before training goes on from a pause."""
+        """Call ``go_on`` of the extensions before training continues."""
         for extension in self._extensions.values():
             self._call(extension, extension.go_on, self._loop)
 
@@ -119,27 +119,27 @@ class ExtensionRunner:
             self._call(extension, extension.see_row, self._loop, row)
 
     def show_progress(self, row: Mapping[str, Any]) -> None:
-        """Show the state of things after a round to all extensions."""
+        """Show the progress after a round to all extensions."""
         for extension in self._extensions.values():
             self._call(extension, extension.see_progress, self._loop, row)
 
     def forget_runs(self) -> None:
-        """Let extensions that pause run again at the present step, because the params have changed since."""
+        """Let pausing extensions run again at this step, because params have changed."""
         self._last_run = {name: at for name, at in self._last_run.items() if name in self._looking}
 
     def finish(self) -> None:
-        """Call ``finish`` of the extensions, after the last step."""
+        """Call ``finish`` of the extensions after the last step."""
         for extension in self._extensions.values():
             self._call(extension, extension.finish, self._loop)
 
     def return_params(self) -> None:
-        """Let the extensions that return other params than the last ones do so, where a run has failed."""
+        """After a failed run, let extensions return other params than the last."""
         for extension in [each for each in self._extensions.values() if each.returns_params]:
             with contextlib.suppress(Exception):  # it must not hide why the run has failed
                 extension.finish(self._loop)
 
     def close(self, error: BaseException | None) -> None:
-        """Let the extensions, those that failed included, release what they hold; ``error`` is what ended the run."""
+        """Close all extensions, failed ones included; ``error`` is what ended the run."""
         for name, extension in (self._extensions | self._dropped).items():
             try:
                 extension.close(error)
@@ -147,14 +147,14 @@ class ExtensionRunner:
                 _log.warning("the extension %s could not be closed", name, exc_info=True)
 
     def drop(self, failed: Extension) -> None:
-        """Run an extension no more, because it has raised an exception; its state is still saved."""
+        """Stop running an extension that raised an exception; its state is still saved."""
         names = [name for name, extension in self._extensions.items() if extension is failed]
         self._dropped |= dict.fromkeys(names, failed)
         self._set_extensions({name: self._extensions[name] for name in self._extensions if name not in names})
         self.failing = None
 
     def states(self) -> dict[str, dict[str, State]]:
-        """Return the states of all extensions and their triggers, by the name of the extension, for a checkpoint."""
+        """Return the states of extensions and triggers by extension name, for a checkpoint."""
         states = {
             name: _state_of(extension) for name, extension in self._extensions.items() if not extension.is_part_of_run
         }
@@ -164,7 +164,6 @@ class ExtensionRunner:
         return states
 
     def _set_extensions(self, extensions: dict[str, Extension]) -> None:
-        """Set the extensions, and note which have something to do after each step, because there are many steps."""
         self._extensions = extensions
         self._pausing = {name: extension for name, extension in extensions.items() if extension.pauses}
         self._looking = {name: extension for name, extension in extensions.items() if not extension.pauses}

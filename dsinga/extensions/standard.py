@@ -1,4 +1,4 @@
-"""Creates and checks the extensions of a run: the standard ones, the job's, and the caller's."""
+"""Creates and checks the extensions of a run: standard ones, the job's, and the caller's."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ ExtensionLike = Extension | Callable[[int, dict[str, float]], object]
 def create_extensions(
     job: Job, given: ExtensionLike | Iterable[ExtensionLike] | None = (), epochs: Epochs | None = None
 ) -> list[Extension]:
-    """Return all extensions of a run in the order in which they run: SINGA's, then the job's, then those ``given``.
+    """Return all extensions of a run in order: SINGA's, the job's, then ``given``.
 
-    ``given`` may be a single one, or None.
-    ``epochs`` are those of a job that counts them.
+    ``given`` may be a single extension or None. ``epochs`` are needed for a job that counts them.
 
-    Raises UserError for one that is none or has a wrong configuration.
+    Raises UserError for an invalid extension or configuration.
     """
     standard = create_standard(job, epochs)
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -51,7 +50,7 @@ def create_extensions(
 
 
 def changed_by_extensions(checked: CheckedJob, given: Any) -> CheckedJob:
-    """Return the job that is trained after its extensions and those ``given`` have changed it."""
+    """Return the job after its extensions and ``given`` ones have changed it."""
     changing = [conf for conf in checked.job.extension if hasattr(resolve(conf), "change_job")]
     changing = [conf for conf in changing if resolve(conf).change_job is not Extension.change_job]
     listed = given if isinstance(given, Sequence) else [given]
@@ -60,7 +59,7 @@ def changed_by_extensions(checked: CheckedJob, given: Any) -> CheckedJob:
 
 
 def create_extension(conf: ExtensionConf) -> Extension:
-    """Return the extension that a message of a job describes; raise JobError where it does not describe one."""
+    """Return the extension that a job's message describes. Raises JobError."""
     entry = resolve(conf)
     settings = getattr(entry, "Conf", None)
     try:
@@ -79,13 +78,12 @@ def create_extension(conf: ExtensionConf) -> Extension:
 
 
 def _given(conf: ExtensionConf, settings: type[Settings]) -> dict[str, Any]:
-    """Return the settings of an extension that its message has, by name."""
     values = {name: getattr(conf, name) for name in field_types(settings)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _check_given(extension: Any, rows: Trigger) -> Extension:
-    """Return an extension of the caller; ``rows`` is the trigger of rows of training."""
+    """Return an extension of the caller; ``rows`` is the trigger of training rows."""
     if isinstance(extension, Extension):
         extension.run_after(rows)
         return _check_trigger(extension)
@@ -116,7 +114,7 @@ DEFAULT_DISPLAYS = 100
 
 
 class Display(Extension):
-    """Adds the means of the training metrics since its last run to the history."""
+    """Adds the mean training metrics since its last run to the history."""
 
     pauses = False  # it looks at reports only
     phase = "train"
@@ -130,7 +128,7 @@ class Display(Extension):
         self._sums = add_metrics([self._sums, *steps])
 
     def run(self, loop: LoopView) -> None:
-        """Add a row, and start to count again."""
+        """Add a row, and restart the sums."""
         sums, self._sums = self._sums, {}  # before another extension sees the row, and may fail
         loop.record("train", loop.means("train", sums))
 
@@ -142,7 +140,7 @@ class Display(Extension):
         return {"sums": numbers, **({"states": more} if more else {})}
 
     def load_state(self, state: State) -> None:
-        """Continue from the sums in a checkpoint."""
+        """Restore the sums of a checkpoint."""
         self._sums = {
             name: (checked_number(total), checked_number(count))
             for name, (total, count) in state.get("sums", {}).items()
@@ -155,9 +153,9 @@ class Evaluation(Extension):
     """Evaluates a phase and adds its metrics to the history.
 
     Args:
-        trigger: when.
+        trigger: when to run.
         phase: "val" or "test".
-        batches: how many batches it is; by default as the job says, or all records if it does not say.
+        batches: the number of batches; by default the job's, or all records.
     """
 
     def __init__(self, trigger: Trigger, phase: str, batches: int | None = None):
@@ -170,22 +168,21 @@ class Evaluation(Extension):
 
 
 class Checkpointing(Extension):
-    """Writes a checkpoint of the run to its workspace, if it has one."""
+    """Writes a checkpoint to the run's workspace, if it has one."""
 
     def __init__(self, trigger: Trigger):
         self.trigger = trigger
 
     def run(self, loop: LoopView) -> None:
-        """Ask for a checkpoint of this step."""
+        """Request a checkpoint of this step."""
         loop.write_checkpoint()
 
 
 class FunctionExtension(Extension):
     """Calls ``function(step, metrics)`` for each row of the history, with metrics such as {"val/loss": 0.3}.
 
-    It is made of a plain function among the extensions of ``dsinga.train``. A function that returns True, and nothing
-    else, ends training. Training pauses at ``rows``, the trigger of rows of training, so that it ends at the step of
-    the row.
+    Training ends if the function returns True. Training pauses at ``rows``, the trigger of training rows, so that it
+    ends at the row's step.
     """
 
     def __init__(self, function: Callable[[int, dict[str, float]], object], rows: Trigger):
@@ -205,11 +202,11 @@ class FunctionExtension(Extension):
             loop.stop(f"the function {self.name} has returned True")
 
     def run(self, loop: LoopView) -> None:
-        """Do nothing: the function has been called for each row."""
+        """Do nothing: :meth:`see_row` calls the function."""
 
 
 def create_standard(job: Job, epochs: Epochs | None) -> list[Extension]:
-    """Return the extensions that ``disp_freq``, ``validate_freq``, ``test_freq`` and ``checkpoint_freq`` ask for."""
+    """Return the extensions for ``disp_freq``, ``validate_freq``, ``test_freq`` and ``checkpoint_freq``."""
     display_freq = job.disp_freq or (0 if epochs else max(1, job.train_steps // DEFAULT_DISPLAYS))
     extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after, epochs))]
     phases = training_phases(job)
@@ -224,7 +221,7 @@ def create_standard(job: Job, epochs: Epochs | None) -> list[Extension]:
 
 
 def _singa_trigger(freq: int, after: int, epochs: Epochs | None = None) -> Trigger:
-    """Return SINGA's rule; beyond it, everything is done once more at the end, and without a frequency every epoch."""
+    """Return SINGA's trigger, plus the end of training; without a frequency, every epoch."""
     if freq:
         return EverySteps(freq, after) | AtEnd()
     return EveryEpoch(epochs) | AtEnd() if epochs else AtEnd()
@@ -241,10 +238,10 @@ def check_extensions(
     workspace: Path | None = None,
     metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Raise UserError for the first extension that can never run, or that has a state which cannot be saved.
+    """Raise UserError for the first extension that can never run or has an unsaveable state.
 
-    ``nets`` are the nets of the phases that the job runs: their layers say which metrics they report. For an agent
-    ``metrics`` are the names by phase; those of a phase that is left out are not known.
+    ``nets`` are the nets of the job's phases; their layers declare metrics. For an agent, ``metrics`` are the names by
+    phase; the metrics of other phases are unknown.
     """
     recorded = {extension.phase for extension in extensions if extension.phase}
     for extension in extensions:
@@ -307,9 +304,9 @@ def check_metric(
     extensions: Sequence[ExtensionLike] = (),
     metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Raise UserError for a metric that no run of a job with these extensions would record; ``monitor`` is its name.
+    """Raise UserError if no run of the job with these extensions would record the metric ``monitor``.
 
-    ``nets`` and ``metrics`` are as for :func:`check_extensions`.
+    ``nets`` and ``metrics`` are as in :func:`check_extensions`.
     """
     phases = {name: PHASES[name] for name in ("train", *ASKED_BY) if PHASES[name] in nets}
     declared = {name: declared_metrics(nets[phase]) for name, phase in phases.items()} | dict(metrics or {})
@@ -330,7 +327,7 @@ def check_metric(
 
 
 def _is_known_whole(net: NeuralNet, job: Job, phase: str) -> bool:
-    """Whether all metrics of a net are declared: layers and algorithms of the user's may report others."""
+    """Whether all metrics of a net are declared. User layers and algorithms may report others."""
     if phase == "train" and job.train_one_batch.alg is AlgType.kUserAlg:
         return False
     return not any(is_user_code(node.layer) for node in net.nodes)

@@ -1,4 +1,4 @@
-"""Triggers: at which steps, or moments, an extension of the training loop runs."""
+"""Triggers: at which steps or times an extension of the training loop runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class LoopPosition(NamedTuple):
     """A point of a run at which extensions may run.
 
     Attributes:
-        step: how many steps are done.
-        seconds: time since training was asked for.
-        metrics: those that were recorded at this step, by phase and name: {"val/loss": 0.3}.
+        step: the number of steps done.
+        seconds: time since training was requested.
+        metrics: the metrics recorded at this step, by phase and name: {"val/loss": 0.3}.
         at_end: whether training is complete.
-        before: the step of the moment before this one at which an extension could have run; None for the step before.
-            An engine may take steps that it cannot divide: then several lie between two moments.
+        before: the step of the previous point; None for the step before. Steps may lie between two points if an engine
+            runs several as one.
     """
 
     step: int
@@ -33,62 +33,62 @@ class LoopPosition(NamedTuple):
 
     @property
     def earlier(self) -> int:
-        """The step of the moment before this one; -1 where there is none."""
+        """The step of the previous point; -1 if there is none."""
         return self.step - 1 if self.before is None else self.before
 
 
 class Trigger(ABC):
-    """Says when an extension runs. ``a | b`` is a trigger that fires when either of two does.
+    """Decides when an extension runs. ``a | b`` fires when either fires.
 
-    A trigger that knows its steps returns them from :meth:`next_step`, so that rounds end there. One with ``by_clock``
-    set depends on the time, and is asked at the end of each round.
+    Return known steps from :meth:`next_step`, so that rounds end there. A trigger with ``by_clock`` depends on the time
+    and is checked after each round.
     """
 
     by_clock: bool = False
 
     @abstractmethod
     def due(self, moment: LoopPosition) -> bool:
-        """Return whether the extension is to run now. This may be called more than once for one moment."""
+        """Return whether the extension should run now. May be called more than once for one moment."""
 
     def next_step(self, step: int) -> int | None:
-        """Return the first step after ``step`` at which training must pause to ask whether it is due, None for none."""
+        """Return the first step after ``step`` at which training must pause to check the trigger, or None."""
         return None
 
     def never_due(self, train_steps: int) -> str:
-        """Return why the trigger cannot fire in a run of so many steps, with a remedy, or "" where it can."""
+        """Return why the trigger cannot fire in ``train_steps`` steps, with a remedy; "" if it can."""
         return ""
 
     def bind(self, recorded: Mapping[str, Trigger]) -> None:
-        """Learn when metrics of each phase are recorded, before training begins."""
+        """Receive the triggers that record each phase's metrics, before training."""
 
     def metrics(self) -> list[OnMetric]:
         """Return the parts of this trigger that wait for a metric."""
         return []
 
     def note_run(self, moment: LoopPosition) -> None:
-        """Learn that the extension has run."""
+        """Note that the extension has run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a checkpoint keeps for a resumed run, as plain values."""
+        """Return the state for checkpoints, as plain values."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of :meth:`state_dict`; an empty one is that of a new run."""
+        """Restore a state of :meth:`state_dict`; an empty state means a new run."""
 
     def __or__(self, other: Trigger) -> Trigger:
         return Either(self, other)
 
     @property
     def names_its_steps(self) -> bool:
-        """Whether it fires only at steps that :meth:`next_step` returns, or at the end of training."""
+        """Whether it fires only at steps from :meth:`next_step`, or at the end of training."""
         return type(self) in (EverySteps, EveryEpoch, AtEnd)
 
 
 class EverySteps(Trigger):
-    """Fires every ``freq`` steps, first when ``after`` steps are done (by default ``freq``); 0 is before training.
+    """Fires every ``freq`` steps, first after ``after`` steps (by default ``freq``; 0 is before training).
 
-    That is SINGA's rule ``now``: step >= after and (step - after) % freq == 0. Where training passes over such a step,
-    because its steps cannot be divided, it fires at the next moment.
+    This is SINGA's rule: step >= after and (step - after) % freq == 0. If an engine passes over such a step, it fires
+    at the next moment.
     """
 
     def __init__(self, freq: int, after: int | None = None):
@@ -102,7 +102,6 @@ class EverySteps(Trigger):
         return self._count(moment.step) > self._count(moment.earlier)
 
     def _count(self, step: int) -> int:
-        """Return at how many steps up to ``step`` it fires."""
         return 0 if step < self.after else (step - self.after) // self.freq + 1
 
     def next_step(self, step: int) -> int | None:
@@ -132,14 +131,14 @@ class EveryEpoch(Trigger):
 
 
 class AtEnd(Trigger):
-    """Fires once, when training is complete: after ``train_steps``, or when an extension has stopped it."""
+    """Fires once, when training is complete or an extension has stopped it."""
 
     def due(self, moment: LoopPosition) -> bool:
         return moment.at_end
 
 
 class EverySeconds(Trigger):
-    """Fires after every ``seconds``, at the end of a round; at which step differs from run to run."""
+    """Fires after every ``seconds``, at the end of a round. The steps differ from run to run."""
 
     by_clock = True
 
@@ -161,9 +160,9 @@ class EverySeconds(Trigger):
 
 
 class OnMetric(Trigger):
-    """Fires whenever the metric ``monitor``, such as "val/loss", has been recorded.
+    """Fires when the metric ``monitor``, such as "val/loss", is recorded.
 
-    ``best`` is the best value that the extension compares it with, if it does: it is only checked here.
+    ``best`` is the value that the extension compares with, if any; it is only checked here.
     """
 
     def __init__(self, monitor: str, best: BestValue | None = None):
@@ -177,7 +176,7 @@ class OnMetric(Trigger):
         return self.monitor.partition("/")[0]
 
     def due(self, moment: LoopPosition) -> bool:
-        """Return whether the metric was recorded at this step; raise UserError where its phase's rows lack it."""
+        """Return whether the metric was recorded at this step. Raises UserError if its phase's rows lack it."""
         if self.monitor in moment.metrics:
             return True
         known = [name for name in moment.metrics if name.startswith(f"{self.phase}/")]
@@ -197,9 +196,9 @@ class OnMetric(Trigger):
 
 
 class WhenBest(OnMetric):
-    """Fires whenever the metric ``monitor`` is better than ever before in the run.
+    """Fires when the metric ``monitor`` has a new best value.
 
-    ``mode`` and ``min_delta`` are those of :class:`BestValue`.
+    ``mode`` and ``min_delta`` are as in :class:`BestValue`.
     """
 
     def __init__(self, monitor: str, mode: str = "auto", min_delta: float = 0.0):
@@ -221,7 +220,7 @@ class WhenBest(OnMetric):
 
 
 class Either(Trigger):
-    """Fires when any of several triggers does."""
+    """Fires when any of several triggers fires."""
 
     def __init__(self, *triggers: Trigger):
         self._triggers = triggers

@@ -1,4 +1,4 @@
-"""Builds a message field by field: values may be added or replaced before required fields are checked."""
+"""Builds a message field by field, and checks required fields at the end."""
 
 from __future__ import annotations
 
@@ -39,11 +39,14 @@ BOOLEANS = {"true": True, "True": True, "t": True, "false": False, "False": Fals
 
 
 class MessageBuilder:
-    """The values of a message that is being read, with the place of each in the text.
+    """A message that is being read: its values, and their places in the text.
 
-    ``values`` holds the values of the fields, with a builder for each inner message; ``lines`` the place of each value
-    of each field. ``owner`` names the layer that the message belongs to and begins its error messages. ``outer`` is the
-    builder of the message around this one. ``origin`` is the message of which a changed copy is built, if there is one.
+    Attributes:
+        values: the values by field; inner messages as builders.
+        lines: the places of each field's values.
+        owner: the layer that errors name first.
+        outer: the builder of the enclosing message.
+        origin: the message that is copied and changed, or None.
     """
 
     __slots__ = ("cls", "lines", "origin", "outer", "owner", "values", "where")  # a job may have many
@@ -61,11 +64,11 @@ class MessageBuilder:
         self.lines: dict[str, list[Where]] = {}
 
     def error(self, message: str, where: Where | None = None) -> JobError:
-        """Return a JobError about this message, placed at ``where`` or at the start of the message."""
+        """Return a JobError at ``where``, or at the start of the message."""
         return JobError(f"{where or self.where}: {self.owner}{message}")
 
     def field(self, spelled: str, where: Where) -> tuple[str, Any, bool]:
-        """Return (name, type of one value, whether it is repeated) of a field; raise JobError if there is none."""
+        """Return (name, type of one value, whether it is repeated) of a field. Raises JobError."""
         try:
             name = field_name(self.cls, spelled)
         except JobError as error:
@@ -79,14 +82,14 @@ class MessageBuilder:
             raise self.error(str(error), where) from None
 
     def check_registered(self, where: Where) -> None:
-        """Raise JobError where the message names a component of the user's that is not registered with its settings."""
+        """Raise JobError if the message names a user's component that is not registered."""
         cls: Any = self.cls
         name = self.values.get(cls.user_field) if issubclass(cls, Component) else None
         if name and find(cls.kind, name) is None:
             raise self.error(f"no {cls.kind} is registered as {name!r}{missing_hint(cls.kind, name)}", where)
 
     def import_components(self, block: Block) -> None:
-        """Import the components of other distributions that a block names, so that the fields of settings are known."""
+        """Import other distributions' components that a block names, to know their settings."""
         cls: Any = self.cls
         for entry in block.entries:
             if entry.name == cls.user_field and type(entry.value) is str:
@@ -112,7 +115,7 @@ class MessageBuilder:
         return f", but {outer.cls.__name__} has it: is a '}}' missing before it?" if outer else ""
 
     def add(self, spelled: str, value: Any, where: Where) -> None:
-        """Set the field ``spelled`` to a value from the parser; add the value if the field is repeated."""
+        """Set a field to a value from the parser, or append to a repeated field."""
         if spelled.startswith("["):
             return self.add_extension(spelled, value, where)
         name, kind, repeated = self.field(spelled, where)
@@ -128,7 +131,7 @@ class MessageBuilder:
         return None
 
     def add_extension(self, spelled: str, value: Any, where: Where) -> None:
-        """Set the settings of the user's component that is named before, which SINGA writes as ``[name] { ... }``."""
+        """Set the settings of the user's component, which SINGA writes as ``[name] { ... }``."""
         cls: Any = self.cls
         conf = self.extension_settings(spelled, where)
         if not cls.flat or not isinstance(value, Block):
@@ -141,7 +144,7 @@ class MessageBuilder:
         return self.lines.update(inner.lines)
 
     def extension_settings(self, spelled: str, where: Where) -> Any:
-        """Return the class of settings that ``[name]`` holds; raise JobError where no component before declares it."""
+        """Return the settings class for ``[name]``. Raises JobError if the component does not declare it."""
         self.check_registered(where)
         cls: Any = self.cls
         user = self.values.get(cls.user_field) if issubclass(cls, Component) else None
@@ -156,7 +159,7 @@ class MessageBuilder:
         return conf
 
     def item(self, name: str, kind: Any, value: Any, where: Where) -> Any:
-        """Return one value of a field as ``kind``, or a builder for a message; raise JobError for any other value."""
+        """Return one value converted to ``kind``, or a builder for a message. Raises JobError."""
         what = f"{self.cls.__name__}.{name}"
         if isinstance(value, Block) and is_message(kind):
             return read(value, kind, where, self)
@@ -170,7 +173,7 @@ class MessageBuilder:
             raise self.error(str(error), where) from None
 
     def child(self, name: str, kind: type[Message], where: Where) -> MessageBuilder:
-        """Return the builder of an inner message, made from the field's default if the field is not set yet."""
+        """Return an inner message's builder; create it from the field's default if needed."""
         if name not in self.values:
             default = defaults(self.cls).get(name)
             self.values[name] = (
@@ -180,7 +183,7 @@ class MessageBuilder:
         return self.values[name]
 
     def build(self) -> Message:
-        """Return the message; raise JobError if it or an inner message lacks a required field."""
+        """Return the message. Raises JobError for missing required fields."""
         if text := missing(self.cls, self.values):
             raise self.error(text)
         values = {name: build_value(value) for name, value in self.values.items()}
@@ -195,7 +198,7 @@ class MessageBuilder:
 
 
 def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
-    """Return a builder with the fields of a block of the text; the block begins at ``where``."""
+    """Return a builder with the fields of a block that begins at ``where``."""
     owner = outer.owner if outer else ""
     if cls is LayerConf:
         names = [entry.value for entry in block.entries if entry.name == "name" and type(entry.value) is str]
@@ -209,7 +212,7 @@ def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder |
 
 
 def builder_of(message: Message, where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
-    """Return a builder of a copy of ``message``; its values without a place get the place ``where``."""
+    """Return a builder for a copy of ``message``; values without a place get ``where``."""
     owner = outer.owner if outer else ""
     if isinstance(message, LayerConf):
         owner = f"layer {message.name!r}: "
@@ -223,14 +226,17 @@ def builder_of(message: Message, where: Where, outer: MessageBuilder | None = No
 
 
 def build_value(value: Any) -> Any:
-    """Return ``value`` with each MessageBuilder in it, also within lists, replaced by the message that it builds."""
+    """Return ``value`` with each MessageBuilder, also in lists, replaced by its message."""
     if isinstance(value, list):
         return [build_value(item) for item in value]
     return value.build() if isinstance(value, MessageBuilder) else value
 
 
 def typed(value: Any, kind: Any, what: str) -> Any:
-    """Return the Python value of a scalar that the text format spells otherwise: booleans and infinities."""
+    """Convert booleans and infinities from the text format; return other values as they are.
+
+    Raises JobError for a string without quotes.
+    """
     if kind is bool and not (type(value) is str or isinstance(value, float)):
         return BOOLEANS.get(value, value)
     if kind is str and isinstance(value, BareWord):
@@ -241,5 +247,5 @@ def typed(value: Any, kind: Any, what: str) -> Any:
 
 
 def real(word: BareWord) -> float | None:
-    """Return the float of a word such as inf, None for any other word."""
+    """Return the float for inf, infinity or nan; None for another word."""
     return float(word) if word.lower() in ("inf", "infinity", "nan") else None

@@ -1,4 +1,4 @@
-"""Checks a job before its shapes are known; a mistake is a JobError with place, layer and remedy."""
+"""Checks a job before shapes are known. A mistake raises JobError with place, layer and remedy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 def training_phases(job: Job) -> list[Phase]:
     """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency.
 
-    A job with ``epochs`` also validates and tests without a frequency, if it has records for that. An agent is tested
-    in episodes, at the end without a frequency.
+    With ``epochs``, phases with their own records also run without a frequency. An agent is tested in episodes; without
+    a frequency, at the end.
     """
     if job.experience is not None:
         return [Phase.kTrain, *([Phase.kTest] if job.experience.is_tested else [])]
@@ -32,9 +32,9 @@ def training_phases(job: Job) -> list[Phase]:
 
 
 def has_own_records(job: Job, phase: Phase) -> bool:
-    """Whether ``phase`` has input layers of its own: other ones than training and, for kVal, than kTest.
+    """Whether ``phase`` reads other input layers than training and, for kVal, than kTest.
 
-    SINGA's jobs often leave a layer of training in phase kVal, because they exclude it from kTest only.
+    Many SINGA jobs exclude a training layer from kTest only, which leaves it in kVal.
     """
 
     def inputs(phase: Phase) -> set[int]:
@@ -54,11 +54,13 @@ def has_own_records(job: Job, phase: Phase) -> bool:
 
 
 def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = True) -> None:
-    """Raise JobError for the first mistake in ``job``.
+    """Raise JobError for the first mistake in a job.
 
-    ``phases`` are the phases whose nets will be used; by default those of training (:func:`training_phases`), which
-    also needs a number of steps.
-    ``needs_paths`` says that input layers read stores, whose paths they must name, or arrays that are bound to them.
+    Args:
+        job: the job.
+        phases: the phases to check. By default the result of :func:`training_phases`; then the job also needs steps or
+            epochs.
+        needs_paths: whether stores need a path or bound arrays.
     """
     if job.experience is not None:
         raise job.experience.error(job.experience.no_records)
@@ -95,7 +97,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
 
 
 def check_cluster(job: Job) -> None:
-    """Raise JobError for what is wrong with the topology of a job that says something of several workers."""
+    """Raise JobError for an invalid topology, if the job has one."""
     stores = (layer.store_conf for layer in job.neuralnet.layer if layer.store_conf is not None)
     if job.cluster is not None or job.warmup_steps or any(store.site_path for store in stores):
         check_topology: JobCheck = lookup("hook", "check_cluster")
@@ -103,17 +105,16 @@ def check_cluster(job: Job) -> None:
 
 
 def check_schedules(job: Job) -> None:
-    """Raise JobError for a schedule of the learning rate that does not fit into the ``train_steps`` of a job."""
+    """Raise JobError for a learning-rate schedule that does not fit into ``train_steps``."""
     for _, message in iterate_messages(job.updater):
         if isinstance(message, LRGenConf):
             check_schedule(message, job.train_steps, job.updater)
 
 
 def check_schedule(conf: LRGenConf, train_steps: int, updater: UpdaterConf) -> None:
-    """Raise JobError for a schedule that begins or warms up beyond the ``train_steps`` of a job; 0: not known yet.
+    """Raise JobError for a schedule that starts or warms up after ``train_steps`` (0: unknown).
 
-    The steps of another run, from which this one goes on, count for schedules. Where other runs go on from this one, a
-    schedule may last longer.
+    Steps of an earlier run count. If other runs continue this one, the schedule may last longer.
     """
     if conf.warmup_lr and not conf.warmup_steps:
         raise conf.error("warmup_lr has no effect without warmup_steps; give both or leave it out", "warmup_lr")
@@ -128,7 +129,7 @@ def check_schedule(conf: LRGenConf, train_steps: int, updater: UpdaterConf) -> N
 
 
 def check_algorithm(job: Job) -> None:
-    """Raise JobError for an algorithm that does not fit the net, such as kCD without a restricted Boltzmann machine."""
+    """Raise JobError for an algorithm that does not fit the net, such as kCD without an RBM."""
     kinds = LayerType.kRBMVis, LayerType.kRBMHid
     layers = (layer for layer in job.neuralnet.layer if layer.type in kinds and layer.in_phase(Phase.kTrain))
     machine = next(layers, None)
@@ -151,7 +152,7 @@ def check_algorithm(job: Job) -> None:
 
 
 def iterate_messages(message: Message, layer: LayerConf | None = None) -> Iterator[tuple[LayerConf | None, Message]]:
-    """Yield (layer, message) for a message and all messages in it; layer is None outside of layers."""
+    """Yield (layer, message) for a message and all inner messages; layer is None outside layers."""
     layer = message if isinstance(message, LayerConf) else layer
     yield layer, message
     for value in vars(message).values():
@@ -161,18 +162,18 @@ def iterate_messages(message: Message, layer: LayerConf | None = None) -> Iterat
 
 
 def error_in(layer: LayerConf | None, message: Message, text: str, field: str | None = None, item: int = 0) -> JobError:
-    """Return a JobError about a message, or about one value of a field, that names the message's layer."""
+    """Return a JobError about a message or one value of a field, with the layer's name."""
     return message.error(f"layer {layer.name!r}: {text}" if layer else text, field, item)
 
 
 def check_numbers(layer: LayerConf | None, message: Message) -> None:
-    """Raise JobError for a number that is out of its range, except in settings, which :func:`check_settings` checks."""
+    """Raise JobError for a number out of range. :func:`check_settings` checks settings."""
     for field, item, value, allowed in () if isinstance(message, Settings) else out_of_range(message):
         raise error_in(layer, message, f"{field} {allowed.fault(value)}", field, item)
 
 
 def check_type(layer: LayerConf | None, message: Message) -> None:
-    """Raise JobError for a type without the fields that it needs, and for a user's type beside a built-in one."""
+    """Raise JobError for missing required fields, or a user's type next to a built-in type."""
     if isinstance(message, ParamConf) and message.type is ParamType.kUser and not message.user_type:
         raise error_in(layer, message, 'type kUser needs user_type: "..."', "type")
     if not isinstance(message, Component) or not message.kind:
@@ -204,7 +205,7 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
 
 
 def check_distribution(layer: LayerConf | None, message: Component) -> None:
-    """Raise JobError where two distributions bring the component that a message names."""
+    """Raise JobError if two distributions provide the component."""
     try:
         check_owner(message.kind, message.type_name)
     except UserError as error:
@@ -212,7 +213,7 @@ def check_distribution(layer: LayerConf | None, message: Component) -> None:
 
 
 def check_settings(layer: LayerConf | None, message: Message) -> None:
-    """Raise JobError for settings of a component that are out of their ranges or contradict each other."""
+    """Raise JobError for settings that are out of range or contradict each other."""
     settings = message if isinstance(message, Settings) else None
     if isinstance(message, Component) and message.flat:
         conf = settings_class(find(message.kind, message.type_name))
@@ -222,7 +223,7 @@ def check_settings(layer: LayerConf | None, message: Message) -> None:
 
 
 def check_known_fields(conf: ExtensionConf | AugmentConf, of_users: tuple[str, ...]) -> None:
-    """Raise JobError for a setting that a component of this type lacks; users' ones may have fields ``of_users``."""
+    """Raise JobError for a setting that this type lacks. User components may also have ``of_users``."""
     settings = settings_class(find(conf.kind, conf.type_name))
     if settings is not None:
         known = [*field_types(settings), *(of_users if conf.type.is_user else ())]
@@ -233,14 +234,14 @@ def check_known_fields(conf: ExtensionConf | AugmentConf, of_users: tuple[str, .
 
 
 def check_extension(conf: ExtensionConf) -> None:
-    """Raise JobError for fields that contradict each other or have no effect on an extension of this type."""
+    """Raise JobError for extension fields that contradict each other or have no effect."""
     check_known_fields(conf, ("freq", "after"))
     if conf.after is not None and conf.freq is None:
         raise conf.error("after has no effect without freq; give freq: every how many steps it runs", "after")
 
 
 def check_layer(layer: LayerConf) -> None:
-    """Raise JobError for fields of one layer that contradict each other."""
+    """Raise JobError for layer fields that contradict each other."""
     if layer.include and layer.exclude:
         raise error_in(layer, layer, "has both include and exclude; leave exclude out", "exclude")
     store = layer.store_conf
@@ -253,7 +254,7 @@ def check_layer(layer: LayerConf) -> None:
 
 
 def check_path(layer: LayerConf, phases: Sequence[Phase]) -> None:
-    """Raise JobError for a store_conf without a path or an array, in a layer that belongs to one of ``phases``."""
+    """Raise JobError for a store without path or array, in a layer of one of ``phases``."""
     store = layer.store_conf
     if store is None or store.has_records:
         return
@@ -262,7 +263,7 @@ def check_path(layer: LayerConf, phases: Sequence[Phase]) -> None:
 
 
 def check_net(net: NetConf, phases: Iterable[Phase]) -> None:
-    """Raise JobError for the first invalid layer in the net of one of ``phases``."""
+    """Raise JobError for the first invalid layer in the nets of ``phases``."""
     if not net.layer:
         raise net.error("the job's neuralnet has no layers; add at least one, as in layer { name: ... }")
     for phase in phases:
@@ -275,7 +276,7 @@ def check_net(net: NetConf, phases: Iterable[Phase]) -> None:
 
 
 def unique(layers: Sequence[LayerConf], phase: Phase) -> dict[str, LayerConf]:
-    """Return the layers of a phase by name; raise JobError for a name that two layers have."""
+    """Return the layers of a phase by name. Raises JobError for a duplicate name."""
     named: dict[str, LayerConf] = {}
     for layer in layers:
         if layer.name in named:
@@ -303,7 +304,7 @@ def check_sources(layer: LayerConf, in_phase: Mapping[str, LayerConf], all_: Seq
 
 
 def check_cycles(layers: Mapping[str, LayerConf], phase: Phase) -> None:
-    """Raise JobError for a layer that is its own source, directly or through other layers."""
+    """Raise JobError for a cycle of layers."""
     done: set[str] = set()
     for start in layers:
         path = [start]  # depth first, without recursion because nets may be deep
@@ -323,11 +324,10 @@ def check_cycles(layers: Mapping[str, LayerConf], phase: Phase) -> None:
 
 
 def forward_sources(layer: LayerConf, layers: Mapping[str, LayerConf]) -> list[str]:
-    """Return the sources of a layer that must be computed before it.
+    """Return the sources that must be computed before a layer.
 
-    Left out are sources with a ``shift``, which are copies of an earlier time step, and the hidden layer of a
-    restricted Boltzmann machine as a source of its visible layer: the visible layer needs the hidden sample only after
-    the hidden layer has seen the data. The hidden layer of another machine is a source like any other.
+    Sources with ``shift`` are left out: they are copies of an earlier step. An RBM's visible layer does not wait for
+    its hidden layer, because it needs the hidden sample only after the hidden layer has seen the data.
     """
     shifted = {name for name, shift in zip(layer.srclayers, layer.shift, strict=False) if shift}
     visible = layer.type is LayerType.kRBMVis
@@ -339,5 +339,5 @@ def forward_sources(layer: LayerConf, layers: Mapping[str, LayerConf]) -> list[s
 
 
 def is_hidden_side(layer: LayerConf, visible: str) -> bool:
-    """Whether a layer is the hidden layer of the restricted Boltzmann machine with this visible layer."""
+    """Whether a layer is the hidden layer of the RBM with this visible layer."""
     return layer.type is LayerType.kRBMHid and visible in layer.srclayers

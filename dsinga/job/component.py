@@ -1,4 +1,4 @@
-"""Declares the settings of components in their classes, and finds the component that a message's ``type`` names."""
+"""Declares settings in component classes, and finds the component that a message's ``type`` names."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ S = TypeVar("S", bound="Settings")
 
 
 def setting(default: Any, doc: str = "") -> Any:
-    """Return the dataclass field of a setting, with its default and its documentation, which names the unit."""
+    """Declare a setting with its default and its documentation, which states the unit."""
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata={"doc": doc})
     return dataclasses.field(default=default, metadata={"doc": doc})
 
 
 def required(doc: str = "") -> Any:
-    """Return the field of a setting that has no default."""
+    """Declare a setting without a default."""
     return dataclasses.field(metadata={"doc": doc})
 
 
 class Fault(NamedTuple):
-    """A fault in settings: a sentence, and the field, and the item of a list, whose line the error names."""
+    """A fault in settings: a sentence, and the field and list item at fault. Errors name their line."""
 
     text: str
     field: str | None = None
@@ -53,22 +53,21 @@ class Fault(NamedTuple):
 
 
 class Settings(Message):
-    """Base of the settings of components: each component's class has a subclass called ``Conf``.
+    """Base of components' settings: each component declares a subclass called ``Conf``.
 
-    Each field says its type, with a range of :mod:`dsinga.job.limits`, its default, and what it means, by
-    :func:`setting` or :func:`required`. Raises UserError, when the class is defined, for a field without these.
+    Declare each field with type, default and meaning, by :func:`setting` or :func:`required`. Otherwise the class
+    definition raises UserError.
 
     A setting is an int, float, bool, str, an ``Enum``, or a list of these. :mod:`dsinga.job.limits` has bounded types:
     ``Count`` (at least 1), ``Natural`` (at least 0), ``NonNegative``, ``Positive``, ``Share`` (0 to below 1),
     ``Fraction`` (above 0, to 1) and ``Unit`` (0 to 1). Write other bounds as ``Annotated[int, Range(1, 8)]``. Override
     :meth:`faults` for settings that contradict each other.
 
-    The message is called by the component's class, as PReLUConf for PReLU, unless ``name`` is given, and stands in the
-    field ``prelu_conf``, unless ``field`` is given.
+    The message of PReLU is called PReLUConf, its field ``prelu_conf``. Pass ``name`` and ``field`` for other names.
 
     Attributes:
         field: the field of the component's message that holds these settings.
-        needed: whether that field must be given: where settings are required, or ``needed`` says so.
+        needed: whether the field is required: if a setting is, or if ``needed`` is passed.
     """
 
     field: ClassVar[str] = ""
@@ -87,15 +86,15 @@ class Settings(Message):
             check_definition(cls)
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield the faults of settings that contradict each other, although each number is in its range.
+        """Yield faults of settings that contradict each other.
 
-        Each is a sentence, or a :class:`Fault`, which names a field. The first is an error before training starts, with
-        its file and line.
+        A fault is a sentence, or a :class:`Fault` with a field. The first one raises an error with file and line before
+        training.
         """
         return iter(())
 
     def all_faults(self) -> Iterator[Fault]:
-        """Yield each number that is out of its range and then what :meth:`faults` yields."""
+        """Yield numbers out of range, then the faults of :meth:`faults`."""
         for field, item, value, allowed in out_of_range(self):
             yield Fault(f"{field} {allowed.fault(value)}", field, item)
         for fault in self.faults():
@@ -105,7 +104,7 @@ class Settings(Message):
 
 
 def _check_annotations(cls: type[Settings]) -> None:
-    """Raise UserError for a setting without a type or a default, and for one of a type that is not defined."""
+    """Raise UserError for a setting without a defined type, a default or documentation."""
     annotated = inspect.get_annotations(cls)
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field) and name not in annotated:
@@ -128,7 +127,7 @@ def _check_annotations(cls: type[Settings]) -> None:
 
 
 def check_definition(cls: type[Settings]) -> None:
-    """Raise UserError for a type that settings do not have, and for a default that is not of its type and range."""
+    """Raise UserError for an unsupported type, or a default outside its type and range."""
     default = dict(default_values(cls))
     for name, hint in cls._types.items():
         kind, repeated = item_type(hint)
@@ -163,20 +162,20 @@ def docs(cls: type[Message]) -> dict[str, str]:
 
 
 def settings_class(component: Any) -> type[Settings] | None:
-    """Return the class of the settings that a component declares, None for none."""
+    """Return the ``Conf`` of a component, or None."""
     conf = getattr(component, "Conf", None)
     return conf if isinstance(conf, type) and issubclass(conf, Settings) else None
 
 
 def component_settings(kind: str) -> Iterator[tuple[str, type[Settings]]]:
-    """Yield (name, settings) of each registered component that has settings."""
+    """Yield (name, settings class) of each registered component with settings."""
     for name, entry in entries(kind).items():
         if conf := settings_class(entry):
             yield name, conf
 
 
 def settings_named(name: str) -> type | None:
-    """Return the class of settings of this name, or the base of one, of any component; None where there is none."""
+    """Return the settings class, or base of one, with this name; None if there is none."""
     field = f"{name.removesuffix('Conf').lower()}_conf"
     likely = (find(kind, each) for kind in KINDS for each, row in built_in(kind).items() if field in row.fields)
     for component in chain(likely, chain.from_iterable(entries(kind).values() for kind in KINDS)):
@@ -187,10 +186,10 @@ def settings_named(name: str) -> type | None:
 
 
 class FieldTypes(Mapping[str, Any]):
-    """The types of the fields of a component's message; a component is imported when its field's type is asked for.
+    """The field types of a component's message. Reading a field's type imports its component.
 
     Attributes:
-        version: that of the registry of which these are the fields.
+        version: the version of the registry that the fields come from.
     """
 
     def __init__(self, cls: type[Component]):
@@ -214,7 +213,7 @@ class FieldTypes(Mapping[str, Any]):
         return (field_types(conf)[field] if self._cls.flat else conf) | None
 
     def _check(self, name: str, field: str, hint: Any) -> None:
-        """Raise UserError where a component has the field of another one, or of each, with another type."""
+        """Raise UserError if a component's field has another type in another component or in the message."""
         kind = self._cls.kind
         if field in self._cls._types:
             if self._cls._types[field] != hint:
@@ -244,16 +243,15 @@ class FieldTypes(Mapping[str, Any]):
 
 
 class Component(Message):
-    """A message whose ``type`` names a component, and which has a field for the settings of each.
+    """A message with a ``type`` that names a component, and a field for each component's settings.
 
-    The fields of settings follow from the registry: a component that is registered with a ``Conf`` adds its field.
-    Where the settings are ``flat``, they are fields of the message themselves, None where they are not given. A
-    component without settings may name ``required_fields`` of the message.
+    Each component registered with a ``Conf`` adds its field. ``flat`` settings are fields of the message itself, None
+    if not given. A component without settings may list ``required_fields``.
 
     Attributes:
-        kind: the kind of the registry.
+        kind: the registry's kind.
         type_field: the field that names the component.
-        user_field: the field that names a component of the user's own, beside a type for this.
+        user_field: the field that names a user's component.
     """
 
     kind: ClassVar[str] = ""
@@ -269,7 +267,7 @@ class Component(Message):
 
     @classmethod
     def all_types(cls) -> Mapping[str, Any]:
-        """Return the types of all fields: those that the class defines and, before "param", those of settings."""
+        """Return the types of all fields; fields of settings come before "param"."""
         if not cls.kind:
             return cls._types
         if cls._fields is None or cls._fields.version != version():
@@ -286,21 +284,21 @@ class Component(Message):
 
     @property
     def is_user(self) -> bool:
-        """Whether the component is of the user's own, so that ``user_field`` names it."""
+        """Whether ``user_field`` names the component."""
         return bool(getattr(self, self.type_field).is_user)
 
     @property
     def type_name(self) -> str:
-        """The name under which the component is registered: that of the user's own, else the type."""
+        """The name under which the component is registered."""
         return str(getattr(self, self.user_field if self.is_user else self.type_field) or "")
 
     @property
     def title(self) -> str:
-        """The words by which errors name the component."""
+        """The component's name in errors."""
         return f"{self.kind} {self.type_name}"
 
     def needed_fields(self) -> tuple[str, ...]:
-        """Return the fields that must be given for the type of this message, as far as it is registered."""
+        """Return the fields that a registered type requires."""
         if not self.type_name:
             return (self.user_field,)
         entry = find(self.kind, self.type_name)
@@ -310,9 +308,9 @@ class Component(Message):
         return tuple(conf._required) if self.flat else (conf.field,) if conf.needed else ()
 
     def settings_of(self, conf: type[S]) -> S:
-        """Return the settings of a component with this ``Conf``: those that are given, else the defaults.
+        """Return the message's settings for ``conf``, or the defaults.
 
-        Raises JobError where they must be given and are not.
+        Raises JobError if required settings are missing.
         """
         if self.flat:
             fields = {name: value for name in field_types(conf) if (value := getattr(self, name)) is not None}
@@ -332,9 +330,9 @@ class Configured:
     """Base of components that are made from the message that names them.
 
     Attributes:
-        Conf: declares the settings of the component, None for none.
+        Conf: the settings class, or None.
         conf: the message.
-        settings: those that the message has, else their defaults.
+        settings: the message's settings, or the defaults.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -350,7 +348,7 @@ class Configured:
 
 @contextlib.contextmanager
 def error_note(note: str) -> Iterator[None]:
-    """Add ``note`` to an exception raised within, where user code runs; a UserError needs none."""
+    """Add ``note`` to an exception from user code; leave a UserError unchanged."""
     try:
         yield
     except UserError:
@@ -363,7 +361,7 @@ def error_note(note: str) -> Iterator[None]:
 def resolve(conf: Component) -> Any:
     """Return the registered class or function that ``conf`` names.
 
-    Raises JobError where its type asks for user code that it does not name, or that is not registered.
+    Raises JobError if no name is given or the component is not registered.
     """
     member = getattr(conf, conf.type_field)
     if not conf.type_name:

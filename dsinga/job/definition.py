@@ -1,4 +1,4 @@
-"""RecordsDefinition, the base of messages that say what the records of a store are, such as ``table { }``."""
+"""Defines RecordsDefinition, the base of messages that define the records of a store, such as ``table { }``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from dsinga.job.component import Settings
 
 
 class RecordsDefinition(Settings):
-    """Base of a message of a store that defines records of one kind, with what was learnt from the training data.
+    """Base of a store's message that defines records of one kind, and keeps what training learnt from the data.
 
-    ``@register("definition", "NAME")``, with the name of the message's class, registers the function that opens such
-    records: it is called with a source, the definition, and whether labels are read. It may be in another file, which
-    is not needed to read a job.
+    Register the function that opens the records, function(source, definition, has_labels), by ``@register("definition",
+    "NAME")`` with the message's class name. Put it in another file if jobs should be readable without it.
 
     Attributes:
-        options: by name, the options of ``predict`` and ``evaluate`` of a model that records of this kind alone have,
-            with the error for others.
-        is_encoded: whether records have other columns than what they are made of, so that arrays cannot replace them.
-        can_be_cut: whether a part of the records, in their order, can be held out.
+        options: extra options of a model's ``predict`` and ``evaluate`` for this kind; each maps to the error for other
+            kinds.
+        is_encoded: whether the columns of records differ from the source's, so that arrays cannot replace records.
+        can_be_cut: whether a part of the records can be held out in order.
     """
 
     options: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -30,44 +29,44 @@ class RecordsDefinition(Settings):
     can_be_cut: ClassVar[bool] = True
 
     def takes(self, source: Any) -> bool:
-        """Whether :meth:`open_records` opens a source."""
+        """Whether :meth:`open_records` accepts a source."""
         raise NotImplementedError
 
     def check_source(self, source: Any) -> None:
-        """Raise UserError for a source of another kind that the trained model cannot predict; by default for none."""
+        """Raise UserError for a source that the model cannot predict; accept all by default."""
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> Any:
-        """Return the records of a source that :meth:`takes` tells of, for an input layer. Raises JobError."""
+        """Return the records of a source for an input layer. Raises JobError."""
         try:
             return lookup("definition", type(self).__name__)(source, self, has_labels)
         except UserError as error:
             raise self.error(f"layer {layer!r}: {error}") from error
 
     def predicts(self, source: Any) -> bool:
-        """Whether :meth:`predict` predicts a source that a model is given; else its records are predicted like any."""
+        """Whether :meth:`predict` handles this source; else its records are predicted as usual."""
         return False
 
     def predict(self, job: Any, params: Any, layers: Any, source: Any, **options: Any) -> Any:
-        """Return the outputs of ``layers`` for a source that :meth:`predicts` tells of, by a trained job.
+        """Return the outputs of ``layers`` for a source, by a trained job.
 
-        The function is that of ``@register("definition", "NAME.predict")``.
+        Calls the function registered by ``@register("definition", "NAME.predict")``.
         """
         return lookup("definition", f"{type(self).__name__}.predict")(job, params, layers, source, **options)
 
     def check_options(self, **labels: Any) -> None:
-        """Raise UserError where ``evaluate`` of a model is given labels or weights beside ``options`` of this kind."""
+        """Raise UserError if ``evaluate`` gets labels or weights together with ``options`` of this kind."""
 
     def evaluate(self, job: Any, params: Any, layers: Any, **options: Any) -> Any:
-        """Return the evaluation of ``layers`` by ``options`` of this kind, for records that are bound as ``data=``.
+        """Return the evaluation of ``layers`` with this kind's ``options``, on records bound as ``data=``.
 
-        The function is that of ``@register("definition", "NAME.evaluate")``.
+        Calls the function registered by ``@register("definition", "NAME.evaluate")``.
         """
         return lookup("definition", f"{type(self).__name__}.evaluate")(job, params, layers, **options)
 
     def learnt(self) -> dict[str, str]:
-        """Return, as texts by name, what was learnt from the training data, which a resumed run must have, too."""
+        """Return texts by name of what training learnt from the data. A resumed run must have the same."""
         return {}
 
     def remark_on_scores(self, layer: str) -> str:
-        """Return a sentence on records that count more than once in scores; "" where each counts once."""
+        """Return a note on records that count more than once in scores; "" if none do."""
         return ""

@@ -9,7 +9,7 @@ from dsinga.job.type_names import TypeName
 
 
 class Phase(IntFlag):
-    """A phase of a run; a layer's ``include`` and ``exclude`` list the phases it belongs to."""
+    """A phase of a run, as in a layer's ``include`` and ``exclude``."""
 
     kUnknown = 0
     kTrain = 1
@@ -44,7 +44,7 @@ class AugmentationType(TypeName, kind="augmentation", user="kUserAugmentation", 
 
 
 class MonitorMode(Enum):
-    """Whether lower or higher values of a metric are better; ``auto`` goes by its name."""
+    """Whether lower or higher metric values are better; ``auto`` decides by the metric's name."""
 
     auto = 0
     min = 1
@@ -52,22 +52,22 @@ class MonitorMode(Enum):
 
 
 class InitMethod(TypeName, kind="initialiser", user="kUserInit", number=101):
-    """The initialisers of params. The names ``kConst`` and ``kUniformFanInOut`` come from SINGA's Param page.
+    """The initialisers of params. ``kConst`` and ``kUniformFanInOut`` come from SINGA's Param page.
 
-    ``kUniformFanInOut`` multiplies by √(6 / (rows + columns)), as on that page; ``kUniformSqrtFanInOut``, from SINGA's
-    source, multiplies by 1 / √(rows + columns).
+    ``kUniformFanInOut`` multiplies by √(6 / (rows + columns)), as on that page. ``kUniformSqrtFanInOut`` is from
+    SINGA's source: it multiplies by 1 / √(rows + columns).
     """
 
 
 class ParamType(Enum):
-    """The kind of a param: SINGA's only one, or a user's."""
+    """The kind of a param: SINGA's, or a user's."""
 
     kParam = 0
     kUser = 103
 
 
 class UnrollConnType(Enum):
-    """How the copies of an unrolled layer take the copies of a source."""
+    """How copies of an unrolled layer read the copies of a source."""
 
     kUnrollOneToOne = 1  # copy i takes copy i - ``shift``, and nothing if that is before the first
     kUnrollOneToAll = 2  # copy i takes every copy, or the only one of a source that is not unrolled
@@ -100,7 +100,7 @@ class ActivationType(Enum):
 
 
 class CellActivation(Enum):
-    """The activations of recurrent cells, whose derivative follows from their value."""
+    """The activations of recurrent cells. Their derivatives follow from their values."""
 
     SIGMOID = 0
     TANH = 1
@@ -122,7 +122,7 @@ class AttentionScore(Enum):
 
 
 class DistributionName(Enum):
-    """The distributions whose parameters a net can predict (:mod:`dsinga.addons.probabilities.distributions`)."""
+    """The distributions that a net can predict (:mod:`dsinga.addons.probabilities.distributions`)."""
 
     normal = 0
     laplace = 1
@@ -132,7 +132,7 @@ class DistributionName(Enum):
 
 
 class DistributionScore(Enum):
-    """The score that trains a predicted distribution: its negative log-likelihood, or its CRPS."""
+    """The loss of a predicted distribution: negative log-likelihood or CRPS."""
 
     nll = 0
     crps = 1
@@ -146,7 +146,7 @@ class PoolMethod(Enum):
 
 
 class StepPoolMethod(Enum):
-    """The kinds of pooling over the steps of sequences."""
+    """The kinds of pooling over sequence steps."""
 
     MAX = 0
     AVG = 1
@@ -157,7 +157,7 @@ class StepPoolMethod(Enum):
 
 
 class DropoutUnit(Enum):
-    """The unit that kDropout drops: a single number, a channel of a row, a whole row, or a feature at all steps."""
+    """What kDropout drops: a number, a channel of a row, a row, or a feature at all steps."""
 
     kNumber = 0
     kChannel = 1
@@ -166,21 +166,21 @@ class DropoutUnit(Enum):
 
 
 class PolicyDistribution(Enum):
-    """The meaning of a policy's numbers: scores of actions, or means and logs of standard deviations."""
+    """The meaning of a policy's outputs: scores of actions, or means and log standard deviations."""
 
     kCategorical = 0
     kGaussian = 1
 
 
 class SamplingMethod(Enum):
-    """How a loss tells a word from random ones: by their scores, or by noise-contrastive estimation."""
+    """How a loss tells words from random words: by scores, or by noise-contrastive estimation."""
 
     kNegativeSampling = 0
     kNCE = 1
 
 
 class PaddingMode(Enum):
-    """The points around a field, by kPadding: zeros, its edge, its mirror image at the edge, or its opposite side."""
+    """How kPadding fills points around a field: zeros, edge values, mirror image, or opposite side."""
 
     kZero = 0
     kEdge = 1
@@ -189,35 +189,35 @@ class PaddingMode(Enum):
 
 
 class UpsamplingMethod(Enum):
-    """Whether kUpsampling repeats points, or interpolates linearly between them along each axis."""
+    """Whether kUpsampling repeats points or interpolates linearly along each axis."""
 
     kNearest = 0
     kLinear = 1
 
 
 class HingeNorm(Enum):
-    """Whether kHingeLoss sums the violations of the margin (L1) or their squares (L2)."""
+    """Whether kHingeLoss sums violations of the margin (L1) or their squares (L2)."""
 
     L1 = 1
     L2 = 2
 
 
 class SlicingMethod(Enum):
-    """How params are sliced for servers: by SINGA's slicer, or in blocks of fixed size by hash (PaddlePaddle)."""
+    """How params are sliced for servers: by SINGA's slicer, or in fixed blocks by hash (PaddlePaddle)."""
 
     kSinga = 0
     kBlock = 1
 
 
 class PartitionMethod(Enum):
-    """Whether the job (manual) or the cost model (auto) chooses how layers are partitioned."""
+    """Whether the job (manual) or the cost model (auto) partitions layers."""
 
     manual = 0
     auto = 1
 
 
 class SyncTopology(Enum):
-    """The links between server groups; linked groups send each other the changes of their params."""
+    """The links over which server groups send each other changes of params."""
 
     kAllToAll = 0
     kRing = 1
@@ -225,16 +225,16 @@ class SyncTopology(Enum):
 
 
 class SyncMethod(Enum):
-    """How server groups synchronise: their changes add up, or an outer optimizer averages their params."""
+    """How server groups synchronise: they add up changes, or an outer optimizer averages params."""
 
     kSum = 0
     kMean = 1
 
 
 class Compression(Enum):
-    """How gradients are compressed: to signs and two means (1-bit SGD), to their largest numbers, or to fewer bits.
+    """How gradients are compressed: signs and two means (1-bit SGD), the largest numbers, or fewer bits.
 
-    kInt8 and kInt4 are integers of 8 and 4 bits with a scale for each block of numbers.
+    kInt8 and kInt4 are 8-bit and 4-bit integers with a scale for each block.
     """
 
     kNone = 0
@@ -246,29 +246,29 @@ class Compression(Enum):
 
     @property
     def by_number(self) -> bool:
-        """Whether each number of a gradient is sent by itself, so that gradients may be cut into pieces."""
+        """Whether each number is sent by itself, so that gradients can be split."""
         return self in (Compression.kNone, Compression.kBF16)
 
 
 class PullTime(Enum):
-    """When a worker pulls new values: at once after its push, or when the next forward pass needs them."""
+    """When a worker pulls new values: after its push, or when a forward pass needs them."""
 
     kAtOnce = 0
     kDeferred = 1
 
 
 class UpdatePlace(Enum):
-    """Where the updater runs: at the server, or at every worker after the server has summed the gradients."""
+    """Where the updater runs: on the server, or on every worker with the summed gradients."""
 
     kServer = 0
     kWorker = 1
 
 
 class Precision(Enum):
-    """The precision of the factors of matrix products, convolutions included; params and sums of products are float32.
+    """The precision of factors in matrix products and convolutions; params and sums are float32.
 
-    kTF32, of GPUs only, and kBF16 round the factors to 10 and 7 bits of the mantissa. In kBF16 images between
-    convolutions are bfloat16, too.
+    kTF32 (GPUs only) rounds factors to 10 bits of mantissa, kBF16 to 7. With kBF16, images between convolutions are
+    bfloat16.
     """
 
     kFloat32 = 0
@@ -288,7 +288,7 @@ PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy
 
 
 def find_phase(name: str) -> Phase:
-    """Return the phase "train", "val", "test" or "deploy". Raises UserError for any other name."""
+    """Return the phase named "train", "val", "test" or "deploy". Raises UserError for another name."""
     try:
         return PHASES[name]
     except KeyError:

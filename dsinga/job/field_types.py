@@ -1,4 +1,4 @@
-"""The types of a message's fields: found when they are first read, and taken apart."""
+"""Finds the types of message fields when they are first read, and splits them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 
 class DeferredTypes:
-    """The attribute ``_types`` of a message class until it is first read, when the types of the fields replace it."""
+    """Computes ``_types`` of a message class when it is first read."""
 
     def __get__(self, message: Any, cls: Any) -> dict[str, Any]:
         if inspect.get_annotations(cls):
@@ -24,7 +24,7 @@ class DeferredTypes:
 
 @functools.cache
 def item_type(hint: Any) -> tuple[Any, bool]:
-    """Return (type of one value of a field, whether the field holds a list of values)."""
+    """Return (type of one value of a field, whether the field is a list)."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):  # T | None
         hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     hint = unannotated(hint)
@@ -40,5 +40,5 @@ def unannotated(hint: Any) -> Any:
 
 @functools.cache
 def is_optional(hint: Any) -> bool:
-    """Whether a field of this type may be None."""
+    """Whether a field may be None."""
     return types.NoneType in typing.get_args(hint)

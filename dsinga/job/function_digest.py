@@ -1,4 +1,4 @@
-"""Hashes a function that cannot be imported by name: its code, and all values that the code reads."""
+"""Hashes a function that cannot be imported by name: its code and the values that it reads."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TAKES_MORE = CO_VARARGS | CO_VARKEYWORDS  # of the flags, those that the code an
 
 
 class FunctionDigest:
-    """The SHA-256 of a function: its code, defaults, and the values of the outer and global names that it reads.
+    """The SHA-256 of a function: its code, defaults, and the outer and global values that it reads.
 
-    Functions of other modules count by their names, those of its own module by their code. A value without bytes that
-    another process could compare gives a random digest.
+    Functions of other modules count by name, functions of its module by code. A value without comparable bytes gives a
+    random digest.
 
     Attributes:
-        is_constant: whether the function computes the same as long as it lives, since nothing that it reads can change.
+        is_constant: whether nothing that the function reads can change.
     """
 
     def __init__(self, function: Any):
@@ -39,14 +39,14 @@ class FunctionDigest:
 
     @property
     def text(self) -> str:
-        """The first hexadecimal digits."""
+        """The first ``DIGITS`` hexadecimal digits."""
         return self._hash.hexdigest()[:DIGITS]
 
     def _say(self, data: bytes) -> None:
         self._hash.update(b"%d:" % len(data) + data)
 
     def _add(self, value: Any) -> None:
-        """Hash a value, with the name of its type."""
+        """Hash a value and the name of its type."""
         self._say(f"{type(value).__module__}.{type(value).__qualname__}".encode())
         if value is None or type(value) in (bool, int, float, complex, str, bytes):
             self._say(repr(value).encode())
@@ -71,7 +71,7 @@ class FunctionDigest:
         self._say(b"end of %d" % len(found))
 
     def _add_parts(self, value: Any) -> None:
-        """Hash a value that may have itself as a part."""
+        """Hash a value that may contain itself."""
         if isinstance(value, FunctionType) and value.__module__ != self._home and is_importable(value):
             self._say(f"{value.__module__}:{value.__qualname__}".encode())
         elif isinstance(value, FunctionType):
@@ -110,13 +110,13 @@ class FunctionDigest:
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Return the global names that code reads, that of the functions within it included."""
+    """Return the global names that code and its inner functions read."""
     found = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return found.union(*(_global_names(const) for const in code.co_consts if isinstance(const, CodeType)))
 
 
 def is_importable(value: FunctionType | type) -> bool:
-    """Whether a function or class can be imported by its name, from a module other than the script."""
+    """Whether a function or class can be imported by name from a module other than the script."""
     found: Any = sys.modules.get(value.__module__) if value.__module__ != "__main__" else None
     for part in value.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -124,7 +124,7 @@ def is_importable(value: FunctionType | type) -> bool:
 
 
 def _parts_of_object(value: Any) -> list[Any]:
-    """Return the class, the attributes and the items of an object; nothing where its class pickles in its own way."""
+    """Return class, attributes and items of an object; nothing if its class has its own pickling."""
     try:
         make, *parts = value.__reduce_ex__(2)
     except Exception:  # such as that of a lock, or of the user's class
@@ -133,7 +133,7 @@ def _parts_of_object(value: Any) -> list[Any]:
 
 
 def _pickled(value: Any) -> bytes:
-    """Return the pickle of a value; random bytes, which equal none, for one without."""
+    """Return the pickle of a value, or random bytes if it has none."""
     import cloudpickle
 
     try:

@@ -34,9 +34,9 @@ class AugmentConf(Component):
 class StoreConf(Settings, Component):
     """The store that an input layer reads or an output layer writes.
 
-    ``backend`` may name a source of your own (:class:`dsinga.data.DataSource`). Its settings are a field.
-    In Python, ``records`` may be a source of records (:func:`dsinga.data.open_records`), which the layer reads in place
-    of ``path``. It is not a field of the schema: copies keep it, job files and pickles leave it out.
+    ``backend`` may name a source of your own (:class:`dsinga.data.DataSource`). Its settings are a field. In Python,
+    ``records`` (:func:`dsinga.data.open_records`) replace ``path``. They are no field of the schema: copies keep them,
+    job files and pickles leave them out.
     """
 
     kind: ClassVar = "source"
@@ -84,7 +84,7 @@ class StoreConf(Settings, Component):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The messages that say how records are made of data, such as windows, by their fields in order, or none."""
+        """The messages that define records, such as windows, by field in order; {} if none."""
         fields = {name: getattr(self, name) for name in sorted(added_fields(StoreConf))}  # scaled refuses before table
         return {name: value for name, value in fields.items() if hasattr(value, "open_records")}
 
@@ -95,7 +95,7 @@ class StoreConf(Settings, Component):
 
     @property
     def has_records(self) -> bool:
-        """Whether there are records to read: at a path, in Python, or those of a source that needs no path."""
+        """Whether there are records: at a path, in Python, or from a source without a path."""
         source = find(self.kind, self.type_name)
         return bool(self.path or self.site_path) or self.records is not None or not getattr(source, "needs_path", True)
 
@@ -202,7 +202,7 @@ class LayerConf(Component):
         unroll_conn_type: which copies of a source an unrolled copy reads: the one of its step, all, or the last one.
         shift: by how many steps the source is earlier.
         partition_dim: the axis on which the layer is cut: 0 for rows, 1 for features, 2 to 4 for points of fields.
-        partition_grid: the numbers of workers along the axes of points from ``partition_dim`` on.
+        partition_grid: the numbers of workers along the axes of points, starting with ``partition_dim``.
         partition_id: the number of a part of a cut layer. Job files leave it out.
         num_partitions: the number of parts of a cut layer. Job files leave it out.
         location: the worker of the group that computes the layer.
@@ -246,7 +246,7 @@ class LayerConf(Component):
 
     @property
     def title(self) -> str:
-        """The words by which errors name the layer."""
+        """The layer's name in errors."""
         return f"layer {self.name!r}: {self.type_name}"
 
     def in_phase(self, phase: Phase) -> bool:
@@ -255,5 +255,5 @@ class LayerConf(Component):
 
 
 def included(include: Collection[Phase], exclude: Collection[Phase], phase: Phase) -> bool:
-    """Whether a layer with this ``include`` and ``exclude`` belongs to ``phase``; without them it belongs to all."""
+    """Whether a layer with this ``include`` and ``exclude`` is in ``phase``; without both, it is in all."""
     return (not include or phase in include) and phase not in exclude

@@ -1,4 +1,4 @@
-"""The types of the bounded numbers of a job, and the check that a number is within the bounds of its field."""
+"""The types of bounded numbers in a job, and the check of their bounds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_MEMBERS = 100_000  # of a topology
 
 
 class Range(NamedTuple):
-    """The numbers from ``low`` to ``high`` that float32 can hold; an open end is excluded.
+    """The float32 numbers from ``low`` to ``high``; an open end is excluded.
 
-    NaN is in no range, infinity only in those that are ``infinite``.
+    NaN is in no range. Infinity is only in ``infinite`` ranges.
     """
 
     low: float
@@ -35,7 +35,7 @@ class Range(NamedTuple):
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def fault(self, value: float) -> str:
-        """Return an error text about a value outside the range: the range, and the value."""
+        """Return an error text for a value outside the range."""
         if abs(value) <= FLOAT32_MAX:
             return f"must be {self}, not {value}"
         return f"must be a number that float32 can hold{f', {self}' if math.isfinite(self.low) else ''}, not {value}"
@@ -68,7 +68,7 @@ PartitionDim = Annotated[int, Range(-1, 4)]  # rows, features, points along an a
 
 
 def metadata(hint: Any) -> Iterator[Any]:
-    """Yield the annotations in the ``Annotated`` types of a field, as in ``list[Count] | None``."""
+    """Yield the annotations in a field's ``Annotated`` types, as in ``list[Count] | None``."""
     yield from getattr(hint, "__metadata__", ())
     for part in [hint.__origin__] if typing.get_origin(hint) is Annotated else typing.get_args(hint):
         yield from metadata(part)
@@ -76,18 +76,18 @@ def metadata(hint: Any) -> Iterator[Any]:
 
 @functools.cache
 def range_in(hint: Any) -> Range | None:
-    """Return the range in the annotation of a field; None if it has none."""
+    """Return the range in a field's annotation, or None."""
     return next((item for item in metadata(hint) if isinstance(item, Range)), None)
 
 
 @functools.cache
 def number_range(hint: Any) -> Range | None:
-    """Return the range of a field that has numbers, any number where its type has none; None for another field."""
+    """Return the range of a numeric field, by default any number; None for another field."""
     return (range_in(hint) or NUMBER) if item_type(hint)[0] in (int, float) else None
 
 
 def out_of_range(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
-    """Yield (field, item, value, allowed range) for each number of ``message`` that is out of its range."""
+    """Yield (field, item, value, allowed range) for each number out of its range."""
     types = field_types(type(message))
     for field, values in vars(message).items():
         if values is None or field not in types or (allowed := number_range(types[field])) is None:

@@ -1,4 +1,4 @@
-"""The base class of the schema's messages: a dataclass that checks its fields and knows its place in the file."""
+"""The base class of messages: a dataclass that checks its fields and knows its place in the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTED_NAMES = 8  # at most, that a message about a name lists where none is sim
 
 
 class Where(NamedTuple):
-    """A place in a job file: path and line, counted from 1; line 0 if the place has no line."""
+    """A place in a job file: path and line, counted from 1; 0 without a line."""
 
     file: str
     line: int = 0
@@ -33,11 +33,11 @@ class Where(NamedTuple):
 
 
 class JobError(UserError):
-    """An error in a job; its text begins with ``file:line:`` where the place is known."""
+    """An error in a job; its text begins with ``file:line:`` if the place is known."""
 
 
 class FieldSignature:
-    """The attribute ``__signature__`` of a message class: its fields, which are arguments by name."""
+    """Computes ``__signature__`` of a message class: its fields as keyword arguments."""
 
     def __get__(self, message: Message | None, cls: type[Message]) -> inspect.Signature:
         default, parameter = defaults(cls), inspect.Parameter
@@ -52,10 +52,9 @@ class FieldSignature:
 class Message:
     """Base of the schema's messages.
 
-    Subclasses are keyword-only dataclasses. A value that is assigned to a field, in the constructor or later, is
-    converted to the field's type: an enum from its name, a message from a mapping, a list from one value or an
-    iterable. Raises JobError, with the field and the nearest valid name, for a value that cannot be converted and for
-    an unknown field.
+    Subclasses are keyword-only dataclasses. Assigned values are converted: an enum from its name, a message from a
+    mapping, a list from one value or an iterable. Raises JobError, with the nearest valid name, for an unknown field or
+    a value that cannot be converted.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}  # other spellings of fields, as older documentation has them
@@ -109,7 +108,7 @@ class Message:
     if not TYPE_CHECKING:  # which would then take every name for a field
 
         def __getattr__(self, name: str) -> Any:
-            """Return None for a message of an add-on that is not given."""
+            """Return None for an add-on's message that is not given."""
             if name.startswith("_") or not is_added(type(self), name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return None
@@ -124,7 +123,7 @@ class Message:
         return f"{type(self).__name__}({', '.join(fields)})"
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed that keeps its place in the job file; None unsets a field."""
+        """Return a copy with changed fields and the same place in the file. None resets a field to its default."""
         changed = object.__new__(type(self))
         vars(changed).update(vars(self))
         for name, value in changes.items():
@@ -133,20 +132,20 @@ class Message:
         return changed
 
     def where(self, field: str | None = None, item: int = 0) -> Where | None:
-        """Return the place of this message, or of value ``item`` of a field; None if it was made in Python."""
+        """Return the place of this message or of value ``item`` of a field; None if made in Python."""
         places = self._lines.get(field or "", ())
         return places[min(item, len(places) - 1)] if places else self._where
 
     def error(self, message: str, field: str | None = None, item: int = 0) -> JobError:
-        """Return a JobError about this message, or about one value of a field, with its place."""
+        """Return a JobError about this message or one value of a field, with its place."""
         where = self.where(field, item)
         return JobError(f"{where}: {message}" if where else message)
 
 
 def initialise(message: Message, assign: Callable[..., None], values: Mapping[str, Any]) -> None:
-    """Set the fields of a new message: those that its class defines by ``assign``, then those that are derived.
+    """Set the fields of a new message: the class's own by ``assign``, then derived ones.
 
-    Raises JobError for unknown fields, and for required ones that are missing.
+    Raises JobError for unknown or missing fields.
     """
     cls = type(message)
     fields = {field_name(cls, name): value for name, value in values.items()}
@@ -159,41 +158,38 @@ def initialise(message: Message, assign: Callable[..., None], values: Mapping[st
 
 
 def field_types(cls: type[Message]) -> Mapping[str, Any]:
-    """Return the types of the fields of a message class, with their ranges, by name, in the order of the schema.
-
-    Fields of add-ons (:func:`added_fields`) are not among them.
-    """
+    """Return the field types of a message class by name, with ranges, in schema order, without add-ons' fields."""
     return cls.all_types()
 
 
 def added_fields(cls: type[Message]) -> list[str]:
-    """Return the names of the fields of a message class that hold messages of add-ons, without importing these.
+    """Return the names of fields that hold add-ons' messages, without importing them.
 
-    A class that is registered as ``message`` by the name ``StoreConf.windows`` is the field ``windows`` of StoreConf.
+    A class registered as ``message`` under ``StoreConf.windows`` is the field ``windows`` of StoreConf.
     """
     owner = f"{cls.__name__}."
     return [name.removeprefix(owner) for name in registered("message") if name.startswith(owner)]
 
 
 def is_added(cls: type[Message], name: str) -> bool:
-    """Whether a field of a message class holds a message of an add-on."""
+    """Whether a field holds an add-on's message."""
     name = f"{cls.__name__}.{name}"
     return name in built_in("message") or name in registered("message")  # which asks other distributions
 
 
 def field_names(cls: type[Message]) -> list[str]:
-    """Return the names of all fields of a message class, those of add-ons last."""
+    """Return all field names of a message class, add-ons' last."""
     return [*field_types(cls), *added_fields(cls)]
 
 
 def field_type(cls: type[Message], name: str) -> Any:
-    """Return the type of a field. Imports the add-on whose message it is; raises UserError where that is missing."""
+    """Return a field's type; import its add-on. Raises UserError if the add-on is missing."""
     hint = field_types(cls).get(name)
     return added_message(cls, name) | None if hint is None else hint
 
 
 def importable_fields(cls: type[Message]) -> dict[str, Any]:
-    """Import and return the types of all fields, but of those whose add-ons are missing."""
+    """Return the types of all fields, and import their add-ons; leave out missing add-ons."""
     types = {}
     for name in field_names(cls):
         with contextlib.suppress(UserError):
@@ -202,7 +198,7 @@ def importable_fields(cls: type[Message]) -> dict[str, Any]:
 
 
 def added_message(cls: type[Message], name: str) -> Any:
-    """Return the class of the message of an add-on that a field of a message class holds."""
+    """Return the class of an add-on's message that a field holds."""
     message = lookup("message", f"{cls.__name__}.{name}")
     if not is_message(message):
         raise UserError(f"the message {cls.__name__}.{name} is {message!r}; register a subclass of dsinga.job.Settings")
@@ -210,9 +206,9 @@ def added_message(cls: type[Message], name: str) -> Any:
 
 
 def defaults(cls: type[Message]) -> dict[str, Any]:
-    """Return the defaults of the fields that have one of their own; the caller must not change them.
+    """Return the defaults of fields. The caller must not change them.
 
-    The others, which are not required, are None.
+    Other optional fields default to None.
     """
     if cls._defaults is None:
         cls._defaults = dict(default_values(cls))
@@ -220,7 +216,7 @@ def defaults(cls: type[Message]) -> dict[str, Any]:
 
 
 def assign_fields(message: Message, /, **fields: Any) -> None:
-    """Set the fields of a new message as the ``__init__`` of a dataclass does, but convert the defaults once only."""
+    """Set a new message's fields like a dataclass's ``__init__``, but convert defaults only once."""
     constants, makers = initial(type(message))
     values = vars(message)
     values.update(constants)
@@ -236,9 +232,9 @@ def assign_fields(message: Message, /, **fields: Any) -> None:
 
 
 def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
-    """Return the defaults of a new message by field: the constants, converted, and the functions that make the others.
+    """Return the converted constant defaults by field, and the functions that create others.
 
-    A required field is None among the constants. The caller must not change them.
+    Required fields are None. The caller must not change the result.
     """
     if cls._initial is None:
         constants, makers = dict[str, Any](), dict[str, Callable[[], Any]]()
@@ -256,7 +252,7 @@ def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], 
 
 
 def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, default) for each field of a dataclass that has a default."""
+    """Yield (name, default) for each dataclass field with a default."""
     for field in dataclasses.fields(cls):
         if not _lacks(field.default):
             yield field.name, field.default
@@ -265,12 +261,12 @@ def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _lacks(default: object) -> bool:
-    """Whether a field has no default; the fields of a class that was pickled by value have copies of MISSING."""
+    """Whether a field has no default; classes pickled by value have copies of MISSING."""
     return isinstance(default, type(dataclasses.MISSING))
 
 
 def field_name(cls: type[Message], name: str) -> str:
-    """Return the field that ``name`` spells; raise JobError with the nearest field, or the fields, if there is none."""
+    """Return the field that ``name`` spells. Raises JobError with the nearest or first fields."""
     fields = field_types(cls)
     if name in fields:
         return name
@@ -283,13 +279,13 @@ def field_name(cls: type[Message], name: str) -> str:
 
 
 def missing(cls: type[Message], fields: Iterable[str]) -> str:
-    """Return an error text about the required fields that are not in ``fields``, "" if none is missing."""
+    """Return an error text about required fields that ``fields`` lacks, else ""."""
     names = [repr(name) for name in cls._types if name in cls._required and name not in fields]
     return f"{cls.__name__} needs the field{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
 
 
 def set_fields(message: Message) -> dict[str, Any]:
-    """Return the fields of a message whose values differ from the defaults, in the order of the schema."""
+    """Return the fields with other values than their defaults, in schema order."""
     default, values, required = defaults(type(message)), vars(message), message._required
     known = field_types(type(message))
     names = [name for name in known if name in values]
@@ -298,7 +294,7 @@ def set_fields(message: Message) -> dict[str, Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return a value as a job in Python has it, with names of enum members, and without secrets in texts."""
+    """Return a value as Python code has it: enum members by name, secrets masked."""
     if isinstance(value, list):
         return [readable(item) for item in value]
     if isinstance(value, (enum.Enum, TypeName)):
@@ -307,18 +303,18 @@ def readable(value: Any) -> Any:
 
 
 def is_message(kind: Any) -> bool:
-    """Whether a type, as :func:`item_type` gives it, is a message class."""
+    """Whether a type is a message class."""
     return isinstance(kind, type) and issubclass(kind, Message)
 
 
 def describe(kind: Any) -> str:
-    """Return words for a type, for error messages."""
+    """Return words for a type, for errors."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     return words.get(kind, f"a {kind.__name__}")
 
 
 def convert(value: Any, hint: Any, what: str) -> Any:
-    """Return ``value`` converted to the field type ``hint``; raise JobError, which calls the field ``what``."""
+    """Return ``value`` converted to the type ``hint``. Raises JobError that calls the field ``what``."""
     kind, repeated = item_type(hint)
     if not repeated:
         if value is None and is_optional(hint):
@@ -329,7 +325,7 @@ def convert(value: Any, hint: Any, what: str) -> Any:
 
 
 def convert_item(value: Any, kind: Any, what: str) -> Any:
-    """Return ``value`` converted to the type ``kind``; raise JobError, which calls the field ``what``."""
+    """Return one ``value`` converted to ``kind``. Raises JobError that calls the field ``what``."""
     if isinstance(value, Message) and isinstance(value, kind):
         return value
     if type(value) is kind and (kind in (str, float, bool) or (kind is int and value.bit_length() <= 64)):
@@ -354,7 +350,7 @@ def convert_item(value: Any, kind: Any, what: str) -> Any:
 
 
 def field_text(value: Any) -> str:
-    """Return the repr of a value for a message, cut where it is long."""
+    """Return the repr of a value for errors, shortened."""
     if isinstance(value, int) and value.bit_length() > 1024:  # Python refuses to print the longest ones
         return f"a number of {value.bit_length()} bits"
     try:
@@ -365,7 +361,7 @@ def field_text(value: Any) -> str:
 
 
 def member(value: Any, cls: Any, what: str) -> Any:
-    """Return the member of the Enum or TypeName ``cls`` with this name or, as protobuf allows, this number."""
+    """Return the member of an Enum or TypeName with this name or number."""
     if type(value) is cls and cls.__members__.get(value.name) is value:
         return value
     names = {**cls.__members__, **getattr(cls, "aliases", dict)()}

@@ -1,4 +1,4 @@
-"""Reads job files in protobuf text format, as SINGA's, from a path or a string."""
+"""Reads job files in protobuf text format, as SINGA's are, from a path or a string."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ LARGEST_BYTES = 32 << 20  # of a job file; that is enough for 20,000 layers, or 
 def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """Return the job of a file, with ``overrides`` ("path=value") applied.
 
-    Raises JobError, with file, line and layer, if the file cannot be read, has a field or value that is not in the
-    schema, or lacks a required field. :func:`dsinga.job.check` checks the job as a whole.
+    Raises JobError, with file, line and layer, if the file cannot be read, does not follow the schema, or lacks a
+    required field. :func:`dsinga.job.check` checks the whole job.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}")
@@ -82,25 +82,25 @@ STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|\s*=|$)")
 
 
 class PathStep(NamedTuple):
-    """One step of a path: a field and, if it is repeated, the index or name of one of its values."""
+    """One step of a path: a field, and the index or name of a value if it is repeated."""
 
     name: str
     which: str | None
 
 
 def with_fields(job: Job, fields: Mapping[str, Any]) -> Job:
-    """Return a copy of a job in which fields, given by their paths as in :func:`override`, have other values.
+    """Return a copy of a job with new values for fields, given by paths as in :func:`override`.
 
-    Values are numbers, strings, lists and mappings; the name of an enum's member is a string, and so is any value as
-    the text format writes it. Raises JobError, naming path and value, as :func:`override` does.
+    Values are numbers, strings, lists, mappings, names of enum members, or text-format strings. Raises JobError with
+    path and value.
     """
     return cast(Job, _builder_with(job, fields).build())
 
 
 def check_fields(job: Job, fields: Mapping[str, Any]) -> None:
-    """Raise JobError for a path that a job lacks, and for a value of a wrong type, whatever its other fields are.
+    """Raise JobError for an unknown path or a value of a wrong type.
 
-    :func:`with_fields` also refuses values that are out of bounds, alone or beside others.
+    :func:`with_fields` also builds the job, which checks required fields and some bounds.
     """
     _builder_with(job, fields)
 
@@ -114,18 +114,18 @@ def _builder_with(job: Job, fields: Mapping[str, Any]) -> MessageBuilder:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of numpy, or a tuple, as numbers and lists."""
+    """Return numpy values and tuples as numbers and lists."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def override(job: MessageBuilder, text: str, where: Where | None = None) -> None:
-    """Apply ``"path=value"`` to the builder of a job. ``where`` is the place of the text, by default a ``--set``.
+    """Apply ``"path=value"`` to the builder of a job.
 
-    The path has fields separated by dots, as in ``updater.learning_rate.base_lr``. A value of a repeated field is given
-    by index, ``layer[0]``, by name, ``layer[conv1]``, or by name and phase, ``layer[data,kTrain]``. Messages of the
-    path that the job lacks are created. The value is a scalar of the text format (a string needs no quotes), a list or
-    a block. Raises JobError, naming the path and the nearest valid field.
+    Separate fields by dots, as in ``updater.learning_rate.base_lr``. Choose one of several values by index,
+    ``layer[0]``, by name, ``layer[conv1]``, or by name and phase, ``layer[data,kTrain]``. Missing messages are created.
+    The value is a scalar of the text format (strings need no quotes), a list or a block. Raises JobError with the path
+    and the nearest valid field. ``where`` is the place of the text, by default a ``--set``.
     """
     where = where or Where(f"--set {text}")
     steps, value = split(text, where)
@@ -157,7 +157,7 @@ def split(text: str, where: Where) -> tuple[list[PathStep], str]:
 
 
 def assign(builder: MessageBuilder, step: PathStep, text: str, where: Where) -> None:
-    """Set a field, or one value of a repeated field, to the value that ``text`` spells."""
+    """Set a field, or one value of a repeated field, to the value in ``text``."""
     name, kind, repeated = builder.field(step.name, where)
     plain = kind is str and not text.startswith(("'", '"', "[") if repeated and step.which is None else ("'", '"'))
     value = text if plain else parse_value(text, str(where))
@@ -174,7 +174,7 @@ def assign(builder: MessageBuilder, step: PathStep, text: str, where: Where) -> 
 
 
 def index(builder: MessageBuilder, name: str, which: str | None, where: Where) -> int:
-    """Return the index of one value of a repeated field; ``which`` is an index, a name, or "name,phase"."""
+    """Return the index of a repeated field's value; ``which`` is an index, a name, or "name,phase"."""
     values: list[Any] = builder.values.get(name, [])
     what = f"{builder.cls.__name__}.{name}"
     if which is None:
@@ -200,13 +200,13 @@ def index(builder: MessageBuilder, name: str, which: str | None, where: Where) -
 
 
 def by_name(values: list[Any], name: str) -> str:
-    """Return " or name[...]" with the name of the first value that has one."""
+    """Return " or name[...]" with the first value's name."""
     names = [value.values["name"] for value in values if isinstance(value, MessageBuilder) and "name" in value.values]
     return f" or {name}[{names[0]}]" if names else ""
 
 
 def runs_in(layer: MessageBuilder, phase: str, where: Where) -> bool:
-    """Whether a layer belongs to the phase of this name."""
+    """Whether a layer is in the phase."""
     if layer.cls is not LayerConf:
         raise layer.error(f"only layers have phases: leave out {phase!r}", where)
     phase_value = Phase(member(phase, Phase, str(where)).value)

@@ -45,7 +45,7 @@ from dsinga.job.updaterconf import UpdaterConf
 class AlgConf(Component):
     """The algorithm that computes the gradients of a batch: a built-in one, or your own by ``user_alg``.
 
-    In Python it may also be an object, ``function``, which ``user_alg`` only describes then. It is not a field of the
+    In Python it may be an object, ``function``; ``user_alg`` then only describes it. ``function`` is no field of the
     schema: copies keep it, job files leave it out.
 
     Args:
@@ -63,11 +63,11 @@ class AlgConf(Component):
 
     @property
     def function(self) -> Any:
-        """The algorithm, where it is an object; None for a built-in or registered one."""
+        """The algorithm as an object; None if it is built in or registered."""
         return self._function
 
     def with_function(self, function: Any) -> Self:
-        """Return a copy whose algorithm is ``function``."""
+        """Return a copy with the algorithm ``function``."""
         changed = self.replace()
         changed._function = function  # type: ignore[misc]
         return changed
@@ -89,7 +89,7 @@ class NetConf(Message):
     Args:
         layer: the layers.
         partition_dim: the axis on which layers are cut: 0 for rows, 1 for features, 2 to 4 for points of fields.
-        partition_grid: the numbers of workers along the axes of points from ``partition_dim`` on. By default all
+        partition_grid: the numbers of workers along the axes of points, starting with ``partition_dim``. By default all
             workers cut the first of these axes.
         partition: with auto, the cost model chooses how layers are cut, except layers with a ``partition_dim``.
         layer_group: accepted for old job files, without effect.
@@ -108,13 +108,13 @@ class NetConf(Message):
 
     @property
     def by_space(self) -> bool:
-        """Whether layers are cut by space."""
+        """Whether layers are cut along axes of points."""
         dims = (self.partition_dim if layer.partition_dim is None else layer.partition_dim for layer in self.layer)
         return any(dim > 1 for dim in dims)
 
     @property
     def allows_few_rows(self) -> bool:
-        """Whether a batch may have fewer rows than there are workers: the planner may choose to cut by space, too."""
+        """Whether a batch may have fewer rows than workers: if layers are or may be cut by space."""
         return self.by_space or self.partition is PartitionMethod.auto
 
 
@@ -131,8 +131,8 @@ class SyncEdgeConf(Message):
 class ClusterConf(Message):
     """The topology: groups of workers and servers, and how they exchange gradients and params.
 
-    A run that has a thread for each worker, but fewer Dask workers, starts when none has joined for 10 seconds, or for
-    up to a minute where the first one took so long to join.
+    A run that has a thread for each worker may start with fewer Dask workers. It starts if none has joined for 10
+    seconds, or for up to a minute if the first one took that long to join.
 
     Args:
         nworker_groups: the number of worker groups. Each trains on batches of its own.
@@ -200,7 +200,7 @@ class ClusterConf(Message):
 
     @property
     def mean(self) -> Any:
-        """How server groups average their params, by default if the job does not say; None if changes add up."""
+        """How server groups average their params; None if their changes add up."""
         if self.sync_method is not SyncMethod.kMean:
             return None
         try:
@@ -329,42 +329,42 @@ class Job(Message):
 
     @property
     def record_offset(self) -> int:
-        """The position in the order of records where step 0 would begin if all batches had the size of the job's.
+        """The position in the record order of step 0, if all batches had the job's size.
 
-        It is 0 but for a run that goes on with batches of another size than it had before.
+        It is 0 unless a run continues with another batch size.
         """
         return self._record_offset
 
     def with_record_offset(self, offset: int) -> Self:
-        """Return the job with another ``record_offset``, which is no field: no text of the job has it."""
+        """Return the job with another ``record_offset``, which the job's text leaves out."""
         job = self.replace()
         job._record_offset = offset  # type: ignore[misc]
         return job
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The arrays by name with which training begins in place of initial values, {} for none."""
+        """The arrays by name that replace initial values; {} for none."""
         return self._params
 
     def with_params(self, params: Mapping[str, Any]) -> Self:
-        """Return the job with other ``params``, which are no field: no text of the job has them."""
+        """Return the job with other ``params``, which the job's text leaves out."""
         job = self.replace()
         job._params = params  # type: ignore[misc]
         return job
 
     @property
     def experience(self) -> Any:
-        """The message of an add-on from which the job learns in place of records, None where it reads records."""
+        """The add-on's message that replaces records as the source of training; None for records."""
         return next((value for value in vars(self).values() if isinstance(value, Message) and value.engine), None)
 
     @property
     def net(self) -> NetConf:
-        """The neural net; a short name for ``neuralnet``."""
+        """The neural net, short for ``neuralnet``."""
         return self.neuralnet
 
 
 class JobCheck(Protocol):
-    """The type of a check of a job, such as the hook ``check_cluster`` of what cuts nets."""
+    """The type of a check of a job, such as the hook ``check_cluster``."""
 
     def __call__(self, job: Job) -> None:
-        """Raise JobError for the first field that is invalid."""
+        """Raise JobError for the first invalid field."""

@@ -1,4 +1,4 @@
-"""Settings as arguments of a constructor: its signature, its documentation, and the checks of its arguments."""
+"""Turns settings into arguments of a constructor: signature, documentation and checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def signature(conf: type[Settings]) -> inspect.Signature:
-    """Return the signature of a constructor that takes the settings, in their order; those without default first."""
+    """Return the signature of a constructor with these settings; required settings come first."""
     default, parameters = dict(default_values(conf)), []
     for name, hint in field_types(conf).items():
         kind, repeated = item_type(hint)
@@ -45,7 +45,7 @@ def argument_lines(name: str, meaning: str) -> str:
 
 
 def documented(text: str | None, conf: type[Settings]) -> str:
-    """Return the docstring of a class, with what each setting means as the last arguments of its constructor."""
+    """Return a class's docstring with the settings appended to its ``Args:``."""
     head, _, rest = inspect.cleandoc(text or "").partition("\n\nArgs:\n")
     args, _, after = rest.partition("\n\n")
     lines = [args] * bool(args) + [argument_lines(name, f"{doc}.") for name, doc in docs(conf).items()]
@@ -77,7 +77,7 @@ def meanings(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:
-    """Return a decorator of settings that are made in Python: their constructor checks what it is given."""
+    """Return a decorator that makes the constructor of settings check its arguments."""
 
     def decorate(conf: type[S]) -> type[S]:
         assign, known = conf.__init__, signature(conf)
@@ -95,7 +95,7 @@ def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:
 
 
 def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead) -> S:
-    """Return the settings that are given as arguments. Raises UserError as :func:`arguments_of`, and for faults."""
+    """Return settings made from arguments. Raises UserError like :func:`arguments_of`, and for faults."""
     settings = conf(**arguments_of(conf, function, args, kwargs, instead))
     for fault in settings.all_faults():
         raise UserError(fault.text)
@@ -105,10 +105,10 @@ def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Map
 def arguments_of(
     conf: type[Settings], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead
 ) -> dict[str, Any]:
-    """Return the arguments of a constructor that takes settings, by name.
+    """Return the arguments of a settings constructor by name.
 
-    Raises UserError for an unknown, a missing or a surplus argument, and for a value that a setting does not take.
-    ``function`` is the name of the constructor in messages, ``instead`` says what to write in place of unknown names.
+    Raises UserError for an unknown, missing, surplus or invalid argument. Errors call the constructor ``function``;
+    ``instead`` suggests replacements for unknown names.
     """
     known, names = signature(conf), dict(kwargs)
     for alias, name in conf.aliases.items():
@@ -124,7 +124,7 @@ def arguments_of(
 
 
 def check_argument(name: str, value: Any, hint: Any, doc: str = "a text") -> None:
-    """Raise UserError for an argument that is not of the type of its setting, or not in its range."""
+    """Raise UserError for an argument outside the type or range of its setting."""
     kind, repeated = item_type(hint)
     allowed = range_in(hint) or NUMBER
     if repeated or (value is None and is_optional(hint)):

@@ -1,8 +1,8 @@
-"""Parses the syntax of protobuf's text format into names, values and line numbers, without a schema.
+"""Parses protobuf's text format into names, values and line numbers, without a schema.
 
-The language is that of https://protobuf.dev/reference/protobuf/textformat-spec/; as in protobuf's C++ parser, octal and
-hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field are accepted. The work is
-proportional to the length of the text, whatever it contains: blocks are kept on a list, not by recursion.
+The language is https://protobuf.dev/reference/protobuf/textformat-spec/. Like protobuf's C++ parser, it accepts octal
+and hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field. It takes linear time and
+uses no recursion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CLOSING = {"{": "}", "<": ">", "[": "]"}
 
 
 class UnclosedError(JobError):
-    """The text ends within a block; ``closing`` has the brackets that would close all open blocks."""
+    """The text ends within a block; ``closing`` has the missing brackets."""
 
     def __init__(self, message: str, closing: str):
         super().__init__(message)
@@ -37,9 +37,9 @@ class Block(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One field as written: its name (with the brackets if it is an extension), its value, the line of its name.
+    """One field as written: its name (an extension with brackets), its value, and its name's line.
 
-    The value is a ``str`` (quoted in the text), a :class:`BareWord`, an ``int``, a ``float``, a :class:`Block`, or a
+    The value is a ``str`` (quoted in the text), a :class:`BareWord`, ``int``, ``float`` or :class:`Block`, or a
     ``list`` of these.
     """
 
@@ -49,19 +49,19 @@ class Entry(NamedTuple):
 
 
 def parse(text: str, file: str) -> Block:
-    """Return the fields of a whole text; raise JobError with file, line, column and what was expected."""
+    """Return the fields of a text. Raises JobError with file, line, column and what was expected."""
     parser = _Parser(text, file, has_places=True)
     return parser.document()
 
 
 def parse_value(text: str, file: str) -> Any:
-    """Return the value in ``text``, of a type as in :class:`Entry`; raise JobError if it is not a single value."""
+    """Return the value in ``text``, as in :class:`Entry`. Raises JobError unless it is one value."""
     parser = _Parser(text, file, has_places=False)
     return parser.single_value()
 
 
 class _Open(NamedTuple):
-    """A bracket that is not closed yet: its line, what it contains so far, and the field whose value it begins."""
+    """An open bracket: its line, its contents so far, and the field that it belongs to."""
 
     bracket: str
     line: int
@@ -99,7 +99,7 @@ class _Parser:
         return self.open[0].items[0].value
 
     def entry(self) -> None:
-        """Read one field of the innermost block up to the bracket that its value begins with, or the block's end."""
+        """Read one field, up to the opening bracket of its value, or the block's end."""
         tokens = self.tokens
         if tokens.kind == CLOSING.get(self.open[-1].bracket):
             return self.close()
@@ -125,13 +125,13 @@ class _Parser:
         raise self.fault(f"':' or '{{' after the name {quoted(spelled)}")
 
     def value(self, spelled: str, line: int) -> None:
-        """Read the value of a field, or the bracket with which it begins."""
+        """Read a field's value, or its opening bracket."""
         if self.tokens.kind in CLOSING:
             return self.begin(spelled, line)
         return self.add(spelled, line, self.scalar())
 
     def list_item(self) -> None:
-        """Read one item of the innermost list, and the comma or the bracket after it."""
+        """Read one list item, and the comma or bracket after it."""
         tokens, list_ = self.tokens, self.open[-1]
         if tokens.kind == "]" and not list_.items:
             return self.close()
@@ -153,7 +153,7 @@ class _Parser:
         return None
 
     def begin(self, spelled: str, line: int, only_blocks: bool = False) -> None:
-        """Open the block or list with which the current token begins."""
+        """Open the block or list at the current token."""
         if len(self.open) > DEEPEST:
             raise self.error(f"blocks are nested more than {DEEPEST} deep")
         bracket = self.tokens.kind
@@ -163,7 +163,7 @@ class _Parser:
             raise self.fault("a value")
 
     def close(self) -> None:
-        """Close the innermost block or list, and give its value to what contains it."""
+        """Close the innermost block or list, and add its value to the enclosing one."""
         closed = self.open.pop()
         self.tokens.advance()
         value = closed.items if closed.bracket == "[" else Block(tuple(closed.items))
@@ -174,7 +174,7 @@ class _Parser:
         return self.add(closed.name, closed.name_line, value)
 
     def add(self, spelled: str, line: int, value: Any) -> None:
-        """Add a field to the innermost block, and pass over the separator behind it."""
+        """Add a field to the innermost block, and skip the separator."""
         self.open[-1].items.append(Entry(spelled, value, line))
         self.count()
         if self.tokens.kind in (",", ";"):
@@ -219,7 +219,7 @@ class _Parser:
         return "".join(parts)
 
     def fault(self, expected: str) -> JobError:
-        """Return the error that ``expected`` should be where the current token is."""
+        """Return an error: ``expected`` should be at the current token."""
         tokens, innermost = self.tokens, self.open[-1]
         if tokens.kind == "OTHER":
             if tokens.text in "\"'":

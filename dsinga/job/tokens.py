@@ -1,4 +1,4 @@
-"""Splits protobuf's text format into tokens, and reads the numbers and strings among them."""
+"""Splits protobuf's text format into tokens, and reads numbers and strings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BadToken(Exception):
 
 
 class Tokens:
-    """The tokens of a text, one at a time: ``kind`` and ``text`` of the current one, which begins at ``start``.
+    """The tokens of a text, one at a time; the current one has ``kind``, ``text`` and ``start``.
 
     ``kind`` is NAME, NUMBER, STRING, EXTENSION, OTHER, END, or the sign itself.
     """
@@ -54,13 +54,13 @@ class Tokens:
         self.kind, self.text, self.start, self._stop = END, "", len(self.source), len(self.source)
 
     def join_extension(self) -> None:
-        """Take a name in brackets, which begins at the current token, as one token."""
+        """Join a name in brackets, which begins at the current token, into one token."""
         match = _EXTENSION.match(self.source, self.start)
         if match is not None:
             self.kind, self.text, self._stop = "EXTENSION", match[0], match.end()
 
     def place(self) -> tuple[int, int]:
-        """Return the line and the column of the current token, counted from 1."""
+        """Return line and column of the current token, counted from 1."""
         return self.line(), self.start - self.source.rfind("\n", 0, self.start)
 
     def line(self) -> int:
@@ -71,19 +71,19 @@ class Tokens:
 
 
 def quoted(text: str) -> str:
-    """Return a token in quotes for a message, cut where it is long."""
+    """Return a token in quotes for errors, shortened."""
     return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}... ({len(text)} characters)"
 
 
 def name(text: str) -> str:
-    """Return a name; raise BadToken if it is too long to be one."""
+    """Return a name. Raises BadToken if it is too long."""
     if len(text) > LONGEST_NAME:
         raise BadToken(f"the name {quoted(text)} is too long; names have at most {LONGEST_NAME}")
     return text
 
 
 def number(text: str) -> int | float:
-    """Return the number that a token spells: decimal, hexadecimal (0x), octal (0), or real, with or without f."""
+    """Return the number in a token: decimal, hexadecimal (0x), octal (0) or real, optionally with f."""
     if len(text) > LONGEST_NUMBER:
         raise BadToken(f"the number {quoted(text)} is too long; numbers have at most {LONGEST_NUMBER}")
     if re.fullmatch(r"0[xX][0-9a-fA-F]+", text):
@@ -98,7 +98,7 @@ def number(text: str) -> int | float:
 
 
 def minus_word(text: str) -> float:
-    """Return the number that a word after a minus spells: infinity or NaN."""
+    """Return the negative infinity or NaN that a word spells."""
     if text.lower() not in ("inf", "infinity", "nan"):
         raise BadToken(f"{quoted(f'-{text}')} is not a number")
     return -float(text)
@@ -109,7 +109,7 @@ PLAIN_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True)
 
 
 def unquote(token: str) -> str:
-    r"""Return the text of a quoted string. Octal and ``\x`` escapes are bytes of UTF-8, as in protobuf."""
+    r"""Return the text of a quoted string. Octal and ``\x`` escapes are UTF-8 bytes, as in protobuf."""
     if len(token) > LONGEST_STRING:
         raise BadToken(f"the string {quoted(token)} is too long; strings have at most {LONGEST_STRING}")
 
@@ -130,5 +130,5 @@ def unquote(token: str) -> str:
 
 
 def cut(text: str) -> str:
-    """Return a token as written, cut where it is long."""
+    """Return a token as written, shortened."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

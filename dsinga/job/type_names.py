@@ -1,4 +1,4 @@
-"""Lets a message's ``type`` be the name of any registered component, in place of SINGA's enumerations."""
+"""Allows the name of any registered component as a message's ``type``, in place of SINGA's enumerations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dsinga.base.registry import registered_numbers, version
 
 
 class _Names(type):
-    """Gives a class of names its members as attributes and by name, as an Enum does."""
+    """Metaclass that makes names members of a class, like an Enum's."""
 
     kind: str
     user: str
@@ -19,7 +19,7 @@ class _Names(type):
 
     @property
     def __members__(cls) -> Mapping[str, Any]:
-        """All names of the kind with numbers, by name in the order of these; of several the first one is the member."""
+        """All names of the kind, ordered by number; the first name of a number is the member."""
         if cls._version != version():
             numbers = registered_numbers(cls.kind)
             by_number: dict[int, str] = {}
@@ -33,7 +33,7 @@ class _Names(type):
         return cls._members
 
     def member(cls, name: str, numbers: Mapping[str, int]) -> Any:
-        """Return the only object of a name, which the first call makes."""
+        """Return the single object for a name; create it if needed."""
         if name not in cls._members:
             made: Any = str.__new__(cls, name)  # type: ignore[arg-type]
             made.value = numbers.get(name, cls.user_number)
@@ -63,8 +63,8 @@ class _Names(type):
 class TypeName(str, metaclass=_Names):
     """The name of a component; its ``value`` is SINGA's number.
 
-    A subclass is the enumeration of the components of a kind: ``LayerType.kReLU`` is the name under which a layer is
-    registered. There is one object for each name. ``user`` is the member for a class of the user's own.
+    A subclass enumerates the components of a kind: ``LayerType.kReLU`` is a registered layer's name. Each name has one
+    object. ``user`` stands for user-defined classes.
     """
 
     kind: ClassVar[str]
@@ -86,7 +86,7 @@ class TypeName(str, metaclass=_Names):
 
     @property
     def is_user(self) -> bool:
-        """Whether the name stands for a user's own class, which another field names."""
+        """Whether the name stands for a user's class, which another field names."""
         return self is type(self)._members[type(self).user]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -100,5 +100,5 @@ class TypeName(str, metaclass=_Names):
 
 
 def _find(cls: type[TypeName], name: str) -> TypeName:
-    """Return the member of this name; one of a process that knows more components is made."""
+    """Return the member with this name; create it if this process does not know the component."""
     return cls.__members__.get(name) or cls.member(name, {})

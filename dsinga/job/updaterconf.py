@@ -21,7 +21,7 @@ class LRGenConf(Component):
         type: the type of the schedule.
         user_type: the name of a registered schedule of your own.
         base_lr: the rate from which the formula of the schedule starts.
-        minimum_lr: the least rate, from ``start_step`` on.
+        minimum_lr: the least rate, starting at ``start_step``.
         start_step: before this step the rate is ``base_lr``.
         warmup_steps: the number of first steps in which the rate rises in a line to the first rate of the schedule.
             The schedule counts its steps from there.
@@ -43,7 +43,7 @@ class LRGenConf(Component):
     warmup_lr: NonNegative = 0.0
 
     def __float__(self) -> float:
-        """Return a fixed rate; raise UserError for one that depends on the step."""
+        """Return a fixed rate. Raises UserError if the rate depends on the step."""
         if self.type is not ChangeMethod.kFixed or self.start_step or self.warmup_steps:
             raise UserError(f"the learning rate is a schedule, {self.type_name}, no number; base_lr is where it begins")
         return self.base_lr
@@ -197,5 +197,5 @@ class UpdaterConf(Component):
 
     @property
     def clips_norms(self) -> bool:
-        """Whether the norm of some params' gradients is clipped, which needs these gradients whole."""
+        """Whether some params' gradient norms are clipped, which needs whole gradients."""
         return bool(self.clip_norm) or any(settings.clip_norm for settings in self.param_settings)

@@ -1,6 +1,6 @@
-"""Writes a job in protobuf text format, which the reader reads back as an equal job, and as HTML; masks its secrets.
+"""Writes a job in protobuf text format, which the reader reads back, and as HTML; masks secrets.
 
-A signature of jobs is made from the same text.
+A job's signature is made from the same text.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dsinga.job.updaterconf import LRGenConf
 
 
 def redact_job(job: Job) -> Job:
-    """Return ``job`` with secrets in its texts masked: those of the URLs of stores, and the like.
+    """Return ``job`` with secrets masked, such as those in URLs of stores.
 
-    Training with such a job needs its URLs again. ``dsinga.job.to_text`` writes what it is given.
+    Training with it needs the URLs again. ``dsinga.job.to_text`` masks nothing.
     """
     return _redacted(job)
 
@@ -43,13 +43,13 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def to_text(job: Job) -> str:
-    """Return ``job`` in text format, without the fields that have their default values."""
+    """Return ``job`` in text format, without fields that have default values."""
     text = "".join(f"{line}\n" for line in lines(message_fields(job)))
     return (distribution_comments(text) if scanned() else "") + text
 
 
 def _job_text(job: Job) -> str:
-    """Return the text of a job for ``print``, without secrets."""
+    """Return a job's text for ``print``, without secrets."""
     return to_text(redact_job(job)).rstrip("\n")
 
 
@@ -58,7 +58,7 @@ Job.__str__ = _job_text  # type: ignore[assignment, method-assign]
 
 
 def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the fields as in the text."""
+    """Yield names and values of fields as in the text."""
     for name, value in set_fields(message).items():
         # A list with one value is written as a single value, a list of messages as one field for each.
         single = isinstance(value, list) and (len(value) == 1 or isinstance(next(iter(value), None), Message))
@@ -66,7 +66,7 @@ def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
 
 
 def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str]:
-    """Yield the lines of a block, without its braces; an inner block that fits ``width`` takes one line."""
+    """Yield the lines of a block without braces; an inner block that fits ``width`` is one line."""
     for name, value in fields:
         if not NAME.fullmatch(name):
             raise JobError(f"a job in text format cannot hold a field called {name!r}")
@@ -82,7 +82,7 @@ def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str
 
 
 def written(value: Any) -> str:
-    """Return the text of a scalar, of a list, or of a mapping, which is a block."""
+    """Return the text of a scalar, list, or mapping (a block)."""
     if isinstance(value, list):
         if any(isinstance(item, list) for item in value):
             raise JobError(f"a job in text format cannot hold a list within a list: {value!r}")
@@ -101,7 +101,7 @@ def written(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return ``text`` as a string literal; characters that do not print are escaped as UTF-8 bytes."""
+    """Return ``text`` as a string literal; unprintable characters become escaped UTF-8 bytes."""
     escapes = {"\n": r"\n", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
     def escaped(char: str) -> str:
@@ -114,7 +114,7 @@ SHOWN_APART = ("name", "type", "user_type", "srclayers", "include", "exclude", "
 
 
 def job_html(job: Job) -> str:
-    """Return ``job`` as HTML, without secrets: a line on training, then a table with a row for each layer."""
+    """Return ``job`` as HTML without secrets: a line on training and a table of layers."""
     job = redact_job(job)
     head = ("layer", "type", "sources", "configuration", "params", "phases")
     rows = [
@@ -130,7 +130,7 @@ def job_html(job: Job) -> str:
 
 
 def training_summary(job: Job) -> str:
-    """Return one line on the training of a job: steps or epochs, algorithm, updater, workers."""
+    """Return one line on training: steps or epochs, algorithm, updater, workers."""
     alg, updater, rate = job.train_one_batch, job.updater, job.updater.learning_rate
     rates = ", ".join(
         f"{value:g}" for value in (rate.fixedstep_conf.step_lr if rate.fixedstep_conf else [rate.base_lr])
@@ -146,7 +146,7 @@ def training_summary(job: Job) -> str:
 
 
 def layer_cells(layer: LayerConf) -> tuple[str, ...]:
-    """Return the row of a layer in the table of a net: name, type, sources, settings, params, phases."""
+    """Return a layer's table row: name, type, sources, settings, params, phases."""
     conf = {name: value for name, value in set_fields(layer).items() if name not in SHOWN_APART}
     phases = [phase.name or "" for phase in layer.include] + [f"not {phase.name}" for phase in layer.exclude]
     params = [param_text(param) for param in layer.param]
@@ -155,7 +155,7 @@ def layer_cells(layer: LayerConf) -> tuple[str, ...]:
 
 
 def field_texts(fields: dict[str, Any]) -> list[str]:
-    """Return "field value" for each field that is set; an inner message is replaced by its fields."""
+    """Return "field value" for each set field; fields of inner messages are listed directly."""
     texts = []
     for name, value in fields.items():
         if isinstance(value, Message):
@@ -167,12 +167,12 @@ def field_texts(fields: dict[str, Any]) -> list[str]:
 
 
 def number(value: Any) -> str:
-    """Return a number as people write it: 16 for the float 16.0."""
+    """Return a number as people write it: 16 for 16.0."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def param_text(param: ParamConf) -> str:
-    """Return a param's name, if the job gives it one, and its initialiser or the param that it shares."""
+    """Return a param's name, if given, and its initialiser or shared param."""
     if param.share_from:
         return f"{param.name} = {param.share_from}".lstrip()
     initialiser = (param.init.user_type or param.init.type.name) if param.init else ""
@@ -180,7 +180,7 @@ def param_text(param: ParamConf) -> str:
 
 
 def row(cells: tuple[str, ...], tag: str) -> str:
-    """Return a table row of escaped cells, aligned to the left."""
+    """Return a table row of escaped, left-aligned cells."""
     inner = "".join(f'<{tag} style="text-align: left">{escape(cell)}</{tag}>' for cell in cells)
     return f"<tr>{inner}</tr>"
 
@@ -189,10 +189,10 @@ Job._repr_html_ = job_html  # set here because the schema must not import this f
 
 
 def job_signature(job: Job) -> str:
-    """Return a digest of a job's layers of training, algorithm, updater, exchange and precision.
+    """Return a digest of a job's training layers, algorithm, updater, exchange and precision.
 
-    The layers count with their settings and sources, input layers with their batch size only. Stores, the learning
-    rate, the numbers of steps and the topology do not count.
+    Layers count with settings and sources, input layers with their batch size only. Stores, learning rate, numbers of
+    steps and topology do not count.
     """
     trained = [layer for layer in job.neuralnet.layer if layer.in_phase(Phase.kTrain)]
     layers = [layer.replace(store_conf=None) for layer in trained if layer.srclayers]

@@ -1,7 +1,6 @@
-"""Bridge layers: kBridgeSrc and kBridgeDst of a job only pass on their source.
+"""Bridge layers: a job's kBridgeSrc and kBridgeDst only pass on their source.
 
-Wherever the two ends of an edge are on different workers, a cut net has bridges of its own, whose ends are of the class
-BridgeEnd (``dsinga/cutting/bridges.py``).
+A cut net has its own bridges, two :class:`BridgeEnd` layers, for edges between workers (``dsinga/cutting/bridges.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shap
 
 @register("layer", kBridgeSrc=501, kBridgeDst=500)
 class Bridge(Layer):
-    """Pass on the source's feature, and the gradient for it, unchanged."""
+    """Pass on the source's feature, and its gradient, unchanged."""
 
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
@@ -34,13 +33,13 @@ class Bridge(Layer):
 
 
 class BridgeEnd(Layer):
-    """Base of both ends of a bridge of a cut net; the other end, at worker ``location``, has the same ``key``.
+    """Base of both ends of a bridge in a cut net. The other end, at worker ``location``, has the same ``key``.
 
-    One end ``sends`` the feature, and has no destination on its own worker; the other has no source there.
+    The end that ``sends`` the feature has no destination on its worker; the other end has no source there.
 
-    ``returns_gradient``, which the net sets, says that the gradient comes back, under ``<key>/gradient``. Where the job
-    has the precision kBF16, ``bf16_feature`` and ``bf16_gradient`` say that it is sent in bfloat16, because the layers
-    that get it round it first. A feature that is bfloat16 already is sent as it is.
+    The net sets ``returns_gradient`` if the gradient comes back, under ``<key>/gradient``. With kBF16, ``bf16_feature``
+    and ``bf16_gradient`` send in bfloat16, because the receiving layers round first anyway. A bfloat16 feature is sent
+    as it is.
     """
 
     sends: bool = False

@@ -1,7 +1,7 @@
-"""Connection layers: kSplit copies its source to several destinations, kSlice cuts it, kConcate joins its sources.
+"""Connection layers: kSplit copies its source to several destinations, kSlice cuts it, kConcate joins sources.
 
-kSplit and kSlice have ``Layer.part_shapes``: the feature is a tuple, its i-th entry for the i-th destination, and the
-gradients come back in the same order. Parts are views, not copies.
+kSplit and kSlice set ``Layer.part_shapes``: the feature is a tuple with one entry for each destination. Gradients come
+back in the same order. Parts are views, not copies.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dsinga.ops.types import is_on_device
 
 @register("layer", kSplit=504)
 class Split(Layer):
-    """Give the source's feature to each of ``num_splits`` destinations, and the source the sum of their gradients."""
+    """Pass the source's feature to each of ``num_splits`` destinations; the source's gradient is the sum of theirs."""
 
     class Conf(Settings):
         """Settings of kSplit."""
@@ -64,8 +64,8 @@ class Split(Layer):
 class SliceLayer(Layer):
     """Cut the source into ``num_slices`` parts along axis ``slice_dim``, the i-th part for the i-th destination.
 
-    Where the length is not a multiple, the first parts are one longer, as in ``numpy.array_split``. (SINGA's must be
-    equal.) On axis 0 the parts are rows of the global batch: a worker that has some rows passes on those in each part.
+    If the length is not a multiple, the first parts are one longer, as in ``numpy.array_split``. (SINGA's must be
+    equal.) On axis 0 the parts are rows of the global batch: a worker passes on its rows in each part.
     """
 
     class Conf(Settings, name="SliceConf"):
@@ -91,7 +91,7 @@ class SliceLayer(Layer):
     def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
         """Return a layer, for partitioning, that cuts a source of ``shape`` at rising ``bounds`` along ``axis``.
 
-        On axis 0, ``bounds`` are rows of the global batch, and may leave out rows that the worker never has.
+        On axis 0, ``bounds`` are rows of the global batch. They may leave out rows that the worker never has.
         """
         layer = cls(conf.replace(slice_conf={"slice_dim": axis}), [shape])
         layer._set_bounds(bounds)
@@ -125,7 +125,7 @@ class SliceLayer(Layer):
         return split_at(labels[0], self._bounds(ctx), 0)
 
     def _bounds(self, ctx: Context) -> Sequence[int]:
-        """Return the bounds of the parts in an array that has ``ctx.rows`` of the batch."""
+        """Return the bounds of the parts in an array of the rows ``ctx.rows``."""
         if self.axis:
             return self.bounds
         (start, stop, _), first = ctx.rows, ctx.pass_rows.start
@@ -134,10 +134,10 @@ class SliceLayer(Layer):
 
 @register("layer", kConcate=502)
 class Concate(Layer):
-    """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only.
+    """Join the sources along axis ``concate_dim``. Their shapes may differ in the length of this axis only.
 
-    ``num_concates``, the number of sources, may be left out. On axis 0, a part of the batch has its rows of
-    the first source, then of the second, and so on.
+    ``num_concates``, the number of sources, is optional. On axis 0, a part of the batch has its rows of the first
+    source, then of the second, and so on.
     """
 
     class Conf(Settings):
@@ -192,22 +192,22 @@ class Concate(Layer):
 
 
 def cut_beside(axis: int, does: str) -> Cut:
-    """Return the cut of a layer along every axis but ``axis``; ``does`` says why, with {} for the name of the axis."""
+    """Return the cut along every axis but ``axis``; ``does`` is the reason, with {} for the axis name."""
     if axis == 1:
         return Cut(gathered_because=does.format("features"), by_space=True)
     return Cut(Connection.kOneToOne, whole_because="" if axis else does.format("rows"))
 
 
 def split_at(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
-    """Return views of x, each between two neighbouring ``bounds`` along ``axis``."""
+    """Return views of x, each between neighbouring ``bounds`` along ``axis``."""
     before = (slice(None),) * axis
     return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
 
 
 def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
-    """Join ``parts`` along ``axis``; channels-last images make a channels-last image.
+    """Join ``parts`` along ``axis``; channels-last images give a channels-last image.
 
-    Parts are arrays of the backend, or labels and codes in host memory.
+    Parts are backend arrays, or labels and codes in host memory.
     """
     xp = ops.xp if is_on_device(parts[0]) else np
     axes = parts[0].ndim

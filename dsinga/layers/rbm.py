@@ -1,11 +1,11 @@
 """The two sides of restricted Boltzmann machines, kRBMVis and kRBMHid, and the reconstruction by the hidden side.
 
 The energy of binary units is E(v, h) = -h·Wv - a·v - b·h (Hinton, Training Products of Experts by Minimizing
-Contrastive Divergence, 2002), so that P(h = 1 | v) = sigmoid(v Wᵀ + b) and P(v = 1 | h) = sigmoid(h W + a), with W
-(hidden, visible). Gaussian units of variance 1 add half their square to the energy: their mean is linear (Hinton and
+Contrastive Divergence, 2002). So P(h = 1 | v) = sigmoid(v Wᵀ + b) and P(v = 1 | h) = sigmoid(h W + a), with W (hidden,
+visible). Gaussian units of variance 1 add half their square to the energy: their mean is linear (Hinton and
 Salakhutdinov, Reducing the Dimensionality of Data with Neural Networks, 2006).
 
-Contrastive divergence, which trains them, is in ``dsinga.training.cd``.
+``dsinga.training.cd`` trains them by contrastive divergence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dsinga.ops import Ops
 
 
 class RBMSide(Layer):
-    """Base of the two sides of a restricted Boltzmann machine: a weight (hidden, visible), and the side's bias."""
+    """Base of the two sides of an RBM: a weight (hidden, visible), and the side's bias."""
 
     class Conf(Settings, name="RBMConf"):
         """Settings of kRBMVis and kRBMHid."""
@@ -53,13 +53,13 @@ class RBMSide(Layer):
         return (weight, ParamSpec("bias", (units,))) if self.bias else (weight,)
 
     def bias_of(self, params: Arrays) -> Array | None:
-        """Return the bias of the side, None with ``bias_term`` false."""
+        """Return the side's bias; None if ``bias_term`` is false."""
         return params[1] if self.bias else None
 
     def sample(self, mean: Array, ctx: Context, suffix: str = "") -> Array:
-        """Sample this layer's units from their means (B, n): 0 or 1, or for gaussian units the mean plus noise.
+        """Sample units from their means (B, n): 0 or 1, or for gaussian units the mean plus noise.
 
-        The random numbers are keyed by the layer's name and ``suffix``, which distinguishes several samples of a step.
+        The random numbers depend on the layer's name and ``suffix``, which distinguishes samples of a step.
         """
         units = mean.shape[1]
         if self.gaussian:
@@ -67,7 +67,7 @@ class RBMSide(Layer):
         return ctx.ops.bernoulli(mean, ctx.random(self.name + suffix, units))
 
     def activate(self, x: Array, ops: Ops) -> Array:
-        """Return the means of units from their inputs: the sigmoid, or for gaussian units the inputs themselves."""
+        """Return the means of units from their inputs: the sigmoid, or the inputs for gaussian units."""
         return x if self.gaussian else ops.sigmoid(x)
 
 
@@ -133,10 +133,10 @@ class RBMHid(RBMSide):
 
 
 class Reconstruction(Layer):
-    """The means (B, n) of the visible units given a sample of the hidden units: the data, reconstructed.
+    """The means (B, n) of visible units given a sample of hidden units: the reconstructed data.
 
-    It has the params of the visible side, and both sides as sources. Metric: "reconstruction_error", the squared
-    distance Σ(v - v')² of a row from the data, averaged over rows.
+    It has the visible side's params, and both sides as sources. Metric: "reconstruction_error", the squared distance
+    Σ(v - v')² of a row from the data, averaged over rows.
     """
 
     metric_names = ("reconstruction_error",)
@@ -158,9 +158,9 @@ class Reconstruction(Layer):
 
 
 def normal(ctx: Context, name: str, columns: int) -> Array:
-    """Return standard normal numbers (rows, columns), float64, by the Box-Muller transform of :meth:`Context.random`.
+    """Return standard normal float64 numbers (rows, columns), by the Box-Muller transform of :meth:`Context.random`.
 
-    The uniform numbers have 24 bits, so that none of the normal ones is beyond 5.8.
+    Uniform numbers have 24 bits, so no normal number is beyond 5.8.
     """
     uniform, xp = ctx.random(name, 2 * columns).astype(np.float64), ctx.ops.xp
     radius = xp.sqrt(-2 * xp.log1p(-uniform[:, :columns]))

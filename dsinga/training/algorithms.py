@@ -1,4 +1,4 @@
-"""Finds the training algorithm of a job, kBP, kBPTT, kCD or a user's, and runs it on micro-batches."""
+"""Finds a job's training algorithm (kBP, kBPTT, kCD or a user's), and runs it on micro-batches."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Algorithm = Callable[[NeuralNet, Mapping[str, Array], Mapping[str, Records], Con
 def algorithm(conf: AlgConf) -> Algorithm:
     """Return the algorithm that the job names.
 
-    A user's is registered as ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a
-    class that is made from the AlgConf and called like it. Raises JobError for one that is not registered.
+    Register your own by ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a class that
+    is made from the AlgConf and called like it. Raises JobError if it is not registered.
     """
     if conf.function is not None:
         return conf.function
@@ -38,7 +38,7 @@ def algorithm(conf: AlgConf) -> Algorithm:
 
 
 def check_algorithm_metrics(metrics: Any) -> Metrics:
-    """Return the metrics that an algorithm has returned; raise UserError unless they are {name: (sum, count)}."""
+    """Return an algorithm's metrics. Raises UserError unless they are {name: (sum, count)}."""
     if isinstance(metrics, dict):
         for metric in metrics.values():  # a loop, for each step of a small net runs it
             if not is_metric(metric):
@@ -56,13 +56,12 @@ def accumulate(
     count: int,
     push: Push,
 ) -> Metrics:
-    """Run ``algorithm`` on each of ``count`` micro-batches; push the summed gradients, and return the summed metrics.
+    """Run ``algorithm`` on ``count`` micro-batches; push the summed gradients, and return the summed metrics.
 
-    A loss divides by the rows of the whole batch (``Context.rows.total``), whatever rows are computed at once: a mean
-    of the means of micro-batches would be another number where sequences have different lengths, or rows have weights.
-    ``micro_batches`` gives the records and the context of each; the next is asked for when the one before is computed.
-    Sums are pushed while the last micro-batch is computed, each as soon as it is complete. With a single micro-batch
-    this is a call of the algorithm. The callee owns the arrays that it gets, as those of the algorithm.
+    A loss divides by the rows of the whole batch (``Context.rows.total``). A mean of micro-batch means would differ if
+    sequences have different lengths or rows have weights. ``micro_batches`` gives records and context, each when the
+    previous one is computed. A sum is pushed as soon as it is complete, during the last micro-batch. The callee owns
+    the pushed arrays.
     """
     if count == 1:
         ((records, ctx),) = micro_batches
@@ -85,7 +84,7 @@ def accumulate(
 
 
 def _add(total: Any, gradient: Any) -> Any:
-    """Return the sum of two gradients of one param, in the memory of the first if both are arrays."""
+    """Return the sum of two gradients of a param, in the first one's memory if both are arrays."""
     if isinstance(total, SparseRows) or isinstance(gradient, SparseRows):
         return add_up([total, gradient])
     if type(total) is np.ndarray and not total.flags.writeable:

@@ -1,6 +1,6 @@
 """Back-propagation (kBP, kBPTT): a forward and a backward pass that pushes each gradient when it is complete.
 
-Gradients for params can wait for the next collective, and features can be computed again instead of kept.
+Gradients for params can wait for the next collective. Features can be recomputed instead of kept.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ MOST_DEFERRED = 2  # gradients that wait: each keeps a feature and its gradient 
 
 
 class Recomputation:
-    """The features of a tape that have been freed, and computes them again. For one forward and backward pass.
+    """Frees features of a tape and recomputes them, in one forward and backward pass.
 
-    Layers with ``recompute`` in the job are computed a second time, from the nearest features below that are kept, with
-    the same params and random numbers, so that the gradients have the same bits. Sums and rows that came from other
-    workers the first time are kept, as they are small: nothing is sent again. Lasting state, labels and metrics are
-    those of the first pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+    Layers with ``recompute`` are computed again from the nearest kept features below, with the same params and random
+    numbers, so gradients have the same bits. Sums and rows from other workers are small and are kept: nothing is sent
+    again. State, labels and metrics come from the first pass (Chen et al., Training Deep Nets with Sublinear Memory
+    Cost, 2016).
     """
 
     def __init__(self, net: NeuralNet, observer: PassObserver | None):
@@ -49,7 +49,7 @@ class Recomputation:
         self._freed = [stage.recompute for stage in net.stages]
 
     def free(self, entry: TapeEntry) -> TapeEntry:
-        """Return the tape entry without the features that can be computed again."""
+        """Return the tape entry without features that can be recomputed."""
         stage, params, sources, output, ctx = entry
         stages = self._net.stages
         if stage.edges:
@@ -78,7 +78,6 @@ class Recomputation:
         return [edge.node for edge in stages[position].edges if stages[edge.node].recompute and not edge.labels]
 
     def _filled(self, tape: list[TapeEntry], position: int) -> list[Any]:
-        """Return the sources of a tape entry, with freed features computed again."""
         stage, _, sources, _, ctx = tape[position]
         sources = list(sources)
         for k, edge in enumerate(stage.edges):
@@ -103,22 +102,22 @@ class Recomputation:
 
 
 class Deferral:
-    """Delays the gradients of params until the pass waits for a collective, and computes and pushes them then.
+    """Delays gradients of params until the pass waits for a collective, then computes and pushes them.
 
     Args:
         net: the net.
-        waiting: what the collectives call (:attr:`Context.meanwhile`).
-        push: takes the gradient of a param.
+        waiting: the functions that collectives call (:attr:`Context.meanwhile`).
+        push: receives the gradient of a param.
     """
 
     def __init__(self, net: NeuralNet, waiting: deque[Callable[[], None]], push: Callable[[str, Array], None]):
         self._net, self._waiting, self._push = net, waiting, push
 
     def source_gradients(self, entry: TapeEntry, grad: Any, begun: AbstractSet[str]) -> Sequence[Array | None] | None:
-        """Return the gradients for the sources of a layer, and delay the gradients for its params.
+        """Return the gradients for a layer's sources, and delay the gradients for its params.
 
-        None where the layer computes both together, or a param has other uses: below, or above, whose gradients have
-        ``begun`` to add up.
+        Returns None if the layer computes both together, or if a param has other uses: below, or above with gradients
+        that have ``begun`` to add up.
         """
         stage, params, sources, output, ctx = entry
         layer, names = stage.layer, stage.params
@@ -146,7 +145,7 @@ class Deferral:
         return for_sources
 
     def finish(self, left: int = 0) -> None:
-        """Compute and push delayed gradients, the oldest first, until at most ``left`` are delayed."""
+        """Compute and push delayed gradients, oldest first, until at most ``left`` remain."""
         while len(self._waiting) > left:
             self._waiting.popleft()()
 
@@ -167,22 +166,22 @@ def bp(
 ) -> Metrics:
     """Back-propagation: one forward and one backward pass over the records of one batch (or of a part of it).
 
-    kBPTT is the same algorithm: the time steps are in the net, as layers over sequences or as copies of layers.
+    kBPTT is the same algorithm: time steps are layers over sequences, or copies of layers.
 
     ``values[name]`` is looked up right before the first layer that uses the param, and may block. ``push(name,
-    gradient)`` is called once for every param of the net, from the top layer down, as soon as the gradient is complete:
-    a shared param's after its lowest layer, summed. The callee owns the array. For a param that is not trainable its
-    new state is pushed, times this part's share of the batch, so that the parts add up. A param that no loss depends on
-    gets zeros; a static one is not pushed.
+    gradient)`` is called once for every param, from the top layer down, as soon as the gradient is complete. The
+    gradient of a shared param is summed and pushed after its lowest layer. The callee owns the array. For a param that
+    is not trainable, the new state times this part's share of the batch is pushed, so that parts add up. A param that
+    affects no loss gets zeros; a static param is not pushed.
 
-    Features of layers with ``recompute`` are freed after the forward pass and computed again in the backward pass.
+    Features of layers with ``recompute`` are freed after the forward pass and recomputed in the backward pass.
 
-    Raises UserError where the net has neither a loss layer nor a bridge to one. Raises Diverged, before anything is
-    pushed, where a loss is not finite and such batches are not to be skipped; and where a user's function or layer has
-    such a gradient.
+    Raises UserError if the net has neither a loss layer nor a bridge to one. Raises Diverged before anything is pushed
+    if a loss is not finite. Raises Diverged, too, if a gradient of a user's function or layer is not finite. A job that
+    skips such batches raises no Diverged.
 
-    An algorithm of your own is called like this function, for each micro-batch of each worker, and gradients of all are
-    added. It returns metrics, ``{"loss": (sum, count)}``. This one scales each gradient to length 1 at most:
+    Your own algorithm is called like this function for each micro-batch of each worker, and gradients add up. It
+    returns metrics, ``{"loss": (sum, count)}``. This example scales each gradient to length 1 at most:
 
     >>> import numpy as np
     >>> import dsinga
@@ -199,7 +198,7 @@ def bp(
 
 
 def no_loss(phase: str, algorithm: str) -> str:
-    """Return the error message for a net without a loss layer."""
+    """Return the error text for a net without a loss layer."""
     return (
         f"the net has no loss layer in phase {phase}: {algorithm} has no gradient to follow; add one, or call "
         "model.compile(...) first, if it is a model of dsinga.nn"
@@ -209,7 +208,7 @@ def no_loss(phase: str, algorithm: str) -> str:
 def back_propagate(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
 ) -> Metrics:
-    """Run back-propagation like :func:`bp`, but layer by layer, even where several layers could be fused."""
+    """Run :func:`bp` layer by layer, even if layers could be fused."""
     if not net.losses and not net.bridged:
         raise UserError(no_loss(net.phase.name or "", "kBP"))
     tape: list[TapeEntry] = []
@@ -268,7 +267,7 @@ def back_propagate(
 
 
 def metrics_of_layers(net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context) -> Metrics:
-    """Return the metrics that layers have computed in a forward pass; raise Diverged for a loss that is not finite."""
+    """Return the metrics of a forward pass. Raises Diverged for a loss that is not finite."""
     layer_metrics = ((entry.stage.layer.name, entry.output.metrics) for entry in tape if entry.output.metrics)
     if ctx.unread is not None:  # the update then asks on the device whether losses are finite
         return defer_metrics(layer_metrics, ctx)
@@ -280,7 +279,7 @@ def metrics_of_layers(net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context) -
 
 
 def cast_gradients(computed: Any, sources: Sequence[Any], ctx: Context) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the gradients of a layer with each source's gradient in the dtype of the source."""
+    """Return a layer's gradients, each source's in the dtype of the source."""
     is_pair = isinstance(computed, tuple) and len(computed) == 2
     if not is_pair or not isinstance(computed[0], (tuple, list)) or len(computed[0]) != len(sources):
         return computed  # check_gradients says what is wrong
@@ -296,7 +295,7 @@ def accumulate_gradients(
     sums: dict[str, Array],
     add: Callable[[Array, Array], Array],
 ) -> None:
-    """Add the gradients that one layer computed to the gradients of its sources and params."""
+    """Add a layer's gradients to the gradients of its sources and params."""
     for_sources, for_params = computed
     for i, edge in stage.feeds:
         gradient, node = for_sources[i], edge.node
@@ -315,17 +314,17 @@ def accumulate_gradients(
 
 
 def add_params(first: Array, second: Array, add: Callable[[Array, Array], Array]) -> Array:
-    """Return the sum of two gradients of one param."""
+    """Return the sum of two gradients of a param."""
     if isinstance(first, SparseRows) or isinstance(second, SparseRows):
         return add_up([first, second])
     return add(first, second)
 
 
 def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx: Context) -> Array:
-    """Return the array that a part of a batch pushes for a lasting state, so that the sum over parts is the new state.
+    """Return a part's contribution to a lasting state; parts add up to the new state.
 
-    That is the part's share of the new state, or of the old one where the layer returned none. For a state by rows it
-    is the part's rows, and 0 in all others.
+    It is the part's share of the new state, or of the old state if the layer returned none. For a state by rows it is
+    the part's rows, and 0 in others.
     """
     if spec.by_rows:
         return with_zero_rows(old.copy() if new is None else new, spec, ctx)
@@ -336,7 +335,7 @@ def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx:
 
 
 def with_zero_rows(part: Array, spec: ParamSpec, ctx: Context) -> Array:
-    """Return ``part``, a worker's rows of a state, as an array of all rows with 0 in the other rows."""
+    """Return a worker's rows of a state as an array of all rows, with 0 in other rows."""
     start, stop, _ = ctx.rows
     if stop - start == spec.shape[0]:
         return part
@@ -346,7 +345,7 @@ def with_zero_rows(part: Array, spec: ParamSpec, ctx: Context) -> Array:
 
 
 def zero_gradient(net: NeuralNet, name: str, ctx: Context) -> Array | SparseRows:
-    """Return a zero gradient for a param on which no loss depends."""
+    """Return a zero gradient for a param that affects no loss."""
     if net.params[name].spec.sparse:
         return no_rows(net.params[name].shape)
     return ctx.ops.xp.zeros(net.params[name].shape, np.float32)

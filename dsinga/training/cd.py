@@ -1,4 +1,4 @@
-"""Contrastive divergence (kCD), which trains the restricted Boltzmann machines of a net and no other layers."""
+"""Contrastive divergence (kCD), which trains the restricted Boltzmann machines of a net only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 
 
 class Machine(NamedTuple):
-    """A restricted Boltzmann machine after the forward pass: both layers, their params, and the params' names."""
+    """An RBM after the forward pass: both layers, their params, and the params' names."""
 
     visible: RBMVis
     hidden: RBMHid
@@ -67,10 +67,10 @@ class ContrastiveDivergence(Configured):
     def __call__(
         self, net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
     ) -> Metrics:
-        """Train on the records of one batch or of a part of it, with the arguments of :func:`dsinga.training.bp`.
+        """Train on the records of a batch or of a part of it, like :func:`dsinga.training.bp`.
 
-        Only params of the machines' own layers are pushed. Raises UserError where the two sides of a machine are on
-        different workers.
+        Only params of the machines' own layers are pushed. Raises UserError if the sides of a machine are on different
+        workers.
         """
         metrics = []
         hidden: dict[str, TapeEntry] = {}
@@ -85,7 +85,7 @@ class ContrastiveDivergence(Configured):
         return report_metrics(net, read_metrics(metrics, ctx.ops))
 
     def train(self, reconstruction: TapeEntry, hidden: TapeEntry | None, push: Push) -> None:
-        """Push the gradients of one machine, and its chain states if it is persistent."""
+        """Push the gradients of a machine, and its chain states if it is persistent."""
         layer, ctx = reconstruction.stage.layer, reconstruction.ctx
         assert isinstance(layer, Reconstruction)
         if hidden is None:
@@ -104,7 +104,7 @@ class ContrastiveDivergence(Configured):
 
 
 def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> UnitStatistics:
-    """Return the statistics after ``steps`` Gibbs steps; ``visible`` are the means after the first one."""
+    """Return the statistics after ``steps`` Gibbs steps; ``visible`` are the means after the first."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
     for step in range(1, steps):
         sample = hidden_side.sample(hidden_side.mean(hidden_params, visible, ctx.ops), ctx, f"/{step}")
@@ -123,9 +123,9 @@ def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> t
 
 
 def push_gradients(machine: Machine, data: UnitStatistics, model: UnitStatistics, ctx: Context, push: Push) -> None:
-    """Push the gradients of biases and weight: statistics of the model minus the data's, averaged over the batch.
+    """Push the gradients of biases and weight: model minus data statistics, averaged over the batch.
 
-    One matrix product computes the weight's gradient from both, with the data's hidden units negated.
+    One matrix product computes the weight's gradient, with the data's hidden units negated.
     """
     weight, ops, share = machine.visible_params[0], ctx.ops, 1.0 / ctx.rows.total
     visible = ops.xp.concatenate((model.visible, data.visible))

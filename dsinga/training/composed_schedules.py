@@ -1,4 +1,4 @@
-"""Learning rate schedules in several parts: polynomial, cosine restarts, one cycle, and sequences of schedules."""
+"""Learning rate schedules in parts: polynomial, cosine restarts, one cycle, and sequences of schedules."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Polynomial(Schedule):
 class CosineRestarts(Schedule):
     """Half a cosine from base to alpha·base in change_freq steps, again and again.
 
-    Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017). The rate is base·(alpha +
-    (1 - alpha)·m_mul^i·(1 + cos(pi·r)) / 2) in period i, counted from 0, which takes change_freq·t_mul^i steps, at the
-    share r of that period. With the defaults it is PyTorch's CosineAnnealingWarmRestarts; Keras' CosineDecayRestarts
-    has t_mul 2.
+    Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017). The rate is base·(alpha + (1 -
+    alpha)·m_mul^i·(1 + cos(pi·r)) / 2) in period i, counted from 0. The period lasts change_freq·t_mul^i steps, and r
+    is the share of it that has passed. With the defaults it is PyTorch's CosineAnnealingWarmRestarts; Keras'
+    CosineDecayRestarts has t_mul 2.
     """
 
     class Conf(Settings, field="restarts_conf"):
@@ -65,7 +65,7 @@ class CosineRestarts(Schedule):
         return float(self.base * (conf.alpha + height * half_cosine(share)))
 
     def _position(self, step: int) -> tuple[int, float]:
-        """Return the number of the period that a step is in, and the share of the period that has passed."""
+        """Return the number of a step's period, and the share of the period that has passed."""
         length = float(self.settings.change_freq)
         if self.settings.t_mul == 1.0:
             return step // self.settings.change_freq, step % self.settings.change_freq / length
@@ -105,11 +105,11 @@ class OneCycle(Schedule):
 
     @property
     def _peak(self) -> float:
-        """The step, not always whole, at which the rate is base_lr."""
+        """The step, not always whole, with rate base_lr."""
         return max(self.settings.pct_start * self.settings.change_freq - 1.0, 0.0)
 
     def share(self, step: int) -> float:
-        """Return the rate of a step as a share: 0 at the lowest rate of both ends, 1 at base_lr."""
+        """Return a step's rate as a share: 0 at the lowest rate of both ends, 1 at base_lr."""
         last, peak = self.settings.change_freq - 1, self._peak
         if step <= peak:
             return half_cosine(1.0 - step / peak) if peak else 1.0
@@ -118,7 +118,7 @@ class OneCycle(Schedule):
 
 @register("schedule", kSequential=11)
 class SequentialSchedule(Schedule):
-    """Several schedules, one after another: each counts its steps from its boundary on; base_lr has no effect.
+    """Several schedules, one after another. Each counts its steps from its boundary; base_lr has no effect.
 
     It is PyTorch's SequentialLR; the milestones are the boundaries.
     """
@@ -130,7 +130,6 @@ class SequentialSchedule(Schedule):
         boundary: list[Count] = setting([], "the steps at which the second and the further schedules begin")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield an error for a wrong number of boundaries, or for boundaries that do not rise."""
             if not self.schedule or len(self.boundary) != len(self.schedule) - 1:
                 text = f"{len(self.schedule)} schedule and {len(self.boundary)} boundary"
                 yield Fault(f"sequential_conf needs one boundary less than it has schedules; it has {text}")
@@ -152,10 +151,10 @@ class SequentialSchedule(Schedule):
 
 
 def momentum_share(conf: UpdaterConf) -> Rate:
-    """Return a function of the step that gives how far an updater's momentum has moved from base to final.
+    """Return a function of the step: how far the momentum has moved from base to final.
 
-    That is step / saturation_step, at most 1, as in cxxnet, or with ``one_cycle`` :meth:`OneCycle.share` of the
-    learning rate. Raises JobError for a ``momentum_conf`` that lacks its end, or a learning rate without a cycle.
+    It is step / saturation_step, at most 1, as in cxxnet, or with ``one_cycle`` :meth:`OneCycle.share` of the learning
+    rate. Raises JobError for a ``momentum_conf`` without an end, or a learning rate without a cycle.
     """
     moving, rate = conf.momentum_conf, conf.learning_rate
     assert moving is not None

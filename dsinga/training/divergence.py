@@ -1,4 +1,4 @@
-"""Checks that losses, gradients and params are finite, and names the step and the layer of the first failure."""
+"""Checks that losses, gradients and params are finite, and names step and layer of the first failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such bat
 
 
 def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
-    """Whether the sums of all metrics are finite."""
+    """Whether all metric sums are finite."""
     for total, _ in metrics.values():
         if type(total) is float or not isinstance(total, MetricState):  # most are floats, which is known soonest
             if not math.isfinite(total):
@@ -36,9 +36,9 @@ def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
 
 
 def is_finite_gradient(gradient: Any) -> bool:
-    """Whether a gradient, or each of several, is finite; gradients on a device are not checked and count as finite.
+    """Whether a gradient, or each of several, is finite; gradients on a device are not checked.
 
-    The sum of squares of a finite one may be infinite, but takes a fraction of the time.
+    A fast sum of squares is tried first; it may be infinite for finite gradients.
     """
     if isinstance(gradient, (tuple, list)):
         return all(map(is_finite_gradient, gradient))
@@ -51,12 +51,12 @@ def is_finite_gradient(gradient: Any) -> bool:
 
 
 def first_bad_gradient(gradients: Mapping[str, Any]) -> str | None:
-    """Return the name of the first gradient that is not finite, None if all are."""
+    """Return the name of the first gradient that is not finite, or None."""
     return next((name for name, gradient in gradients.items() if not is_finite_gradient(gradient)), None)
 
 
 def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Context) -> None:
-    """Raise Diverged where a layer computes gradients that are not finite from a finite ``gradient``."""
+    """Raise Diverged if a layer computes non-finite gradients from a finite ``gradient``."""
     if is_finite_gradient(computed) or not is_finite_gradient(gradient):
         return
     what = f"the gradient of {'the function of' if _calls_function(layer) else 'layer'} {layer.name!r}"
@@ -67,7 +67,7 @@ def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Contex
 def find_bad_gradient(
     algorithm: Callable[..., Metrics], net: NeuralNet, params: Any, records: Mapping[str, Records], ctx: Context
 ) -> None:
-    """Compute a pass again, and raise Diverged for the first layer that computes gradients that are not finite."""
+    """Repeat a pass, and raise Diverged for the first layer with non-finite gradients."""
 
     def observe(layer: Layer, direction: str, compute: Any, *arguments: Any) -> Any:
         computed = compute(*arguments)
@@ -80,7 +80,7 @@ def find_bad_gradient(
 
 
 class CheckedPush:
-    """Pushes finite gradients to the updates of a step. For another one it calls ``fail`` with the param's name."""
+    """Pushes finite gradients to a step's updates, and calls ``fail`` with the param's name for others."""
 
     def __init__(self, updates: Any, fail: Callable[[str], NoReturn]):
         self.updates, self.fail = updates, fail
@@ -92,33 +92,33 @@ class CheckedPush:
         self.updates.push(name, gradient)
 
     def push_all(self, gradients: Mapping[str, Any]) -> None:
-        """Push all gradients of a step at once, which takes less time than one after the other."""
+        """Push all gradients of a step together, which is faster than one by one."""
         if (lost := self.updates.push_all(gradients)) is not None:
             self.fail(lost)
 
 
 def param_gradient_fault(name: str, step: int) -> str:
-    """Return the error text for a param with a gradient that is not finite."""
+    """Return the error text for a param with a non-finite gradient."""
     return f"the gradient of param {name!r} is not finite at step {step}; {ADVICE}"
 
 
 def are_finite(records: Mapping[str, Records]) -> bool:
-    """Whether the records of a batch are finite; the loss may not show it, since saturated layers hide infinity."""
+    """Whether a batch's records are finite. The loss may not show it, because saturated layers hide infinity."""
     return is_finite([*records.values()])
 
 
 def check_metrics(metrics: Metrics, step: int) -> None:
-    """Raise Diverged, naming the step and the metric, unless all metrics are finite."""
+    """Raise Diverged, with step and metric, unless all metrics are finite."""
     if not all_finite(metrics):
         name = next(name for name, metric in metrics.items() if not all_finite({name: metric}))
         raise Diverged(f"{name!r} is not finite at step {step}; {ADVICE}")
 
 
 def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ctx: Context) -> None:
-    """Raise Diverged unless all metrics are finite, naming the step, the loss and the first layer at fault.
+    """Raise Diverged unless all metrics are finite, with step, loss and the first layer at fault.
 
-    ``reports`` are the metrics of the forward pass on ``tape``. The arrays on the tape are read only where a metric is
-    not finite. Raises UserError where targets are the cause (:meth:`dsinga.layers.Layer.check_sources`).
+    ``reports`` are the metrics of the forward pass on ``tape``. The tape's arrays are read only if a metric is not
+    finite. Raises UserError if targets are the cause (:meth:`dsinga.layers.Layer.check_sources`).
     """
     for loss, metrics in reports:
         if not all_finite(metrics):
@@ -129,7 +129,7 @@ def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ct
 
 
 def check_params_finite(params: Mapping[str, Any], step: int) -> None:
-    """Raise Diverged where a param is not finite, so that every later loss would not be finite either."""
+    """Raise Diverged if a param is not finite: then no later loss can be finite."""
     lost = first_not_finite(params)
     if lost is not None:
         why = f"param {lost!r} is not finite at step {step}, so that no batch can have a finite loss"
@@ -137,7 +137,7 @@ def check_params_finite(params: Mapping[str, Any], step: int) -> None:
 
 
 def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
-    """Return a text that names the first param or feature that is not finite, and advises what to do."""
+    """Return a text on the first non-finite param or feature, with advice."""
     labels = _label_nodes(tape)
     for stage, params, sources, output, _ in tape:
         for edge, source in zip(stage.edges, sources, strict=False):
@@ -154,7 +154,7 @@ def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
 
 
 def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
-    """Return the nodes with features of labels only, such as the node of a kLabel layer."""
+    """Return the nodes with features made of labels only, such as a kLabel layer."""
     nodes: set[int] = set()
     for stage, *_ in tape:
         if stage.edges and all(edge.labels or edge.node in nodes for edge in stage.edges):
@@ -163,7 +163,7 @@ def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
 
 
 def _feature(layer: Layer, feature: Any) -> str:
-    """Return the error text for a layer with a feature that is not finite; for an input layer it names the record."""
+    """Return the error text for a layer with a non-finite feature; for an input layer, name the record."""
     if _calls_function(layer):
         return f"the function of {layer.name!r} is the first that is not; {GUARD}"
     if not layer.is_input:

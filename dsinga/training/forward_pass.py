@@ -1,4 +1,4 @@
-"""The forward pass of a net: computes features layer by layer and records them on a tape for the backward pass."""
+"""The forward pass: computes features layer by layer and records a tape for the backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report
 
 
 class TapeEntry(NamedTuple):
-    """The inputs and the output of one layer in a forward pass, as the backward pass needs them."""
+    """The inputs and output of a layer in a forward pass, for the backward pass."""
 
     stage: Stage
     params: list[Array]
@@ -33,10 +33,10 @@ def forward(
     ctx: Context,
     keep: Collection[str] = (),
 ) -> tuple[dict[str, Output], Metrics]:
-    """Compute the features of ``net``; return the outputs of the layers named in ``keep``, and the metrics.
+    """Compute the features of ``net``; return the outputs of layers in ``keep``, and the metrics.
 
     ``values[name]`` is looked up right before the first layer that uses the param, and may block. Other features are
-    freed as soon as no layer needs them. Raises UserError for a name in ``keep`` that no layer has.
+    freed once no layer needs them. Raises UserError for an unknown name in ``keep``.
     """
     positions = {net.position(name) for name in keep}
     outputs: dict[str, Output] = {}
@@ -56,7 +56,7 @@ def forward(
 def forward_pass(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
 ) -> Iterator[TapeEntry]:
-    """Yield a tape entry for each layer of ``net``, in order, keeping a feature only while a later layer needs it."""
+    """Yield a tape entry for each layer in order; keep a feature only while a later layer needs it."""
     features: list[Any] = []
     labels: list[Any] = []
     params_by_name: dict[str, Array] = {}
@@ -108,14 +108,14 @@ def forward_pass(
 
 
 def sources_of_layer(layer: Layer, sources: list[Any], ctx: Context) -> list[Any]:
-    """Return the features of sources in the dtypes that a layer takes: float32 if it cannot take bfloat16."""
+    """Return source features as a layer accepts them: float32 unless it supports bfloat16."""
     if not ctx.ops.has_bf16_features or layer.bf16 is Bfloat16.kFeatures or layer.is_input:
         return sources
     return [ctx.ops.to_float32(source) for source in sources]
 
 
 def without_features(entry: TapeEntry) -> TapeEntry:
-    """Return the tape entry of a layer without gradients, with metrics and state but without its features."""
+    """Return the tape entry of a layer without gradients, without its features."""
     output = entry.output
     return TapeEntry(
         entry.stage, entry.params, [], Output(None, None, output.labels, output.metrics, output.state), entry.ctx
@@ -123,13 +123,13 @@ def without_features(entry: TapeEntry) -> TapeEntry:
 
 
 def part_of(features: list[Any], edge: Edge) -> Any:
-    """Return the feature that an edge of the graph carries: a whole feature, or one part of it."""
+    """Return the feature on an edge of the graph: a whole feature or a part."""
     feature = features[edge.node]
     return feature if edge.part == WHOLE_FEATURE else feature[edge.part]
 
 
 def labels_of(labels: list[Any], edge: Edge) -> Any:
-    """Return the labels that an edge of the graph carries; the labels of one part if each part has its own."""
+    """Return the labels on an edge of the graph; one part's labels if parts have their own."""
     node_labels = labels[edge.node]
     if not isinstance(node_labels, tuple):
         return node_labels

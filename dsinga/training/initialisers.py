@@ -1,4 +1,4 @@
-"""Computes the initial values of params, by SINGA's methods or a user's, and checks given values."""
+"""Computes initial values of params, by SINGA's methods or a user's, and checks given values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dsinga.net import NeuralNet, Param
 
 
 class Initialiser(Configured, ABC):
-    """Base class of initialisers with settings, which a subclass declares as the class ``Conf``.
+    """Base class of initialisers with settings, which a subclass declares as ``Conf``.
 
-    They are fields of the message ``init { }`` itself, next to ``user_type``. SINGA's brackets are settings, too:
-    ``init { user_type: "FooParam" [fooparam_conf] { x: 10 } }`` sets the ``x`` of ``Conf``. An initialiser without
-    settings is a function. Take random numbers from ``rng``: it depends on the job's seed and the param's name.
+    The settings are fields of the message ``init { }``, next to ``user_type``. SINGA's brackets also work: ``init {
+    user_type: "FooParam" [fooparam_conf] { x: 10 } }`` sets the ``x`` of ``Conf``. An initialiser without settings is a
+    function. Draw random numbers from ``rng``: it depends on the job's seed and the param's name.
 
     >>> import numpy as np
     >>> import dsinga
@@ -41,10 +41,10 @@ class Initialiser(Configured, ABC):
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
-    """Return the initial value of each param, float32 by name, which depends on (seed, name, shape, init) only.
+    """Return the initial value of each param, float32 by name. It depends on (seed, name, shape, init) only.
 
-    A param without ``init`` is filled with the constant ``ParamSpec.initial`` of its layer. Raises JobError for an
-    ``init`` that does not fit the shape.
+    A param without ``init`` is filled with its layer's constant ``ParamSpec.initial``. Raises JobError for an ``init``
+    that does not fit the shape.
     """
     values = {}
     for name, param in params.items():
@@ -57,7 +57,7 @@ def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarr
 
 
 def param_rng(seed: int, name: str) -> np.random.Generator:
-    """Return a param's own random generator: Philox, keyed by the job's seed and the param's name."""
+    """Return a param's random generator: Philox, keyed by the job's seed and the param's name."""
     name_key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     key = np.array(
         [seed & 0xFFFF_FFFF_FFFF_FFFF, name_key], np.uint64
@@ -66,11 +66,11 @@ def param_rng(seed: int, name: str) -> np.random.Generator:
 
 
 def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param: str = "") -> np.ndarray:
-    """Return a new float32 array of ``shape`` with initial values by ``conf``; error messages name ``param``.
+    """Return a new float32 array of ``shape`` with initial values by ``conf``; errors name ``param``.
 
-    A user's initialiser is registered as ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array,
-    or a subclass of :class:`Initialiser`. Raises JobError where the method needs a matrix and ``shape`` has one axis,
-    or a user's code returns anything but finite numbers of that shape.
+    Register your own by ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array, or a subclass of
+    :class:`Initialiser`. Raises JobError if the method needs a matrix and ``shape`` has one axis. Raises JobError if
+    user code returns anything but finite numbers of that shape.
     """
     entry = resolve(conf)
     filled = entry(conf)(shape, rng) if isinstance(entry, type) else entry(shape, conf, rng)
@@ -86,14 +86,14 @@ def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param
 
 
 def rows_columns(shape: Shape, conf: ParamGenConf) -> tuple[int, int]:
-    """Return (rows, columns) of a param as a matrix: the first axis, and the product of the other axes."""
+    """Return (rows, columns) of a param as a matrix: the first axis, and the product of the others."""
     if len(shape) < 2:
         raise conf.error(f"{conf.type.name} fills params with rows and columns, not one of shape {shape}", "type")
     return shape[0], math.prod(shape[1:])
 
 
 def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.ndarray:
-    """Multiply ``values`` in place by ``conf.value``, as in all random methods, and by ``factor``."""
+    """Multiply ``values`` in place by ``conf.value`` and ``factor``."""
     if conf.value * factor != 1.0:
         values *= np.float32(conf.value * factor)
     return values
@@ -133,7 +133,7 @@ def gaussian_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Genera
 
 @register("initialiser", kUniformSqrtFanIn=5)
 def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high)·√(3 / columns), which for U[-1, 1) has the variance 1 / columns.
+    """Draw from value·U[low, high)·√(3 / columns). U[-1, 1) gives the variance 1 / columns.
 
     This is the factor in SINGA's source. SINGA's Param page lacks the √3: ``value: 0.57735027`` gives these numbers.
     """
@@ -153,13 +153,13 @@ def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generato
 
 
 def check_start(known: Collection[str], params: Mapping[str, Any]) -> None:
-    """Raise UserError where none of the ``params`` to start from is among the ``known`` params of a net."""
+    """Raise UserError if no name in ``params`` is among the net's ``known`` params."""
     if params and known and not any(name in known for name in params):
         raise UserError(f"none of the given params ({listed(params)}) is a param of the net, which has {listed(known)}")
 
 
 def check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:
-    """Raise UserError where given ``params``, such as a checkpoint's, lack a param of the net or differ in shape."""
+    """Raise UserError if ``params``, such as a checkpoint's, lack a param of the net or differ in shape."""
     for name, param in net.params.items():
         if param.spec.by_rows:
             continue

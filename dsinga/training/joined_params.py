@@ -19,7 +19,7 @@ LARGEST = 1 << 14  # numbers of a joined param; a call takes as long as an updat
 
 
 def joinable(updater: Updater, param: Param) -> bool:
-    """Whether a param may be updated as part of a larger array, and is small enough to gain from it."""
+    """Whether a param may be updated within a larger array, and is small enough to gain from it."""
     return (
         param.trainable
         and param.size <= LARGEST
@@ -31,16 +31,16 @@ def joinable(updater: Updater, param: Param) -> bool:
 
 
 class JoinedParams:
-    """Several small params that an updater changes together as one array, and their state.
+    """Small params that an updater changes together as one array, and their state.
 
-    The formulas are elementwise, so that each param gets the bits that it would get alone.
+    The formulas are elementwise, so each param gets the same bits as alone.
 
     Args:
-        updater: the updater of all these params.
+        updater: the updater of these params.
         shapes: the shape of each param, by name.
 
     Attributes:
-        gradient: the joined gradient, once :meth:`join` has been called.
+        gradient: the joined gradient, after :meth:`join`.
     """
 
     def __init__(self, updater: Updater, shapes: Mapping[str, tuple[int, ...]]):
@@ -67,7 +67,7 @@ class JoinedParams:
     def update(
         self, step: int, params: Mapping[str, np.ndarray], state: MutableMapping[str, dict[str, np.ndarray]]
     ) -> None:
-        """Change the params by the joined gradient, and their ``state`` by name and slot; the memory is kept here."""
+        """Change the params, and their ``state`` by name and slot, by the joined gradient; keep the memory here."""
         for name, value, slots in self._views:
             value[...] = params[name]
             if (given := state.get(name)) is not slots:  # also after a restore
@@ -87,7 +87,7 @@ class JoinedParams:
             params[name][...] = value
 
     def _bind(self, numbers: Sequence[Any]) -> BoundProgram | None:
-        """Return the formula's program, bound to the arrays; None if it has none, or a compiled one is quicker."""
+        """Return the formula's program, bound to the arrays; None if there is none or a compiled one is faster."""
         arrays = [self._value, self.gradient, *(self._state[slot] for slot in self._updater.state_slots)]
         missing = tuple([each is None for each in numbers])
         traced = trace_series(self._formulas, len(arrays) - 2, missing)

@@ -1,4 +1,4 @@
-"""Defines LocalUpdater, which applies gradients to params in this process, in host memory or on a device."""
+"""Defines LocalUpdater, which applies gradients to params in this process, on the host or a device."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ class LocalUpdater:
 
     Args:
         updater: the updater of all params.
-        params: the params by name; a worker whose net is cut has parts of them, under names of their own.
-        ops: the kernels of a device that has the values and the state; by default they are numpy arrays.
+        params: the params by name; a worker of a cut net has parts, under their own names.
+        ops: the kernels of the device that holds values and state; by default numpy.
 
     Attributes:
-        updater: the updater of all params.
-        params: the params by name.
-        steps: the number of steps done, on which the learning rate depends; it may be set.
+        steps: the number of steps done, which sets the learning rate; may be set.
         values: the values that :meth:`push` changes, float32 by name.
         state: the updater's arrays by param and slot, float32 (size,), such as the momentum.
-        static: the names of the params that keep their values; they get no gradient.
+        static: the params that keep their values and get no gradient.
     """
 
     def __init__(self, updater: Updater, params: Mapping[str, Param], ops: Ops | None = None):
@@ -74,7 +72,7 @@ class LocalUpdater:
         self.set_rate_factors(state["rate_factors"])
 
     def copy(self, ops: Ops | None = None) -> LocalUpdater:
-        """Return an independent copy with the state, on the processor of ``ops``, but without values of params."""
+        """Return an independent copy with state, on the processor of ``ops``, without param values."""
         copied = LocalUpdater(create_updater(self.updater.conf), self.params, ops)
         copied.steps = self.steps
         copied.set_rate_factors(self._rate_factors)
@@ -82,7 +80,7 @@ class LocalUpdater:
         return copied
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of the schedule at a step, before the factors of single params."""
+        """Return the schedule's learning rate at a step, before factors of single params."""
         return self.updater.rate(step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
@@ -91,9 +89,9 @@ class LocalUpdater:
         self.updater.set_rate_factors(factors)
 
     def put(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
-        """Copy the values of all params, and optionally an updater state; params without a state get an initial one.
+        """Copy all params' values, and optionally an updater state; create missing states.
 
-        Raises UserError for the state of another updater.
+        Raises UserError for another updater's state.
         """
         self.values = {name: self._placed(np.array(values[name], np.float32)) for name in self.params}
         if state is not None:
@@ -103,7 +101,7 @@ class LocalUpdater:
                 self._create_state(name, values[name])
 
     def resume(self, state: Slots) -> None:
-        """Continue with a copy of a checkpoint's state; raise UserError for the state of another updater."""
+        """Continue with a copy of a checkpoint's state. Raises UserError for another updater's state."""
         for name, param in self.params.items():
             if param.trainable:
                 self._updaters[name].check_state(name, state.get(name, {}))
@@ -113,16 +111,16 @@ class LocalUpdater:
         self._set_state(copies)
 
     def _set_state(self, state: Slots) -> None:
-        """Take over a state; its arrays in host memory are no longer the caller's."""
+        """Take ownership of a state and its arrays."""
         self.state = {
             name: {slot: self._placed(array.reshape(-1)) for slot, array in slots.items()}
             for name, slots in state.items()
         }
 
     def resume_learnt(self, state: Slots, steps: int) -> None:
-        """Continue after ``steps`` steps with a copy of a state, which may lack params that had no gradient.
+        """Continue after ``steps`` steps with a copy of a state, which may lack params without a gradient.
 
-        Raises UserError for the state of another updater.
+        Raises UserError for another updater's state.
         """
         fresh = {name: updater.create_state(self.params[name].size) for name, updater in self._updaters.items()}
         trained = {name: slots for name, slots in fresh.items() if self.params[name].trainable}
@@ -130,23 +128,22 @@ class LocalUpdater:
         self.steps = steps
 
     def copy_values(self, names: Collection[str] | None = None) -> ParamArrays:
-        """Return copies of the values of these params, by default of all, in host memory."""
+        """Return copies of params' values, by default all, in host memory."""
         return {name: self._copy(self.values[name]) for name in (self.values if names is None else names)}
 
     def copy_state(self, names: Collection[str] | None = None) -> dict[str, ParamArrays]:
-        """Return a copy of the state of these params, by default of all, in host memory."""
+        """Return a copy of params' state, by default all, in host memory."""
         state = {name: slots for name, slots in self.state.items() if names is None or name in names}
         return {name: {slot: self._copy(array) for slot, array in slots.items()} for name, slots in state.items()}
 
     def step(
         self, params: MutableMapping[str, np.ndarray], gradients: Mapping[str, Gradient], max_norm: float = 0.0
     ) -> None:
-        """Change ``params`` in place by their gradients; a lasting state, such as a running mean, is replaced.
+        """Change ``params`` in place by their gradients; replace a lasting state, such as a running mean.
 
-        Params without a gradient stay as they are. An array that cannot be changed in place is replaced by a new one.
-        The norm of ``clip_norm`` is that of the whole param. With ``max_norm`` above 0, all gradients are scaled down
-        so that their norm together is at most this; ``clip_global_norm`` of the updater bounds it, too. Raises
-        UserError for a gradient of a wrong name or shape.
+        Params without a gradient stay unchanged. An array that cannot be changed in place is replaced. ``clip_norm``
+        uses the whole param's norm. ``max_norm``, if above 0, and ``clip_global_norm`` bound the norm of all gradients
+        together. Raises UserError for a gradient of a wrong name or shape.
         """
         self._check_gradients(gradients)
         for name in gradients:
@@ -159,7 +156,7 @@ class LocalUpdater:
         self.finish(max_norm=max_norm)
 
     def check_gradient(self, name: str, gradient: Gradient) -> None:
-        """Raise UserError unless a gradient of the present step is valid, for a whole param."""
+        """Raise UserError unless a gradient of this step is valid for a whole param."""
         check_gradient(name, gradient, self._shapes, (), self.steps)
 
     def _check_gradients(self, gradients: Mapping[str, Gradient]) -> None:
@@ -170,11 +167,11 @@ class LocalUpdater:
                 self.check_gradient(name, gradient)
 
     def push(self, name: str, gradient: Gradient) -> None:
-        """Queue the gradient of a param, which is applied in :meth:`finish` or before; it must not change until then.
+        """Queue the gradient of a param. It is applied in :meth:`finish` or before, and must not change until then.
 
-        In host memory a large one is applied at once, while it is in the caches, unless all are clipped together. Small
-        ones are applied together, as are all on a device. A param that is not trained is replaced, and one before its
-        first step stays as it is.
+        In host memory a large gradient is applied at once, while in the caches, unless all are clipped together. Others
+        are applied together, as are all on a device. A param that is not trained is replaced. Before its first step a
+        param stays unchanged.
         """
         if self.steps < self.params[name].first_step:
             return
@@ -186,10 +183,10 @@ class LocalUpdater:
             self._apply(name, gradient)
 
     def push_all(self, gradients: Mapping[str, Gradient]) -> str | None:
-        """Queue all gradients of a step if they are finite; else return the name of the first one that is not.
+        """Queue all gradients of a step if they are finite; else return the name of the first that is not.
 
-        None of them is applied before :meth:`finish`. Those on a device count as finite. Raises UserError for a
-        gradient of a wrong name or shape.
+        Nothing is applied before :meth:`finish`. Gradients on a device count as finite. Raises UserError for a gradient
+        of a wrong name or shape.
         """
         self._check_gradients(gradients)
         if self._ops is not None:
@@ -204,7 +201,7 @@ class LocalUpdater:
 
     @property
     def squares(self) -> dict[str, float]:
-        """The sums of squares of queued gradients, by the names of params."""
+        """The sums of squares of queued gradients, by param."""
         return {
             name: sum_of_squares(values_of(gradient))
             for name, gradient in self._waiting.items()
@@ -214,7 +211,7 @@ class LocalUpdater:
     def finish(self, factor: float | None = None, max_norm: float = 0.0) -> None:
         """Apply the queued gradients, times ``factor``, and count the step.
 
-        Without a factor their norm together is bounded, by ``max_norm`` above 0 and by ``clip_global_norm``.
+        Without a factor, ``max_norm`` above 0 and ``clip_global_norm`` bound their joint norm.
         """
         if self._ops is not None:
             self._finish_on_device(self._ops, self._clip_factor() if factor is None else factor)
@@ -240,9 +237,9 @@ class LocalUpdater:
         self._waiting, self._joined = {}, None
 
     def update(self, step: int, name: str, start: int, gradient: Gradient) -> None:
-        """Apply at once the gradient of the elements from ``start`` on; it replaces a param that is not trained.
+        """Apply at once the gradient of the elements that begin at ``start``; it replaces a param that is not trained.
 
-        A param before its first step stays as it is.
+        Before its first step a param stays unchanged.
         """
         if step < self.params[name].first_step:
             return
@@ -261,12 +258,11 @@ class LocalUpdater:
             self._ops.update([updater.create_update(*arguments)], updater.conf.clip_norm)
 
     def _apply(self, name: str, gradient: Gradient) -> None:
-        """Apply the gradient of a whole param in host memory."""
         flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)
         self.update(self.steps, name, 0, flat)
 
     def _finish_on_device(self, ops: Ops, factor: float) -> None:
-        """Apply the queued gradients by one launch, or one launch for each value of ``clip_norm``."""
+        """Apply the queued gradients by one launch for each value of ``clip_norm``."""
         gradients, self._waiting = self._waiting, {}
         updates = [self._create_update(name, gradient, factor) for name, gradient in gradients.items()]
         if ops.is_recording:
@@ -276,7 +272,7 @@ class LocalUpdater:
         self.steps += 1
 
     def _create_update(self, name: str, gradient: Gradient, factor: float) -> tuple[float, Update]:
-        """Return the ``clip_norm`` of a param on the device, and its update by ``factor`` times the gradient."""
+        """Return a device param's ``clip_norm``, and its update by ``factor`` times the gradient."""
         param, updater, value = self.params[name], self._updaters[name], self.values[name].reshape(-1)
         flat = gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1)
         if not param.trainable:
@@ -290,14 +286,12 @@ class LocalUpdater:
         return updater.conf.clip_norm, update
 
     def _clip_factor(self, gradients: Sequence[Gradient] = (), max_norm: float = 0.0) -> float:
-        """Return the factor that clips the norm of the queued ``gradients``."""
         factor = min(1.0, max_norm / max(norm_of(gradients), max_norm)) if max_norm else 1.0
         if limit := self.updater.conf.clip_global_norm:
             factor *= norm_factor(math.sqrt(math.fsum(self.squares.values())) * factor, limit)
         return factor
 
     def _join(self) -> Joined:
-        """Join the queued gradients of the small params of each updater."""
         small: dict[Updater, list[str]] = {}
         single: list[str] = []
         for name, gradient in self._waiting.items():
@@ -315,20 +309,19 @@ class LocalUpdater:
         return groups, single
 
     def _create_state(self, name: str, value: np.ndarray) -> None:
-        """Create the initial updater state of a param from its value in host memory."""
+        """Create a param's initial updater state from its value in host memory."""
         slots = self._updaters[name].initial_state(value.reshape(-1))
         self.state[name] = {slot: self._placed(array) for slot, array in slots.items()}
 
     def _placed(self, array: np.ndarray) -> Array:
-        """Return an array copied to the device; in host memory the same array."""
+        """Return an array copied to the device; on the host, the same array."""
         return array if self._ops is None else self._ops.asarray(array)
 
     def _copy(self, array: Array) -> np.ndarray:
-        """Return a copy of a value or of state in host memory."""
         return array.copy() if self._ops is None else np.array(self._ops.to_numpy(array))
 
     def _moved(self, name: str, gradient: Gradient) -> Gradient:
-        """Return a gradient moved to the device or the host memory where values and state are."""
+        """Return a gradient moved to the memory of values and state."""
         if self._ops is None:
             return gradient
         is_sparse = isinstance(gradient, SparseRows)
@@ -345,7 +338,7 @@ class LocalUpdater:
 def check_gradient(
     name: str, gradient: Gradient, shapes: Mapping[str, tuple[int, ...]], pushed: Collection[str], step: int
 ) -> None:
-    """Raise UserError unless a gradient is valid: float32, of its param's shape, and the first one of this step."""
+    """Raise UserError unless a gradient is float32, of its param's shape, and the step's first for it."""
     if name not in shapes:
         raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, shapes)}")
     if name in pushed:

@@ -1,4 +1,4 @@
-"""Merges the metrics of a net's layers, and puts the layer's name before a metric that several layers report."""
+"""Merges the metrics of a net's layers, and adds the layer's name to metrics of several layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Reports = Sequence[tuple[str, Mapping[str, tuple[Any, float]]]]
 
 
 def add_metrics(parts: Iterable[Metrics]) -> Metrics:
-    """Return the sums and counts of several parts, added in their order."""
+    """Return the sums and counts of several parts, added in order."""
     sums: Metrics = {}
     for part in parts:
         for name, (total, count) in part.items():
@@ -30,17 +30,17 @@ def add_metrics(parts: Iterable[Metrics]) -> Metrics:
 
 
 def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:
-    """Return the metrics of layers as Python numbers; numbers on a device are copied to the host together."""
+    """Return layer metrics as Python numbers; copy numbers on a device to the host together."""
     unread = UnreadMetrics(reports)
     return unread.with_numbers(ops.read(unread.arrays)) if unread.arrays else unread.reports
 
 
 class UnreadMetrics:
-    """The metrics of the layers in a pass; some of their numbers are still on a device.
+    """The metrics of the layers in a pass; some numbers are still on a device.
 
     Attributes:
-        reports: the metrics of each layer, by its name.
-        arrays: those numbers of them that are on a device.
+        reports: the metrics of each layer, by name.
+        arrays: the numbers that are on a device.
     """
 
     def __init__(self, reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]]):
@@ -55,7 +55,7 @@ class UnreadMetrics:
         self.arrays = [self.reports[k][1][name][index] for k, name, index in self._places]
 
     def with_numbers(self, numbers: Sequence[float]) -> Reports:
-        """Return the metrics of each layer with ``numbers`` in place of the arrays on the device."""
+        """Return the metrics of each layer with ``numbers`` in place of device arrays."""
         reports = list(self.reports)
         for (k, name, index), number in zip(self._places, numbers, strict=True):
             layer, metrics = reports[k]
@@ -65,7 +65,7 @@ class UnreadMetrics:
 
 
 def defer_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]], ctx: Context) -> Metrics:
-    """Register the metrics of a recorded pass in ``ctx.unread``, to be read after each replay; return no metrics."""
+    """Register a recorded pass's metrics in ``ctx.unread``, to read after each replay; return no metrics."""
     assert ctx.unread is not None
     unread = UnreadMetrics(reports)
     if any(isinstance(total, MetricState) for _, metrics in unread.reports for total, _ in metrics.values()):
@@ -77,11 +77,11 @@ def defer_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]]
 
 
 def merge_metrics(reports: Reports) -> Metrics:
-    """Merge the metrics of the layers of a net, which are in the order of the net, into one dictionary.
+    """Merge the metrics of a net's layers, in the order of the net, into one dictionary.
 
-    Where several layers report a metric of one name, each layer's is called ``<layer>/<metric>``; the plain name then
-    has the total of the losses, which training minimises, and for other metrics that of the last layer. The copies of
-    an unrolled layer count as one layer, whose metrics are means over the steps.
+    If several layers report the same metric, each is called ``<layer>/<metric>``. The plain name then holds the total
+    of losses, which training minimises, or the last layer's value for other metrics. Copies of an unrolled layer count
+    as one layer, with means over the steps.
     """
     reports = _join_copies(reports)
     if len(reports) < 2:
@@ -98,7 +98,7 @@ def merge_metrics(reports: Reports) -> Metrics:
 
 
 def _join_copies(reports: Reports) -> Reports:
-    """Sum the metrics of the copies ``0#x``, ``1#x``, ... of a layer x, under the name x."""
+    """Sum the metrics of copies ``0#x``, ``1#x``, ... of a layer x, under the name x."""
     joined: dict[str, Metrics] = {}
     for name, metrics in reports:
         if not metrics:  # most layers have none
@@ -111,15 +111,15 @@ def _join_copies(reports: Reports) -> Reports:
 
 
 def _total(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    """Return the sum of the means ``first`` and ``second`` as (sum, count) with the count of ``first``."""
+    """Return the sum of two means as (sum, count) with the count of ``first``."""
     return first[0] + (second[0] * first[1] / second[1] if second[1] else 0.0), first[1]
 
 
 def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
-    """Merge the metrics of the layers of ``net`` under the names that a single worker reports.
+    """Merge the metrics of ``net``'s layers under the names that a single worker reports.
 
-    A worker of several does not know the metrics of layers on other workers: it calls all of its own
-    ``<layer>/<metric>``, and :func:`name_metrics` names the sums over workers.
+    One of several workers does not know other workers' metrics. It uses ``<layer>/<metric>`` for all;
+    :func:`name_metrics` then names the sums.
     """
     if not net.bridged:
         return merge_metrics(reports)
@@ -127,9 +127,9 @@ def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
 
 
 def declared_metrics(net: NeuralNet) -> list[str]:
-    """Return the names, as a single worker reports them, of all metrics that layers of ``net`` declare.
+    """Return the names of all metrics that layers of ``net`` declare, as a single worker reports them.
 
-    A layer of the user's may report others besides.
+    A user's layer may report more.
     """
     return list(
         merge_metrics([(node.layer.name, dict.fromkeys(node.layer.metric_names, (0, 0))) for node in net.nodes])
@@ -137,7 +137,7 @@ def declared_metrics(net: NeuralNet) -> list[str]:
 
 
 def name_metrics(net: NeuralNet, sums: Metrics) -> Metrics:
-    """Rename metrics summed over the workers of ``net`` to the names that a single worker reports."""
+    """Rename metrics summed over workers to the names that a single worker reports."""
     by_layer: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in net.positions}
     for key, value in sums.items():
         layers = [key[:end] for end, letter in enumerate(key) if letter == "/" and key[:end] in by_layer]

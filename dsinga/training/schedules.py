@@ -23,9 +23,9 @@ Rate = Callable[[int], float]
 def schedule(conf: LRGenConf) -> Rate:
     """Return the learning rate as a function of the step, counted from 0.
 
-    A user's schedule is registered as ``@register("schedule", "name")``: a subclass of :class:`Schedule`, or a function
-    that takes the LRGenConf and returns a function of the step. Raises JobError where the configuration of the type is
-    missing or wrong, and for a user's schedule with a rate, at step 0 or later, that is not finite or is below 0.
+    Register your own by ``@register("schedule", "name")``: a subclass of :class:`Schedule`, or a function that maps the
+    LRGenConf to a function of the step. Raises JobError if the type's configuration is missing or wrong, and if a
+    user's rate, at any step, is not finite or is below 0.
     """
     with error_note("in the schedule of the learning rate"):
         rate: Rate = resolve(conf)(conf)
@@ -41,14 +41,14 @@ def schedule(conf: LRGenConf) -> Rate:
 
 
 def _checked(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return a user's schedule with a check that raises JobError for a rate that is not finite or below 0."""
+    """Return a user's schedule that raises JobError for a rate that is not finite or below 0."""
     least = 0.0 if conf.minimum_lr is None else -math.inf
 
     return lambda step: _number(rate(step), f"schedule {conf.type_name!r}", step, conf, least)
 
 
 def _number(value: Any, what: str, step: int, conf: LRGenConf, least: float = 0.0) -> float:
-    """Return the rate given by a user's code; raise JobError if it is not finite or below ``least``."""
+    """Return a rate from user code. Raises JobError if it is not finite or below ``least``."""
     with contextlib.suppress(TypeError, ValueError):  # a number of JAX or PyTorch, too
         number = float(value)
         if math.isfinite(number) and number >= least:
@@ -57,7 +57,7 @@ def _number(value: Any, what: str, step: int, conf: LRGenConf, least: float = 0.
 
 
 def _bounded(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return base_lr before start_step, then ``rate``, never below minimum_lr (cxxnet's UpdaterParam)."""
+    """Return base_lr before start_step, then ``rate``, at least minimum_lr (cxxnet's UpdaterParam)."""
     start, base, least = conf.start_step, conf.base_lr, conf.minimum_lr or 0.0
     return lambda step: base if step < start else max(rate(step), least)
 
@@ -68,18 +68,18 @@ def half_cosine(share: float) -> float:
 
 
 def _warmed_up(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return a linear warmup from warmup_lr to the first rate in warmup_steps, followed by ``rate`` from its step 0.
+    """Return a linear warm-up from warmup_lr to the first rate in warmup_steps, then ``rate`` from its step 0.
 
-    At step t of the warm-up of n steps it is warmup_lr + (rate(0) - warmup_lr)·t / n.
+    At step t of a warm-up of n steps, the rate is warmup_lr + (rate(0) - warmup_lr)·t / n.
     """
     count, low, high = conf.warmup_steps, conf.warmup_lr, rate(0)
     return lambda step: low + (high - low) * step / count if step < count else rate(step - count)
 
 
 class Schedule(Configured, ABC):
-    """Base class of schedules: the learning rate as a function of the step, from 0, with configuration ``conf``.
+    """Base class of schedules: the learning rate as a function of the step, counted from 0.
 
-    A subclass may declare settings as ``Conf``; those of the job are then in ``settings``.
+    ``conf`` is the configuration. A subclass may declare settings as ``Conf``; the job's are then in ``settings``.
 
     >>> import dsinga
     >>> from dsinga.job import Settings, required
@@ -231,7 +231,6 @@ class FixedStep(Schedule):
         step_lr: list[NonNegative] = required("the rates, as many as step has")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield an error for different numbers of ``step`` and ``step_lr``, or for steps that do not rise."""
             if not self.step or len(self.step) != len(self.step_lr):
                 counts = f"{len(self.step)} step and {len(self.step_lr)} step_lr"
                 yield Fault(f"fixedstep_conf needs as many step as step_lr, at least one of each; it has {counts}")
@@ -267,12 +266,12 @@ class Cosine(Schedule):
 
 
 def decay_at(conf: EMAConf | None, step: int) -> float | None:
-    """Return the decay d with which the update of ``step``, from 0, enters the averages of params; None if it does not.
+    """Return the decay d of the averages of params at ``step``, counted from 0; None if it does not enter them.
 
-    The exponential moving average a of a param w becomes d·a + (1 - d)·w. It is part of the updater's state, in the
-    slot ``EMA_SLOT``: it is exact however a net is cut and wherever params are updated, and checkpoints have it.
-    Every ``every`` updates go in. Of the t-th of these, counted from 0, d is 0 for t = 0, which copies the params as in
-    Keras and PyTorch, then ``decay`` or, with ``warmup``, min(decay, 1 - (1 + t)^(-2/3)) as in timm and diffusers.
+    The moving average a of a param w becomes d·a + (1 - d)·w. It is in the updater's state, in the slot ``EMA_SLOT``:
+    exact for any cut of the net and any place of updates, and kept in checkpoints. Every ``every``-th update enters.
+    The first has d = 0, which copies the params as in Keras and PyTorch. Later d is ``decay`` or, with ``warmup``,
+    min(decay, 1 - (1 + t)^(-2/3)) for the t-th, counted from 0, as in timm and diffusers.
     """
     if conf is None or (step + 1) % conf.every:
         return None

@@ -1,11 +1,11 @@
 """Defines Updater, the base class of optimizers: clipping, weight decay, learning rate and averages of params.
 
-The gradient is first clipped to [clip_low, clip_high] (where that is an interval) or scaled down to the Euclidean norm
-``clip_norm`` (where that is not 0), then ``weight_decay·wd_scale·w`` is added; lr is the schedule's rate at this step
-times ``lr_scale``. A decoupled decay is no part of the gradient: w -= lr·weight_decay·wd_scale·w comes before the
-formula, as of Loshchilov and Hutter (2019), with the rate of the step, as in PyTorch, Keras and optax. With
-``nan_to_zero``, elements that are NaN become 0 before all that, as in cxxnet. SINGA clips in only four of its updaters,
-and its AdaGrad does not know ``delta``; here all clip and all add the ``delta`` of the job.
+First the gradient is clipped to [clip_low, clip_high], if this is an interval, or scaled down to the norm
+``clip_norm``, if it is not 0. Then ``weight_decay·wd_scale·w`` is added. lr is the schedule's rate times ``lr_scale``.
+Decoupled decay is no part of the gradient: w -= lr·weight_decay·wd_scale·w comes before the formula (Loshchilov and
+Hutter, 2019), with the step's rate, as in PyTorch, Keras and optax. With ``nan_to_zero``, NaN becomes 0 before
+everything else, as in cxxnet. SINGA clips in four updaters only, and its AdaGrad ignores ``delta``. Here all updaters
+clip and add ``delta``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PARAM_SETTINGS = (
 
 
 def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf:
-    """Return the updater configuration for params that ``settings`` match; raise JobError for a contradiction."""
+    """Return the updater configuration for params that ``settings`` match. Raises JobError for a contradiction."""
     if settings.base_lr is not None and settings.learning_rate is not None:
         raise settings.error("gives base_lr and learning_rate: put base_lr into learning_rate", "base_lr")
     changes = {name: value for name in PARAM_SETTINGS if (value := getattr(settings, name)) is not None}
@@ -56,7 +56,7 @@ def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf
 
 
 def check_patterns(conf: UpdaterConf, params: Collection[str]) -> None:
-    """Raise JobError for a pattern that matches none of the given params, and suggest similar names."""
+    """Raise JobError for a pattern that matches no param, and suggest similar names."""
     patterns: list[tuple[Message, str, int, str]] = [(each, "match", 0, each.match) for each in conf.param_settings]
     cls = resolve(conf)
     if cls.Conf is not None and cls.pattern_settings:
@@ -70,7 +70,7 @@ def check_patterns(conf: UpdaterConf, params: Collection[str]) -> None:
 
 
 def describe_settings(conf: UpdaterConf, params: Collection[str]) -> list[str]:
-    """Return a line for each entry of the updater's param_settings: the matching params and the settings."""
+    """Return a line for each entry of param_settings: the matching params and the settings."""
     left, described = list(params), []
     for settings in conf.param_settings:
         matched = [param for param in left if fnmatchcase(param, settings.match)]
@@ -86,10 +86,10 @@ Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  #
 
 
 def create_updater(conf: UpdaterConf) -> Updater:
-    """Return the updater that the job configures; raise JobError if the configuration is missing or wrong.
+    """Return the updater that the job configures. Raises JobError for a missing or wrong configuration.
 
-    A user's updater is a subclass of Updater, registered as ``@register("updater", "name")``. It updates three numbers
-    here, so that a fault in it shows before training.
+    Register your own, a subclass of Updater, by ``@register("updater", "name")``. Here it updates three numbers, so
+    that a fault shows before training.
     """
     updater = _create(conf)
     updater.variants = tuple(
@@ -141,13 +141,13 @@ def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
 
 
 class Updater(Configured, ABC):
-    """Changes params by their gradients, element by element; has no state, so that threads can share it.
+    """Changes params by their gradients, element by element. It has no state, so threads can share it.
 
-    With ``whole`` it changes whole params: servers do not cut these into slices, and :meth:`change` gets arrays of the
-    param's shape.
+    With ``whole`` it changes whole params: servers do not slice them, and :meth:`change` gets arrays of the param's
+    shape.
 
     A subclass names its state arrays in ``slots`` and defines :meth:`change`, which updates a block of a param. It may
-    declare settings as ``Conf``; those of the job are then in ``settings``.
+    declare settings as ``Conf``; the job's are then in ``settings``.
 
     >>> import numpy as np
     >>> import dsinga
@@ -190,27 +190,27 @@ class Updater(Configured, ABC):
         self.decoupled = self.decoupled or conf.decoupled_weight_decay
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the schedule's rate by ``factors[s]`` from step s on, up to the next step of the table.
+        """Multiply the schedule's rate by ``factors[s]``, starting at step s, up to the next step of the table.
 
-        It takes the place of an earlier table. Threads may be updating: the rate of a step with the same factor in both
-        tables does not change.
+        It replaces an earlier table. Other threads may be updating: a step with the same factor in both tables keeps
+        its rate.
         """
         self._rate_factors = tuple(sorted(factors.items()))
         for _, variant in self.variants:
             variant.set_rate_factors(factors)
 
     def of(self, param: str, shape: tuple[int, ...] = ()) -> Updater:
-        """Return the updater for a param, given by its whole name: of the first pattern that matches, or this one."""
+        """Return the updater for a param by its full name: of the first matching pattern, or this one."""
         matching = (variant for pattern, variant in self.variants if fnmatchcase(param, pattern))
         return next(matching, self).for_param(param, shape)
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return the updater for a param of this shape: this one, unless another one updates some params."""
+        """Return the updater for a param of this shape: this one, or another for some params."""
         return self
 
     @property
     def needs_whole_params(self) -> bool:
-        """Whether some updates need a param's whole gradient, so that params must not be cut among servers."""
+        """Whether some updates need a whole gradient, so that params must not be cut among servers."""
         return self.conf.clips_norms or any(each.whole for each in (self, *(variant for _, variant in self.variants)))
 
     def momentum_at(self, step: int) -> float:
@@ -220,11 +220,11 @@ class Updater(Configured, ABC):
         return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * self._momentum_share(step)
 
     def rate(self, step: int) -> float:
-        """Return the schedule's learning rate at ``step``, before which an earlier run may have done some."""
+        """Return the schedule's learning rate at ``step``; steps of an earlier run count."""
         return float(self.schedule(step + self.conf.earlier_steps))  # a numpy float64 would make blocks float64
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate at ``step``: the schedule's rate times the rate factor of the step."""
+        """Return the learning rate at ``step``: the schedule's rate times the step's rate factor."""
         return self.rate(step) * factor_at(self._rate_factors, step) if self._rate_factors else self.rate(step)
 
     def create_state(self, size: int) -> dict[str, np.ndarray]:
@@ -233,12 +233,12 @@ class Updater(Configured, ABC):
 
     @property
     def has_state(self) -> bool:
-        """Whether the updater keeps arrays between the updates of any param."""
+        """Whether the updater keeps arrays between updates."""
         return any(updater.state_slots for updater in (self, *(variant for _, variant in self.variants)))
 
     @property
     def state_slots(self) -> tuple[str, ...]:
-        """The names of all state arrays: ``slots``, and the average of the param if the job asks for it."""
+        """The names of all state arrays: ``slots``, and the param's average if the job asks for it."""
         return (*self.slots, EMA_SLOT) if self.conf.ema_conf else self.slots
 
     def initial_state(self, value: np.ndarray) -> dict[str, np.ndarray]:
@@ -247,7 +247,7 @@ class Updater(Configured, ABC):
         return state | {EMA_SLOT: np.array(value, np.float32)} if self.conf.ema_conf else state
 
     def check_state(self, param: str, state: Collection[str]) -> None:
-        """Raise UserError if a checkpoint's state of a param does not belong to this kind of updater."""
+        """Raise UserError if a checkpoint's state of a param is from another kind of updater."""
         expected = self.initial_state(np.zeros(1, np.float32)).keys()
         if set(state) != expected:
             raise UserError(
@@ -266,15 +266,15 @@ class Updater(Configured, ABC):
         wd_scale: float = 1.0,
         shape: tuple[int, ...] = (),
     ) -> None:
-        """Change ``value`` and ``state``, 1-d float32 arrays, in place; ``gradient``, 1-d too, stays unchanged.
+        """Change ``value`` and ``state``, 1-d float32 arrays, in place; the 1-d ``gradient`` stays unchanged.
 
-        All may be arrays of a backend that take numpy's ufuncs, as CuPy's do.
+        Arrays of any backend with numpy's ufuncs work, such as CuPy's.
 
         The update is elementwise, in exactly rounded operations: a slice of a param gets the same bits alone as within
-        the whole. Only clip_norm needs the gradient of the whole param, or at least all of it that is not 0.
+        the whole. Only clip_norm needs the param's whole gradient, or all of it that is not 0.
 
-        A sparse gradient changes its rows of ``value`` and ``state`` only: in this step, the other rows have neither
-        weight decay nor momentum. An updater of whole params, whose ``shape`` is that of the param, takes it as dense.
+        A sparse gradient changes its rows of ``value`` and ``state`` only: other rows get neither weight decay nor
+        momentum. An updater of whole params makes it dense; ``shape`` is then the param's.
         """
         apply(self.create_update(step, value, gradient, state, lr_scale, wd_scale, shape), self.conf.clip_norm)
 
@@ -288,10 +288,9 @@ class Updater(Configured, ABC):
         wd_scale: float = 1.0,
         shape: tuple[int, ...] = (),
     ) -> Update:
-        """Return the update with its arrays as a formula, so that ``Ops.update`` can apply many at once.
+        """Return the update as a formula with its arrays, so that ``Ops.update`` can apply many at once.
 
-        The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``. Where ``clip_global_norm``
-        bounds the norm of all gradients, the caller has scaled this one.
+        ``Ops.update`` clips by ``clip_norm``. For ``clip_global_norm``, the caller has scaled the gradient.
         """
         formula = Formulas(self, lr_scale, wd_scale, shape if self.whole else ()).at(step)
         slots = [state[slot] for slot in self.state_slots]
@@ -325,7 +324,7 @@ class Updater(Configured, ABC):
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Change ``w`` and ``slots``, blocks of equal length, in place, elementwise.
 
-        ``t`` and ``s`` are scratch; ``g`` may be ``t`` itself and must not be written otherwise.
+        ``t`` and ``s`` are scratch. ``g`` may be ``t`` itself; do not write to it otherwise.
         """
 
 
@@ -335,7 +334,7 @@ def _names(names: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Formulas:
-    """The update formulas of a param, one for each step, with the updater and the param's scales of rate and decay."""
+    """The update formulas of a param, one for each step, with its scales of rate and decay."""
 
     updater: Updater
     lr_scale: float = 1.0
@@ -348,9 +347,9 @@ class Formulas:
         return self.updater.programs.setdefault((self.lr_scale, self.wd_scale, self.shape), {})
 
     def __call__(self, numbers: Sequence[Any]) -> Formula:
-        """Return the formula with symbols of the numbers that :meth:`numbers_at` returns.
+        """Return the formula with symbols for the numbers of :meth:`numbers_at`.
 
-        Raises Untraceable for an updater of the user's, which may decide by a number.
+        Raises Untraceable for a user's updater, which may branch on a number.
         """
         if is_user_code(self.updater):
             raise Untraceable(f"{type(self.updater).__name__} is the user's")
@@ -361,7 +360,7 @@ class Formulas:
         return Formula(self, self.numbers_at(step))
 
     def numbers_at(self, step: int) -> tuple[float, int, float | None]:
-        """Return a step's learning rate, the number of steps before it, and the share of the average, if it has one."""
+        """Return a step's learning rate, the number of steps before it, and the average's share, if any."""
         updater, conf = self.updater, self.updater.conf
         counted = step + conf.earlier_steps
         ema_decay = None if conf.ema_conf is None else decay_at(conf.ema_conf, counted)

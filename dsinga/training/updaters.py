@@ -29,18 +29,18 @@ def descend(w: Block, g: Block, h: Block, delta: float, lr: float, t: Block, s: 
 
 
 class MomentumUpdater(Updater):
-    """Base of updaters with a momentum, which may move from step to step (``momentum_conf``)."""
+    """Base of updaters with a momentum, which may change with the step (``momentum_conf``)."""
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change`, with the momentum of ``step`` where that moves."""
+        """Return :meth:`change`, with the momentum of ``step`` if it changes."""
         return functools.partial(self.change_with, self.momentum_at(step)) if self.conf.momentum_conf else self.change
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by :meth:`change_with`, with the ``momentum`` of the job."""
+        """Update by :meth:`change_with`, with the job's ``momentum``."""
         self.change_with(self.conf.momentum, lr, w, g, slots, t, s)
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Change ``w`` and ``slots`` in place with momentum ``m``; the other arguments are those of :meth:`change`."""
+        """Change ``w`` and ``slots`` in place with momentum ``m``; other arguments as in :meth:`change`."""
         raise NotImplementedError
 
 
@@ -56,7 +56,7 @@ class SGD(MomentumUpdater):
         self.slots = ("history",) if conf.momentum or conf.momentum_conf else ()
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update h = m·h - lr·g; w += h with momentum m, and w -= lr·g without."""
+        """Update by the class's formulas, with momentum m."""
         np.multiply(g, lr, out=t)
         if not slots:
             w -= t
@@ -77,7 +77,7 @@ class Nesterov(MomentumUpdater):
     slots = ("history",)
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v."""
+        """Update by the class's formulas, with momentum m."""
         (h,) = slots
         np.multiply(g, lr, out=t)
         h *= m
@@ -96,7 +96,7 @@ class AdaGrad(Updater):
     slots = ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update h += g²; w -= lr·g / √(h + delta)."""
+        """Update by the class's formulas."""
         (h,) = slots
         h += np.multiply(g, g, out=s)
         descend(w, g, h, self.conf.delta, lr, t, s)
@@ -125,10 +125,7 @@ class RMSProp(Updater):
         self.slots = ("squares", "mean") if self.settings.centered else ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update h = rho·h + (1 - rho)·g²; w -= lr·g / √(h + delta).
-
-        If centred, m = rho·m + (1 - rho)·g, and √(max(h - m², 0) + delta) in place of √(h + delta).
-        """
+        """Update by the class's formulas."""
         h, *means = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
         for m in means:
@@ -159,7 +156,7 @@ class AdaDelta(Updater):
         self.rho = self.settings.rho
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update h = rho·h + (1 - rho)·g²; t = g·√(u + delta) / √(h + delta); u = rho·u + (1 - rho)·t²; w -= lr·t."""
+        """Update by the class's formulas."""
         h, u = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
         np.sqrt(np.add(u, self.conf.delta, out=s), out=s)
@@ -189,20 +186,20 @@ class Adam(Updater):
     slots = ("mean", "squares")
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; w -= lr·m / √(v + delta)."""
+        """Update by SINGA's formulas, without correction."""
         m, v = slots
         average(v, np.multiply(g, g, out=s), self.settings.beta2, s)
         average(m, g, self.settings.beta1, s)
         descend(w, m, v, self.conf.delta, lr, t, s)
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change`, or with ``bias_correction`` :meth:`change_corrected` after ``step`` + 1 updates."""
+        """Return :meth:`change`, or with ``bias_correction`` :meth:`change_corrected`."""
         return functools.partial(self.change_corrected, step + 1) if self.settings.bias_correction else self.change
 
     def change_corrected(
         self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Update m, v as :meth:`change`; w -= lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
+        """Update by the formulas with bias correction, for update ``count``."""
         set_corrected_step(count, lr, self.settings, self.conf.delta, g, slots, t, s)
         w -= t
 
@@ -210,7 +207,7 @@ class Adam(Updater):
 def set_corrected_step(
     count: int, lr: float, settings: Any, delta: float, g: Block, slots: Sequence[Block], t: Block, s: Block
 ) -> None:
-    """Update m and v as Adam; set t = lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
+    """Update Adam's moments m and v; set t = lr·m̂ / (√v̂ + delta), corrected for update ``count``."""
     m, v = slots
     average(v, np.multiply(g, g, out=s), settings.beta2, s)
     average(m, g, settings.beta1, s)
@@ -234,7 +231,7 @@ class AdamW(Adam):
     decoupled = True
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`Adam.change_corrected` after ``step`` + 1 updates."""
+        """Return :meth:`Adam.change_corrected` for update ``step`` + 1."""
         return functools.partial(self.change_corrected, step + 1)
 
 
@@ -255,7 +252,7 @@ class AdamMax(Updater):
     slots = ("mean", "norm")
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update m = beta1·m + (1 - beta1)·g; u = max(beta2·u, |g|) + delta; w -= lr·m / u."""
+        """Update by the class's formulas."""
         m, u = slots
         u *= self.settings.beta2
         np.maximum(u, np.abs(g, out=s), out=u)
@@ -284,7 +281,7 @@ class Lion(Updater):
     slots = ("mean",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update w -= lr·sign(beta1·m + (1 - beta1)·g); m = beta2·m + (1 - beta2)·g."""
+        """Update by the class's formulas."""
         (m,) = slots
         np.subtract(g, m, out=s)
         s *= 1.0 - self.settings.beta1

@@ -1,4 +1,4 @@
-"""The updaters LAMB and Muon, which need whole params: their norms, or the whole matrix."""
+"""The updaters LAMB and Muon, which need norms of whole params, or whole matrices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Lamb(Updater):
     whole = True
 
     def change_at(self, step: int) -> Change:
-        """Return a function that updates the moments and leaves the direction of update ``step`` + 1 in ``t``."""
+        """Return a function that updates the moments and writes the direction of update ``step`` + 1 to ``t``."""
         return functools.partial(self._direct, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
@@ -48,13 +48,13 @@ class Lamb(Updater):
         self._direct(1, lr, w, g, slots, t, s)
 
     def _direct(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Set ``t`` to the step of Adam with bias correction at a learning rate of 1."""
+        """Set ``t`` to Adam's step with bias correction, at a learning rate of 1."""
         set_corrected_step(count, 1.0, self.settings, self.conf.delta, g, slots, t, s)
 
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Update u = t + decay·w; w -= lr·‖w‖ / ‖u‖·u, or w -= lr·u where one of the norms is 0."""
+        """Update by the class's formulas."""
         change(lr, w, g, slots, t, s)
         if decay:
             t += np.multiply(w, decay, out=s)
@@ -100,17 +100,17 @@ class Muon(Updater):
         self._adamw = AdamW(conf.replace(type=UpdaterType.kAdamW, muon_conf=None, adamw_conf=betas, param_settings=[]))
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return this updater for a matrix, and AdamW for other params and names that match ``adamw_match``."""
+        """Return this updater for a matrix, and AdamW for other params and matches of ``adamw_match``."""
         matches = any(fnmatchcase(param, pattern) for pattern in self.settings.adamw_match)
         return self._adamw if matches or len(shape) != 2 else self
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rates of matrices and of other params by factors, each from its step on."""
+        """Multiply the learning rates of all params by factors, each starting at its step."""
         super().set_rate_factors(factors)
         self._adamw.set_rate_factors(factors)
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change` after ``step`` + 1 updates."""
+        """Return :meth:`change` for update ``step`` + 1."""
         return functools.partial(self._change, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
@@ -118,10 +118,7 @@ class Muon(Updater):
         self._change(1, lr, w, g, slots, t, s)
 
     def _change(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update m = beta·m + (1 - beta)·g; w -= lr·rms·√max(rows, columns)·orthogonal(u).
-
-        u = beta·m / (1 - beta^(count + 1)) + (1 - beta)·g / (1 - beta^count).
-        """
+        """Update a matrix by the class's formulas, for update ``count``."""
         (m,), beta = slots, self.settings.beta
         average(m, g, beta, s)
         np.multiply(g, (1.0 - beta) / (1.0 - beta**count), out=t)
@@ -134,7 +131,7 @@ class Muon(Updater):
 def orthogonal(matrix: Array, delta: float) -> Array:
     """Return approximately the nearest matrix with orthonormal rows or columns (singular values 0.7 to 1.2).
 
-    It is x of five iterations x = a·x + (b·A + c·A²)·x with A = x·xᵀ, which begin with matrix / (‖matrix‖ + delta).
+    Five iterations x = a·x + (b·A + c·A²)·x with A = x·xᵀ start at x = matrix / (‖matrix‖ + delta).
     """
     a, b, c = NEWTON_SCHULZ
     rows, columns = matrix.shape

@@ -23,7 +23,7 @@ OUTER, INNER = 1.7159047, 0.66666667
 
 
 class ElementwiseFunction(Layer):
-    """A function that is applied to each element; subclasses define it."""
+    """Base of layers that apply a function to each element."""
 
     source_kind = SourceKind.kAnyShape
     source_count = 1
@@ -38,7 +38,7 @@ class ElementwiseFunction(Layer):
 
     @abstractmethod
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        """Return dy·f'(x), from y."""
+        """Return dy·f'(x), computed from y."""
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(self.forward(sources[0], ctx.ops))
@@ -100,7 +100,7 @@ class PReLU(Layer):
         return self.same_points()
 
     def _select(self, x: Array, values: Array, slope: Array, ctx: Context) -> Array:
-        """Return ``values`` where x > 0, and times the slope of their channel elsewhere."""
+        """Return ``values`` where x > 0, elsewhere times the slope of their channel."""
         by_channel = slope.reshape(-1, *[1] * (x.ndim - 2))
         return ctx.ops.xp.where(x > 0, values, by_channel * values)
 
@@ -208,7 +208,7 @@ class Dropout(Layer):
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 
     def _numbers(self, ctx: Context) -> Array:
-        """Return uniform random numbers (rows, n), the same for all numbers of one unit."""
+        """Return uniform random numbers (rows, n), equal within one unit."""
         if (
             self.settings.unit is DropoutUnit.kNumber
             or self.settings.unit is DropoutUnit.kFeature
@@ -222,7 +222,7 @@ class Dropout(Layer):
         return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
 
     def _numbers_of_member(self, ctx: Context) -> Array:
-        """Return uniform random numbers of the member, (1, ...), to broadcast with the feature."""
+        """Return the member's uniform random numbers, (1, ...), to broadcast with the feature."""
         ctx, axes = replace(ctx, rows=Rows(0, 1, 1), step=self.settings.member), len(self.shape)
         if self.settings.unit is DropoutUnit.kRow:
             return ctx.random(self.name, 1).reshape((1,) * axes)

@@ -20,14 +20,14 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 class FunctionOfSource(ElementwiseFunction):
-    """A function with a derivative that is computed from x, because two numbers x may have the same y."""
+    """A function with a derivative computed from x, because y does not determine x."""
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")
 
     @abstractmethod
     def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
-        """Return dy·f'(x), from x."""
+        """Return dy·f'(x), computed from x."""
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -90,7 +90,7 @@ class SELU(ElementwiseFunction):
 
 
 def softplus(x: Array, ops: Ops) -> Array:
-    """Return log(1 + e^x), also where e^x overflows."""
+    """Return log(1 + e^x), even if e^x overflows."""
     return ops.xp.maximum(x, 0) + ops.xp.log1p(ops.xp.exp(-ops.xp.abs(x)))
 
 
@@ -126,7 +126,7 @@ class Mish(FunctionOfSource):
 
 
 class HardSigmoid(ElementwiseFunction):
-    """α·x + β between 0 and 1; its gradient at both is 0."""
+    """α·x + β, clipped to [0, 1]; the gradient is 0 at both ends."""
 
     alpha: float
     beta: float
@@ -139,7 +139,7 @@ class HardSigmoid(ElementwiseFunction):
 
 
 class HardSwish(FunctionOfSource):
-    """x times x + 3 between 0 and 6, divided by 6; Howard et al., Searching for MobileNetV3 (2019)."""
+    """x·clip(x + 3, 0, 6) / 6; Howard et al., Searching for MobileNetV3 (2019)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return x * ops.xp.minimum(ops.xp.maximum(x + 3, 0), 6) / 6
@@ -149,7 +149,7 @@ class HardSwish(FunctionOfSource):
 
 
 def erf(x: Array, ops: Ops) -> Array:
-    """Return 2/√π times the integral of e^(-t²) from 0 to x: by its series near 0, else as 2·Φ(√2·x) - 1."""
+    """Return 2/√π times the integral of e^(-t²) from 0 to x: a series near 0, else 2·Φ(√2·x) - 1."""
     square, series = ops.xp.minimum(x * x, 0.25), 0.0
     for n in reversed(range(10)):
         series = series * square + (-1) ** n / (math.factorial(n) * (2 * n + 1))
@@ -166,7 +166,7 @@ FORMULAS: Mapping[ActivationType, tuple[Callable[[Array, Ops], Array], Callable[
     ActivationType.SIN: (lambda x, ops: ops.xp.sin(x), lambda x, ops: ops.xp.cos(x)),
     ActivationType.COS: (lambda x, ops: ops.xp.cos(x), lambda x, ops: -ops.xp.sin(x)),
 }
-"""Functions of mathematics, each with its derivative."""
+"""Mathematical functions and their derivatives."""
 
 
 class MathFunction(FunctionOfSource):
@@ -203,7 +203,7 @@ NUMBERS: Mapping[ActivationType, dict[str, float]] = {
     ActivationType.CELU: {"alpha": 1.0},
     ActivationType.HARDSIGMOID: {"alpha": 1 / 6, "beta": 0.5},
 }
-"""The numbers that functions take, with their defaults."""
+"""The parameters of functions, with defaults."""
 
 
 @register("layer", kActivation=217, kCudnnActivation=254)
@@ -229,7 +229,6 @@ class Activation(ElementwiseFunction):
         beta: float | None = setting(None, "what HARDSIGMOID adds, 1/2 by default")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield the faults of numbers that the function does not take."""
             for name in ("alpha", "beta"):
                 if getattr(self, name) is not None and name not in NUMBERS.get(self.type, {}):
                     yield Fault(f"{self.type.name} takes no {name}; leave it out", name)

@@ -1,4 +1,4 @@
-"""kArithmetic, an operator of two features or of a feature and a number, and kIndex, part of a feature."""
+"""kArithmetic, an operator on two features or a feature and a number, and kIndex, part of a feature."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.ops.layout import contiguous
 
 
 class Operator(Enum):
-    """The operators that kArithmetic has."""
+    """The operators of kArithmetic."""
 
     ADD = 0
     SUBTRACT = 1
@@ -59,7 +59,6 @@ COMPARISONS = (Operator.EQUAL, Operator.NOT_EQUAL, Operator.GREATER, Operator.GR
 
 
 def _transposed(matrices: Array) -> Array:
-    """Return the matrices of the last two axes transposed."""
     axes = range(matrices.ndim)
     return matrices.transpose([*axes[:-2], axes[-1], axes[-2]])
 
@@ -103,7 +102,6 @@ class Arithmetic(Layer):
         swapped: bool = setting(False, "whether the number is the first operand")
 
         def faults(self) -> Any:
-            """Yield the faults of settings that contradict each other."""
             if self.number is not None and self.operator is Operator.MATMUL:
                 yield Fault("MATMUL takes two sources, and no number", "number")
             if self.swapped and (self.number is None or self.operator is Operator.POWER):
@@ -119,7 +117,7 @@ class Arithmetic(Layer):
             self.shape = self._joint_shape(*self.source_shapes)
 
     def _joint_shape(self, first: Shape, second: Shape) -> Shape:
-        """Return the shape of the feature of two sources; raise UserError where they do not fit."""
+        """Return the feature's shape for two sources. Raises UserError if they do not fit."""
         matrices = self.settings.operator is Operator.MATMUL
         if first != second or matrices:
             self.cut = Cut(gathered_because="has sources of different shapes")
@@ -162,7 +160,7 @@ class Arithmetic(Layer):
 
 
 def _summed(gradient: Array, source: Array, ops: Ops) -> Array:
-    """Return a gradient in the shape of a source with axes of length 1 that were repeated."""
+    """Sum a gradient over axes of length 1 that were repeated, to the shape of the source."""
     axes = tuple(axis for axis, size in enumerate(source.shape) if size == 1 != gradient.shape[axis])
     summed = gradient.sum(axis=axes, keepdims=True) if axes else gradient
     return summed.astype(source.dtype, copy=False)
@@ -214,7 +212,6 @@ class Index(Layer):
             self._take_list(items, *lists)
 
     def _take_list(self, items: Sequence[Any], place: int, *more: int) -> None:
-        """Set the taps and the axis of the list among the items, and the shape."""
         kept = [not isinstance(item, int) for item in items]
         self.axis = 1 + sum(kept[:place]) if ... not in items[:place] else len(self.shape) - sum(kept[place:])
         size, points = self.shape[self.axis], np.array(items[place])

@@ -1,4 +1,4 @@
-"""Normalisation by the batch (kBM, kCudnnBM), of the global batch or a worker's rows, and by groups of channels."""
+"""Batch normalisation (kBM, kCudnnBM) over the global batch or a worker's rows, and group normalisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.ops.types import NotCapturable
 
 
 class BatchStatistics(NamedTuple):
-    """Mean and biased variance of each channel, (C,) float64, over ``size`` numbers of a channel."""
+    """Mean and biased variance of each channel, (C,) float64, over ``size`` numbers."""
 
     mean: Array
     variance: Array
@@ -31,16 +31,16 @@ class BatchStatistics(NamedTuple):
 class BatchNorm(Layer):
     """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
-    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance cover the whole batch
-    of all workers, in float64. So cutting the batch changes results by rounding only. With ``synchronized`` false they
-    cover the rows of each worker, as in PyTorch's DistributedDataParallel. Workers then exchange nothing here,
-    but another number of workers trains another net. A layer that is cut by space always uses the whole batch.
+    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance cover the whole batch of all
+    workers, in float64. So cutting the batch changes results by rounding only. With ``synchronized`` false they cover
+    the rows of each worker, as in PyTorch's DistributedDataParallel. Workers then exchange nothing here, but another
+    number of workers trains another net. A layer that is cut by space always uses the whole batch.
 
     Outside training, the layer uses running statistics: the running mean and the running unbiased variance. Each step
     moves them by the share ``momentum`` towards the batch. In the first steps, the share is 1/(steps so far) if that is
-    larger: so they are the mean of all batches, and their initial values have no weight, unless ``keep_initial``.
+    larger. So they are the mean of all batches, and their initial values have no weight, unless ``keep_initial``.
     Workers average their running statistics, weighted by their rows. (SINGA 0.3 keeps the statistics of the last batch
-    only.) A warning says where a batch has a single number for a channel.
+    only.) A warning says if a batch has a single number for a channel.
 
     With ``use_global_stats`` all phases use the running statistics, which do not change. A run that starts with learnt
     statistics sets ``earlier_steps``.
@@ -123,22 +123,22 @@ class BatchNorm(Layer):
         return self.apply(sources, affine, ctx)
 
     def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
-        """Return the feature, given the factor and the shift of each channel."""
+        """Return the feature for the factor and shift of each channel."""
         return ctx.ops.channel_affine(sources[0], *affine)
 
     def is_shared(self, ctx: Context) -> bool:
-        """Whether the statistics are sums over several workers."""
+        """Whether the statistics are sums over workers."""
         return ctx.all_reduce is not single_worker and (self.synchronized or self.region is not None)
 
     def batch_size(self, x: Array, ctx: Context) -> int:
-        """Return the count of numbers of a channel in the statistics; this worker has x of them."""
+        """Return how many numbers of a channel the statistics cover; ``x`` is this worker's part."""
         if not self.is_shared(ctx):
             return x.size // x.shape[1]
         whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else math.prod(x.shape[2:])
         return (ctx.pass_rows.stop - ctx.pass_rows.start) * whole_row
 
     def batch_statistics(self, x: Array, size: int, ctx: Context) -> BatchStatistics:
-        """Return the statistics of the global batch, which workers share, of ``size`` numbers of a channel."""
+        """Return the statistics of the global batch over ``size`` numbers of a channel."""
         if ctx.unread is not None:
             raise NotCapturable(
                 f"layer {self.name!r} adds up statistics of workers in host memory, unless it has synchronized: false"
@@ -164,7 +164,7 @@ class BatchNorm(Layer):
         needs: Sequence[bool],
         ctx: Context,
     ) -> Gradients:
-        """Return the gradients, given Σ dy and Σ dy·x̂ over these rows, or None to compute these sums."""
+        """Return the gradients; ``sums`` are Σ dy and Σ dy·x̂ over these rows, or None to compute them."""
         x, statistics, scale = sources[0], output.saved, params[0]
         if sums is None and not self.is_shared(ctx) and not self.use_global_stats:
             moments = statistics.mean, statistics.variance
@@ -188,17 +188,17 @@ class BatchNorm(Layer):
         return (dx,), (dscale, dbias, None, None)
 
     def global_sums(self, sums: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
-        """Return the sums over all rows of the statistics, given the sums over this worker's rows."""
+        """Sum this worker's sums over all rows of the statistics."""
         if not self.is_shared(ctx):
             return sums
         return ctx.sum_arrays(f"{self.name}.gradient", sums)
 
 
 class RectifiedBatchNorm(BatchNorm):
-    """Batch normalisation and the rectifier after it, fused, with an optional source that is added in between.
+    """Fused batch normalisation and rectifier, with an optional source added in between.
 
-    Back-propagation puts it in place of kBM, kReLU and, between them, kAdd (:mod:`dsinga.net.fusion`), each of which
-    would read and write memory once more. The sources are that of the kBM and the other source of the kAdd, if any.
+    Back-propagation replaces kBM, kReLU and, between them, kAdd by it (:mod:`dsinga.net.fusion`), which saves passes
+    over memory. The sources are the kBM's, then the kAdd's other source, if any.
     """
 
     source_count = None
@@ -206,7 +206,7 @@ class RectifiedBatchNorm(BatchNorm):
 
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:
-        """Return the fused layer with the params of ``layer`` and ``added`` further sources, 0 or 1."""
+        """Return the fused layer with the params of ``layer`` and ``added`` more sources, 0 or 1."""
         return as_class(cls, layer, source_shapes=layer.source_shapes * (1 + added))
 
     def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
@@ -291,11 +291,11 @@ class GroupNorm(Layer):
 
     @property
     def _points(self) -> int:
-        """The number of points of a row, those that other workers have included."""
+        """The number of points of a row, including other workers' points."""
         return math.prod((self.region.whole(self.shape) if self.region else self.shape)[2:])
 
     def _moments(self, x: Array, ctx: Context) -> tuple[Array, Array]:
-        """Return mean and variance of each channel of each row, (B, C) float64, over all points of the row."""
+        """Return mean and variance of each channel of each row, (B, C) float64, over all points."""
         mean, variance = ctx.ops.row_moments(x)
         if self.region is None:
             return mean, variance
@@ -304,13 +304,13 @@ class GroupNorm(Layer):
         return mean, ctx.ops.xp.maximum(square - mean * mean, 0)
 
     def _all_points(self, what: str, arrays: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
-        """Return the sums over all regions of two arrays (B, C)."""
+        """Return the sums of two arrays (B, C) over all regions."""
         if self.region is None:
             return arrays
         return ctx.sum_arrays(f"{self.name}.{what}", arrays)
 
     def _means(self, values: Array) -> Array:
-        """Return (B, C) values with the mean of its group in place of each."""
+        """Replace each value of (B, C) by the mean of its group."""
         size = values.shape[1] // self.groups
         means = values.reshape(len(values), self.groups, size).sum(axis=2) / size
         return means.repeat(size, axis=1)

@@ -17,7 +17,7 @@ from dsinga.layers.interface.region import Reach
 
 
 class ElementwiseCombination(Layer):
-    """Base of layers that combine any number of sources of one shape into a feature of that shape."""
+    """Base of layers that combine sources of one shape into a feature of that shape."""
 
     source_kind = SourceKind.kAnyShape
     cut = Cut(Connection.kOneToOne, by_space=True)
@@ -59,7 +59,7 @@ class Multiply(ElementwiseCombination):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         def gradient_times_others(index: int) -> Array:
-            """Return the gradient times all sources but one; dividing the product by that one fails where it is 0."""
+            """Return the gradient times all sources but one; dividing the product fails at 0."""
             return reduce(ctx.ops.multiply, (*sources[:index], *sources[index + 1 :]), grad)
 
         return tuple(gradient_times_others(index) if need else None for index, need in enumerate(needs)), ()

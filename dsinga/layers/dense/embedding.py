@@ -1,4 +1,4 @@
-"""kEmbedding and kOneHot: map integer codes of characters or words to rows of a trained table or one-hot vectors."""
+"""kEmbedding and kOneHot: map integer codes to rows of a trained table or to one-hot vectors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dsinga.ops.types import is_on_device
 
 
 class CodesLayer(Layer):
-    """A layer of codes in [0, ``vocab_size``): (B, T) of sequences, -1 after the end, or (B,) of one step.
+    """A layer of codes in [0, ``vocab_size``): (B, T) for sequences, -1 after the end, or (B,) for one step.
 
-    From a source with more than ``conf.unroll_len`` steps (kCharRNN gives T + 1) it takes the first ones; a copy of it
-    in an unrolled net takes the step ``conf.unroll_index``.
+    It reads the first ``conf.unroll_len`` steps if the source has more (kCharRNN gives T + 1). A copy in an unrolled
+    net reads the step ``conf.unroll_index``.
     """
 
     source_count = 1
@@ -43,9 +43,9 @@ class CodesLayer(Layer):
         self.codes_shape = (shape[0], steps) if len(shape) == 2 and self.step is None else shape[:1]
 
     def codes(self, source: Any, ctx: Context) -> Array:
-        """Return the codes that the layer takes as an int64 array of the backend; raise UserError for other numbers.
+        """Return the codes as an int64 array of the backend. Raises UserError for numbers that are no codes.
 
-        Those that are on the device already are not checked; kernels give NaN for numbers that are no codes.
+        Codes on the device are not checked; kernels give NaN for invalid codes.
         """
         is_recorded = ctx.unread is not None and is_on_device(source)
         numbers = source if is_recorded else ctx.ops.to_numpy(source)

@@ -1,4 +1,4 @@
-"""kInnerProduct, the fully connected layer, and kLearnedVector, a trained vector that is the same for each row."""
+"""kInnerProduct, the fully connected layer, and kLearnedVector, a trained vector that is equal for all rows."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class InnerProduct(Layer):
 
 
 class RectifiedInnerProduct(InnerProduct):
-    """An inner product and the rectifier after it, fused (:mod:`dsinga.net.fusion`)."""
+    """A fused inner product and rectifier (:mod:`dsinga.net.fusion`)."""
 
     bf16 = Bfloat16.kFeatures
 

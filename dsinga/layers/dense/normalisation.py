@@ -47,7 +47,6 @@ class LRN(Layer):
         knorm: Positive = setting(1.0, "what is added to the mean of squares")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield an even ``local_size``, which has no middle."""
             if self.local_size % 2 == 0:
                 text = f"local_size is {self.local_size}; give an odd number, for as many channels on either side"
                 yield Fault(text, "local_size")
@@ -79,7 +78,7 @@ class LRN(Layer):
 
 
 class RowNorm(Layer):
-    """Base of layers that normalise (B, ...) over the axes from ``first_axis`` on, and have params of their shape."""
+    """Base of layers that normalise (B, ...) over ``first_axis`` and later axes, with params of the same shape."""
 
     source_kind = SourceKind.kAnyShape
     settings: Any
@@ -95,7 +94,7 @@ class RowNorm(Layer):
         return [float_bytes(rows, self.source_shapes[0])]
 
     def _rows(self, x: Array, ctx: Context) -> Array:
-        """Return x as (R, n), with a row for each set of numbers that are normalised together."""
+        """Return x as (R, n), with one row for each set of numbers normalised together."""
         return to_matrix(x, ctx.ops).reshape(-1, math.prod(self.axes_shape))
 
     def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
@@ -147,8 +146,8 @@ class RMSNorm(RowNorm):
     """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), without mean or bias.
 
     Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean covers all numbers of a row. With
-    ``first_axis`` above 1 it covers this axis and the later ones: 2 normalises each step of a sequence (B, T,
-    n). ε is inside the root, as in PyTorch, with a default of 1.2e-7 there.
+    ``first_axis`` above 1 it covers this axis and the later ones: 2 normalises each step of a sequence (B, T, n). As in
+    PyTorch, ε is inside the root. (PyTorch's default is 1.2e-7.)
     """
 
     class Conf(Settings):
@@ -213,7 +212,6 @@ class Softmax(Layer):
         return (self._from_rows(dx, sources[0], ctx),), ()
 
     def _to_rows(self, x: Array, ctx: Context) -> Array:
-        """Return (B, ...) as (B·parts, width)."""
         matrix = to_matrix(x, ctx.ops)
         return matrix if self.parts == 1 else matrix.reshape(x.shape[0] * self.parts, self.width)
 
@@ -249,7 +247,7 @@ class Normalization(Layer):
         self.params = (self._param("mean", 0.0), self._param("std", 1.0))
 
     def _param(self, name: str, default: float) -> ParamSpec:
-        """Return the static param of a setting. Raises JobError where it has another count of numbers than a row."""
+        """Return the static param of a setting. Raises JobError for a wrong count of numbers."""
         numbers: list[float] = getattr(self.settings, name) or [default]
         row = self.shape[1:]
         shape = row if len(numbers) == math.prod(row) and len(row) > 1 else row[:1]
@@ -290,14 +288,14 @@ class Normalization(Layer):
         return (dx,), (None, None)
 
     def _by_point(self, param: Array) -> Array:
-        """Return a param in a shape that broadcasts against rows, or their regions."""
+        """Return a param in a shape that broadcasts against rows or their regions."""
         if self.region is not None and param.ndim > 1:
             return self.region.of(param, missing=1)
         return param.reshape(*param.shape, *(1,) * (len(self.shape) - 1 - param.ndim))
 
 
 def statistics_lists(mean: Any, std: Any) -> dict[str, list[float]]:
-    """Return the settings of a mean and a std, which are numbers, arrays, or None. Raises UserError for a std of 0."""
+    """Return settings for a mean and a std: numbers, arrays, or None. Raises UserError for a std of 0."""
     settings = {}
     for name, values in (("mean", mean), ("std", std)):
         if values is None:

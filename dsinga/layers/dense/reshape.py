@@ -1,4 +1,4 @@
-"""kReshape, kPermute and kRepeat: rows of another shape or with axes in another order, and a feature at each step."""
+"""kReshape, kPermute and kRepeat: rows of another shape or axis order, and a feature repeated at each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shap
 class Permute(Layer):
     """The source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...).
 
-    ``dims`` counts the axes after the batch from 1, as Keras's Permute does: [2, 1] swaps the axes of matrices.
+    ``dims`` counts axes after the batch from 1, as Keras's Permute: [2, 1] swaps the axes of matrices.
     """
 
     class Conf(Settings):

@@ -95,7 +95,7 @@ class Convolution(Layer):
 
     @property
     def is_spaced(self) -> bool:
-        """Whether it has groups or dilation; backends have separate float32 kernels for both."""
+        """Whether it has groups or dilation. Backends have separate float32 kernels for both."""
         return self.groups > 1 or bool(self.window.dilation)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -109,7 +109,7 @@ class Convolution(Layer):
         return conf.replace(**{type(settings).field: settings})
 
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
-        """Return a part of the layer; one group of several takes its own channels alone, unlike a whole layer."""
+        """Return a part of the layer. Unlike a whole layer, one group of several reads its own channels alone."""
         part = type(self)(conf, source_shapes)
         part.cut = replace(self.cut, groups=part.groups) if self.groups > 1 else part.cut
         return part
@@ -125,14 +125,13 @@ class Convolution(Layer):
         return Output(y, saved=weight if ctx.training else None)
 
     def convolve(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
-        """Return the feature, given the images with the padding that kernels do not add."""
+        """Return the feature of images that have the padding that kernels do not add."""
         if self.is_spaced:
             return ops.grouped_convolution(x, weight, bias, *self._spacing)
         return ops.convolution(x, weight, bias, self.window.stride, self.window.pad)
 
     @property
     def _spacing(self) -> tuple[Sizes, Sizes, Sizes, int]:
-        """The stride, pad, dilation and groups."""
         window = self.window
         return window.stride, window.pad, window.dilation or (1,) * len(window.kernel), self.groups
 
@@ -175,7 +174,7 @@ class Convolution(Layer):
 
 
 class RectifiedConvolution(Convolution):
-    """A convolution and the rectifier after it, fused (:mod:`dsinga.net.fusion`)."""
+    """A fused convolution and rectifier (:mod:`dsinga.net.fusion`)."""
 
     bf16 = Bfloat16.kFeatures
 
@@ -197,7 +196,7 @@ class RectifiedConvolution(Convolution):
 
 
 def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:
-    """Return a copy of a layer for the windows of a region; its sources have the padding along the region's axes."""
+    """Return a copy of a layer for a region's windows; its sources have the padding along the region's axes."""
     part = layer.copy_for_region(region, source_shapes)
     part.window = layer.window.in_region(region)
     return part
@@ -273,7 +272,7 @@ class Pooling(Layer):
         self.factor = whole / covered if leaves_out else None  # (H', W'), of means over whole windows
 
     def _make_window(self, size: Sizes) -> Window:
-        """Return the window over images of ``size``, and set ``taps`` where the kernels of backends lack it."""
+        """Return the window over images of ``size``; set ``taps`` if backends have no kernel for it."""
         settings = self.settings
         if settings.ceil and (settings.same or settings.global_pooling or settings.output_size):
             raise self.fail("rounds no size with same, global_pooling or output_size; leave ceil out", field="ceil")
@@ -330,7 +329,7 @@ class Pooling(Layer):
         return (dx[:, 0] if sources[0].ndim == 3 else dx,), ()
 
     def _scaled(self, y: Array, ctx: Context) -> Array:
-        """Return means (B, C, H', W') over the pixels of windows, given those over whole windows, in y's layout."""
+        """Convert means over whole windows to means over the windows' pixels, (B, C, H', W'), in y's layout."""
         if self.factor is None:
             return y
         factor = ctx.ops.asarray(self.factor[..., None]).astype(y.dtype)

@@ -19,9 +19,9 @@ from dsinga.ops.layout import LAST, contiguous, to_image
 
 
 class _Step(NamedTuple):
-    """What the gradient needs of a step with n = B·H'·W' points.
+    """The values of a step with n = B·H'·W' points that the gradient needs.
 
-    ``gates`` (n, 4F) are i, f, o after their function, with σ of g's sum in the place of g; the others are (n, F).
+    ``gates`` (n, 4F) are i, f, o after their function, and σ of g's sum at the place of g. Others are (n, F).
     """
 
     gates: Array
@@ -36,8 +36,8 @@ class ConvLSTM(Layer):
 
     Shi et al., Convolutional LSTM Network (2015): i, f, o = σ and g = tanh of x ∗ hx + h ∗ hh + b, c' = f∘c + i∘g, h' =
     o∘tanh(c'). ∗ is a convolution and F = ``num_filters``. The convolution of x has the window of the settings. The
-    convolution of h has the same kernel, a stride of 1, and padding that keeps the size (H', W'), with one pixel more
-    below and on the right if the kernel is even. h and c start with zeros. All rows have all T steps. With ``last`` the
+    convolution of h has the same kernel, a stride of 1, and padding that keeps the size (H', W'). An even kernel has
+    one pixel more below and on the right. h and c start with zeros. All rows have all T steps. With ``last`` the
     feature is the last step, (B, F, H', W').
 
     Params: hx (4F, C·kh·kw), hh (4F, F·kh·kw) and, unless ``bias_term`` is false, b (4F,). The gates i, f, g, o are
@@ -130,7 +130,7 @@ class ConvLSTM(Layer):
     def _step_gradient(
         self, step: _Step, before: Any, d_hidden: Any, d_cell: Array | None, into: Array, ops: Ops
     ) -> Array:
-        """Write the gradient for the sums of a step's gates, (n, 4F); return that for the cell state ``before``."""
+        """Write the gradient for a step's gate sums, (n, 4F); return the gradient for the cell state ``before``."""
         i, f, _, o = self._gates(step.gates)
         candidate, squashed = step.candidate, ops.tanh(step.cell)
         through = ops.tanh_grad(squashed, o * d_hidden)
@@ -147,7 +147,7 @@ class ConvLSTM(Layer):
     def _gradients(
         self, params: Arrays, images: Array, outputs: list[Array], sums: Array, need_dx: bool, ops: Ops
     ) -> Gradients:
-        """Return the gradients for source and params, given those for the sums of all steps, (T·n, 4F)."""
+        """Return the gradients for source and params from the gradient for the sums of all steps, (T·n, 4F)."""
         kernel_x, kernel_h = (w.reshape(shape) for w, shape in zip(params, self.kernels, strict=False))
         count, rows = len(images), len(images) // self.steps
         d_sums = self._image(sums, count)
@@ -192,7 +192,7 @@ class ConvLSTM(Layer):
 
 
 def by_step(x: Array) -> Array:
-    """Return (B, T, C, H, W) as images (T·B, C, H, W), all rows of the first step first."""
+    """Return (B, T, C, H, W) as images (T·B, C, H, W), ordered by step."""
     steps = x.transpose(1, 0, *range(2, x.ndim))
     return steps.reshape(steps.shape[0] * steps.shape[1], *steps.shape[2:])
 
@@ -204,5 +204,5 @@ def rows_of(image: Array, ops: Ops) -> Array:
 
 
 def convolve(x: Array, w: Array, b: Array | None, window: Window, ops: Ops) -> Array:
-    """Return the convolution of images by a window, in float32."""
+    """Return the float32 convolution of images by a window."""
     return ops.to_float32(ops.convolution(window.extend(x, ops), w, b, window.stride, window.pad))

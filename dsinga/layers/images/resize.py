@@ -1,4 +1,4 @@
-"""kResize: fields of any other size, with the nearest points or with interpolated ones."""
+"""kResize: fields of any other size, from the nearest points or by interpolation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsinga.layers.interface.taps import Taps, combine, combine_grad, taps_of_re
 
 
 class ResizeMethod(Enum):
-    """Whether kResize takes the nearest point, or interpolates linearly or by cubic polynomials along each axis."""
+    """How kResize computes points: the nearest point, or linear or cubic interpolation along each axis."""
 
     kNearest = 0
     kLinear = 1
@@ -30,11 +30,13 @@ class ResizeMethod(Enum):
 
 
 class Coordinates(Enum):
-    """Where the point j of the result lies among the H points of the source, by ONNX's names; s is the scale.
+    """Where point j of the result lies among the H points of the source, by ONNX's names; s is the scale.
 
-    kHalfPixel: (j + 1/2)/s - 1/2, as the edges of both are the same. kAsymmetric: j/s. kAlignCorners:
-    j·(H - 1)/(s·H - 1), as the centres of the first and of the last points are the same. kPytorchHalfPixel: as
-    kHalfPixel, but 0 where the result has one point. kHalfPixelSymmetric: as kHalfPixel, about the centre of both.
+    - kHalfPixel: (j + 1/2)/s - 1/2; the edges of both agree.
+    - kAsymmetric: j/s.
+    - kAlignCorners: j·(H - 1)/(s·H - 1); the centres of the first and last points agree.
+    - kPytorchHalfPixel: as kHalfPixel, but 0 if the result has one point.
+    - kHalfPixelSymmetric: as kHalfPixel, about the centre of both.
     """
 
     kHalfPixel = 0
@@ -45,7 +47,7 @@ class Coordinates(Enum):
 
 
 class Rounding(Enum):
-    """Which point is the nearest to a place: the first two differ where it lies in the middle between two."""
+    """Which point is nearest to a place; the first two differ in the middle between two points."""
 
     kPreferFloor = 0
     kPreferCeil = 1
@@ -100,7 +102,7 @@ class Resize(Layer):
         self.shape = (*self.source_shapes[0][:2], *counts)
 
     def _taps(self, length: int, count: int, scale: float) -> Taps:
-        """Return the taps along an axis of ``length`` points that becomes ``count``; a scale of 0 is their quotient."""
+        """Return the taps along an axis from ``length`` to ``count`` points; a scale of 0 means their quotient."""
         settings, places = self.settings, self._places(length, count, scale)
         if settings.method is ResizeMethod.kNearest:
             points = np.clip(ROUND[settings.rounding](places), 0, length - 1).astype(np.int64)[:, None]
@@ -117,7 +119,7 @@ class Resize(Layer):
         return Taps.of(np.clip(points, 0, length - 1).astype(np.int64), weights, length)
 
     def _places(self, length: int, count: int, scale: float) -> np.ndarray:
-        """Return where each of ``count`` points of the result lies among ``length`` points of the source."""
+        """Return where ``count`` points of the result lie among ``length`` source points."""
         numbers, mode, width = np.arange(count), self.settings.coordinates, scale * length or count
 
         def unscaled(places: np.ndarray) -> np.ndarray:
@@ -133,7 +135,7 @@ class Resize(Layer):
         return unscaled(numbers + 0.5) + (offset - 0.5)
 
     def _weights(self, distance: np.ndarray) -> np.ndarray:
-        """Return the weights of points at a distance from a place."""
+        """Return the weights of points by their distance from a place."""
         if self.settings.method is ResizeMethod.kLinear:
             return np.maximum(1 - distance, 0)
         a = self.settings.cubic_coeff

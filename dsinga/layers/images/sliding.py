@@ -1,4 +1,4 @@
-"""Windows that move over images: settings, places and padding; settings with a number for each axis of points."""
+"""Windows that slide over images: settings, positions and padding, and settings for each axis of points."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WindowConf(Settings):
     )
 
     def sizes(self, field: str, default: int, axes: int) -> Sizes:
-        """Return "kernel", "pad" or "stride" along the last ``axes`` of depth, height and width."""
+        """Return "kernel", "pad" or "stride" for the last ``axes`` of depth, height and width."""
         every = getattr(self, field)
         if every is not None:
             return (every,) * axes
@@ -53,10 +53,10 @@ class WindowConf(Settings):
 
 
 class Window(NamedTuple):
-    """Kernel, stride and pad, each (vertical, horizontal), and the output size (H', W'); of volumes the depth is first.
+    """Kernel, stride and pad, each (vertical, horizontal), and the output size (H', W'); volumes have the depth first.
 
-    ``extra`` is how many more pixels of padding are below and on the right of an image than above and on the left.
-    Neighbours in a window are ``dilation`` pixels apart, 1 where it is empty.
+    ``extra`` is how many more pixels of padding are below and on the right than above and on the left. Neighbours in a
+    window are ``dilation`` pixels apart, 1 if it is empty.
     """
 
     kernel: Sizes
@@ -68,11 +68,11 @@ class Window(NamedTuple):
 
     @property
     def extent(self) -> Sizes:
-        """How many pixels of an image a window covers along each axis, gaps included."""
+        """How many pixels a window covers along each axis, gaps included."""
         return extents(self.kernel, self.dilation) if self.dilation else self.kernel
 
     def extend(self, x: Array, ops: Ops, fill: float = 0.0) -> Array:
-        """Return images (B, C, H, W) with the ``extra`` rows and columns of ``fill``, as kernels pad symmetrically."""
+        """Return images (B, C, H, W) with the ``extra`` rows and columns of ``fill``; kernels pad symmetrically."""
         if not any(self.extra):
             return x
         batch, channels, *size = x.shape
@@ -89,13 +89,13 @@ class Window(NamedTuple):
         return extended[(slice(None), slice(None), *(slice(size - more) for size, more in sizes))]
 
     def extended_sizes(self, images: int, size: Sizes) -> list[int]:
-        """Return the bytes of ``images`` extended images of ``size`` and of their gradient, none without ``extra``."""
+        """Return the bytes of ``images`` extended images and of their gradient; [] without ``extra``."""
         if not any(self.extra):
             return []
         return [FLOAT_BYTES * images * math.prod(map(sum, zip(size, self.extra, strict=True)))] * 2
 
     def reach(self) -> tuple[Reach, ...]:
-        """Return the pixels that a window covers along each axis, and the padding that lies outside the image."""
+        """Return the pixels that a window covers along each axis, and the padding outside the image."""
         extras = self.extra or (0,) * len(self.kernel)
         return tuple(
             Reach(stride, 1, pad, extent - 1 - pad, "edge" if pad or extra else "")
@@ -103,7 +103,7 @@ class Window(NamedTuple):
         )
 
     def in_region(self, region: Region) -> Window:
-        """Return the window of a part; its sources have the padding along the axes of the region."""
+        """Return the window of a part; its sources have the padding along the region's axes."""
         pad, outputs, extra = list(self.pad), list(self.outputs), list(self.extra)
         for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
             pad[axis - 2], outputs[axis - 2] = 0, stop - start
@@ -111,9 +111,9 @@ class Window(NamedTuple):
         return self._replace(pad=tuple(pad), outputs=tuple(outputs), extra=tuple(extra))
 
     def rounded_up(self, size: Sizes) -> Window:
-        """Return the window with another position along each axis of an image where it leaves pixels over.
+        """Return the window with one more position along each axis on which it leaves pixels over.
 
-        There it ends outside the padded image, and begins before the padding after the image.
+        The last window ends outside the padded image, and begins before the padding after the image.
         """
         outputs, extra = [], []
         for length, kernel, step, pad in zip(size, self.extent, self.stride, self.pad, strict=True):
@@ -124,7 +124,7 @@ class Window(NamedTuple):
         return self._replace(outputs=tuple(outputs), extra=tuple(extra))
 
     def pixels(self, size: Sizes, padding: Sizes = ()) -> np.ndarray:
-        """Return how many pixels of an image, and of this ``padding``, each window covers: (H', W') float64."""
+        """Return how many pixels of an image and its ``padding`` each window covers, (H', W') float64."""
         covered = np.ones(())
         around = padding or (0,) * len(size)
         for count, stride, pad, kernel, length, more in zip(
@@ -138,16 +138,16 @@ class Window(NamedTuple):
 
 
 def window_shape(layer: Layer) -> Shape:
-    """Return (C, H, W) of images or (C, D, H, W) of volumes of the first source; (B, H, W) are images of a channel."""
+    """Return (C, H, W) or (C, D, H, W) of the first source; (B, H, W) are images with one channel."""
     takes = "images (batch, channels, height, width) or volumes with a depth before the height"
     shape = layer.expect_axes((3, 4, 5), takes, SHAPE_OF_RECORD)
     return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
 
 
 def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> list[Sizes]:
-    """Return settings of ``conf``, given by their defaults, along two axes of images or three of volumes.
+    """Return settings of ``conf``, given by their defaults, for two axes of images or three of volumes.
 
-    Raises UserError where one is for the depth of images.
+    Raises UserError for a depth setting on images.
     """
     for field in [f"{name}_z" for name in defaults] if axes == 2 else []:
         if getattr(conf, field) is not None:
@@ -158,10 +158,9 @@ def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> 
 def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = (), dilation: Sizes = ()) -> Window:
     """Return the window of ``conf`` over the images of ``layer``, or of ``size``, with a default ``stride``.
 
-    H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
-    up, as kPooling does with ceil); with ``same`` H' = ceil(H / stride).
-    A window with ``dilation`` counts with its gaps. Raises UserError where
-    the window is larger than the padded image, and where ``conf`` has both ``same`` and a pad.
+    H' = floor((H + 2·pad - kernel) / stride) + 1 for convolution and pooling, as in SINGA. (Caffe's pooling rounds up,
+    as kPooling with ceil.) With ``same`` H' = ceil(H / stride). A window with ``dilation`` counts with its gaps. Raises
+    UserError if the window is larger than the padded image, or if ``conf`` has both ``same`` and a pad.
     """
     size = size or window_shape(layer)[1:]
     kernel, pad, step = window_sizes(layer, conf, len(size), kernel=3, pad=0, stride=stride)
@@ -184,10 +183,10 @@ def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()
 
 
 def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ()) -> Window:
-    """Return the window over images of ``size`` with the padding "same" of TensorFlow and Keras.
+    """Return the window over images of ``size`` with TensorFlow's and Keras's padding "same".
 
-    Along an axis there are ceil(size / stride) windows, and as much padding as these need: half of it, rounded down,
-    before the image, the rest after it.
+    There are ceil(size / stride) windows along an axis. Half of the padding that they need, rounded down, comes before
+    the image, the rest after it.
     """
     outputs, before, extra = [], [], []
     for length, window, step in zip(size, extents(kernel, dilation) if dilation else kernel, stride, strict=True):
@@ -200,7 +199,7 @@ def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ())
 
 
 def whole_image(layer: Layer, conf: WindowConf) -> Window:
-    """Return the window that is the whole image of ``layer``; raise UserError where ``conf`` gives another one."""
+    """Return a window that covers the whole image. Raises UserError if ``conf`` gives another window."""
     size = window_shape(layer)[1:]
     refuse_window(layer, conf, f"global_pooling takes the whole image, {shape_text(size)}, as its window")
     once = (1,) * len(size)
@@ -208,7 +207,7 @@ def whole_image(layer: Layer, conf: WindowConf) -> Window:
 
 
 def refuse_window(layer: Layer, conf: WindowConf, because: str) -> None:
-    """Raise UserError where ``conf`` gives a window."""
+    """Raise UserError if ``conf`` gives a window."""
     names = [*field_types(WindowConf), *(f"dilation{axis}" for axis in ("", "_x", "_y", "_z"))]
     fields = [name for name in names if getattr(conf, name, None) not in (None, False)]
     if fields:
@@ -216,9 +215,10 @@ def refuse_window(layer: Layer, conf: WindowConf, because: str) -> None:
 
 
 def window_taps(window: Window, size: Sizes, counts_padding: bool, ceil: bool) -> tuple[Taps, ...]:
-    """Return the taps of means over windows of images of ``size``; a window of padding alone has weights of 0.
+    """Return the taps of means over windows of images; a window of padding alone has weights of 0.
 
-    Without ``counts_padding`` a mean is that of the points inside, with ``ceil`` that of those inside the padded image.
+    With ``counts_padding`` a mean divides by all points of the window, with ``ceil`` by the points inside the padded
+    image. Without it, the mean divides by the points inside the image.
     """
     taps = []
     gaps = window.dilation or (1,) * len(size)
@@ -232,7 +232,10 @@ def window_taps(window: Window, size: Sizes, counts_padding: bool, ceil: bool) -
 
 
 def adaptive_taps(size: Sizes, outputs: Sizes) -> tuple[Taps, ...]:
-    """Return taps of means over PyTorch's windows, from floor(j·H / n) to ceil((j + 1)·H / n), for n of H points."""
+    """Return taps of means over PyTorch's adaptive windows, for n of H points.
+
+    Window j covers the points floor(j·H / n) to ceil((j + 1)·H / n) - 1.
+    """
     taps = []
     for length, count in zip(size, outputs, strict=True):
         numbers = np.arange(count)
@@ -244,7 +247,7 @@ def adaptive_taps(size: Sizes, outputs: Sizes) -> tuple[Taps, ...]:
 
 
 def as_images(x: Array) -> Array:
-    """Return a view of (B, H, W) as (B, 1, H, W); images (B, C, H, W) and volumes unchanged."""
+    """Return a view of (B, H, W) as (B, 1, H, W); other images and volumes unchanged."""
     return x[:, None] if x.ndim == 3 else x
 
 
@@ -252,13 +255,13 @@ V = TypeVar("V")
 
 
 def points_shape(layer: Layer) -> Shape:
-    """Return (H, W) of images (B, C, H, W), or (D, H, W) of volumes (B, C, D, H, W), that a layer gets."""
+    """Return (H, W) of a layer's images (B, C, H, W), or (D, H, W) of volumes (B, C, D, H, W)."""
     takes = "images (batch, channels, height, width) or volumes with a depth before the height"
     return layer.expect_axes((4, 5), takes, SHAPE_OF_RECORD)[2:]
 
 
 def by_axis(layer: Layer, field: str, default: V) -> tuple[V, ...]:
-    """Return the values of a repeated setting for each axis after the channels; raise UserError for another number.
+    """Return a repeated setting's value for each axis after the channels. Raises UserError for another number.
 
     One value is for all axes, none means ``default``.
     """
@@ -269,13 +272,13 @@ def by_axis(layer: Layer, field: str, default: V) -> tuple[V, ...]:
 
 
 def interior(before: Sequence[int], sizes: Sequence[int], first: int = 2) -> tuple[slice, ...]:
-    """Return the index of ``sizes`` points after those ``before``, along each axis from the axis ``first`` on."""
+    """Return the index of ``sizes`` points after ``before`` points, along each axis, starting at axis ``first``."""
     parts = (slice(start, start + size) for start, size in zip(before, sizes, strict=True))
     return (*(slice(None),) * first, *parts)
 
 
 def embed(x: Array, index: tuple[slice, ...], shape: Shape, ops: Ops) -> Array:
-    """Return x as the part at ``index`` of an array whose rows have the shape of those of ``shape``, else 0."""
+    """Return zeros with x at ``index``; rows of the result have the shape ``shape[1:]``."""
     y = ops.empty((len(x), *shape[1:]), x.dtype)
     y[...] = 0
     y[index] = x

@@ -1,4 +1,4 @@
-"""kTransposedConvolution: transposed convolution, which computes a convolution's input gradient and enlarges images."""
+"""kTransposedConvolution: enlarges images by the input gradient of a convolution."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TransposedConvolution(Layer):
     def _window(self) -> tuple[Sizes, Sizes, Window]:
         """Return the kernel, its dilation, and the windows of the convolution that reads the result.
 
-        Its ``outputs`` are the result's size, its kernel is that with gaps.
+        ``outputs`` of the windows is the result's size; their kernel includes gaps.
         """
         settings, size = self.settings, window_shape(self)[1:]
         defaults = {"kernel": 3, "stride": 1, "pad": 0, "output_pad": 0, "dilation": 1}
@@ -109,7 +109,7 @@ class TransposedConvolution(Layer):
         return taps, dilation, Window(kernel, stride, pad, outputs)
 
     def _taps(self) -> list[tuple[slice, ...]]:
-        """Return, for each group, where its weights are in those of all channels and filters, with gaps."""
+        """Return where each group's weights lie among all channels and filters, with gaps."""
         channels, filters = (self.kernels[0] // self.groups, self.kernels[1])
         gaps = tuple(slice(None, None, gap) for gap in self.dilation)
         return [
@@ -128,14 +128,13 @@ class TransposedConvolution(Layer):
         return dense
 
     def _compact(self, dense: Array, like: Array, ctx: Context) -> Array:
-        """Return the gradient of the weight in its shape from that of :meth:`_dense`."""
         if self.groups > 1 or {*self.dilation} != {1}:
             dense = ctx.ops.xp.concatenate([dense[taps] for taps in self._taps()])
         return dense.reshape(like.shape)
 
     @property
     def _extended(self) -> Sizes:
-        """The size of the result with the pixels that ``same`` crops."""
+        """The size of the result, including the pixels that ``same`` crops."""
         outputs, extra = self.window.outputs, self.window.extra
         return tuple(map(operator.add, outputs, extra)) if extra else outputs
 
@@ -176,9 +175,9 @@ class TransposedConvolution(Layer):
         return self.window.extended_sizes(rows * self.shape[1], self.window.outputs)[:1]
 
     def _sources(self, axis: int, start: int, stop: int) -> range:
-        """Return the pixels, along an axis, whose kernels cover the result's from ``start`` to ``stop`` - 1.
+        """Return the pixels along an axis with kernels that cover the result's points ``start`` to ``stop`` - 1.
 
-        They may lie beyond the images.
+        They may lie outside the images.
         """
         kernel, stride, pad = (sizes[axis - 2] for sizes in self.window[:3])
         first = min(-((kernel - 1 - start - pad) // stride), (start + pad) // stride)

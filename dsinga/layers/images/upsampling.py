@@ -1,4 +1,4 @@
-"""kUpsampling: fields with more points along each axis, repeated or interpolated linearly."""
+"""kUpsampling: fields with more points along each axis, repeated or linearly interpolated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Upsampling(Layer):
         self.shape = self.larger = (*self.source_shapes[0][:2], *larger)
 
     def reach(self) -> tuple[Reach, ...]:
-        """Return the points that are repeated; linearly, both neighbours of (j + 1/2) / factor - 1/2."""
+        """Return the repeated points, or for kLinear both neighbours of (j + 1/2) / factor - 1/2."""
         if not self.is_linear:
             return tuple(Reach(1, factor) for factor in self.factors)
         return tuple(Reach(2, 2 * factor, factor - 1, factor + 1, "edge") for factor in self.factors)
@@ -103,7 +103,7 @@ class Upsampling(Layer):
         return part
 
     def _copies(self) -> Iterator[tuple[slice, ...]]:
-        """Yield the index of each copy of a field in the larger one."""
+        """Yield the index of each copy of a field in the larger field."""
         for offsets in itertools.product(*map(range, self.factors)):
             steps = (slice(offset, None, factor) for offset, factor in zip(offsets, self.factors, strict=True))
             yield (slice(None), slice(None), *steps)
@@ -116,7 +116,7 @@ class Upsampling(Layer):
 
 
 def interpolate(x: Array, axis: int, factor: int, ops: Ops) -> Array:
-    """Return x with ``factor`` times as many points along an axis, interpolated linearly between their centres."""
+    """Return x with ``factor`` times as many points along an axis, linearly interpolated between centres."""
     y = ops.empty((*x.shape[:axis], x.shape[axis] * factor, *x.shape[axis + 1 :]), x.dtype)
     products: dict[float, list[Array]] = {}  # of x, by the share of the neighbour: two phases have the same
     for phase in range(factor):
@@ -147,10 +147,10 @@ def interpolate_grad(dy: Array, axis: int, factor: int, ops: Ops) -> Array:
 
 
 def neighbours_of(phase: int, factor: int) -> tuple[float, tuple[slice, slice], tuple[slice, slice]]:
-    """Return the share of the neighbour in the ``phase``-th of ``factor`` points that become of one.
+    """Return the neighbour's share in the ``phase``-th of ``factor`` points that replace one point, and two pairs.
 
-    With it come two pairs: the points that have a neighbour on that side, with the neighbours, and the point at the
-    edge, which is its own neighbour.
+    The first pair is the points with a neighbour on that side, and the neighbours. The second is the point at the edge,
+    its own neighbour.
     """
     offset = (phase + 0.5) / factor - 0.5  # of the new point from the centre of the old one
     if offset < 0:

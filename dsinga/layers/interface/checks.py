@@ -1,4 +1,4 @@
-"""The base class of a configured layer, with checks of its settings and sources that raise one-sentence errors."""
+"""The base class of a configured layer, with checks of settings and sources that raise one-sentence errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPE_OF_RECORD = "give the shape of a record: nn.Input((channels, height, width
 
 
 class ConfiguredLayer:
-    """A layer as its configuration and the shapes of its sources say; errors have its name, with file and line."""
+    """A layer with its configuration and source shapes; errors have its name, file and line."""
 
     Conf: ClassVar[type[Settings] | None] = None
     settings: Any = None
@@ -57,23 +57,23 @@ class ConfiguredLayer:
             )
 
     def source_name(self, index: int) -> str:
-        """Return the quoted name of a source, or its number where the configuration does not name it."""
+        """Return the quoted name of a source, or its number if the configuration does not name it."""
         names = self.conf.srclayers
         return repr(names[index]) if index < len(names) else f"source {index}"
 
     def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
-        """Return a UserError about this layer, with ``message``, file and line; the caller raises it.
+        """Return a UserError about this layer, with file and line; the caller raises it.
 
-        ``at`` is the part of the configuration that has ``field``; without it the settings, or else the layer's.
+        ``at`` is the message that has ``field``, by default the settings or the layer's configuration.
         """
         if at is None and self.settings is not None and field in field_types(type(self.settings)):
             at = self.settings
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
 
     def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
-        """Return the shape of a source; raise UserError unless the number of its axes is one of ``counts``.
+        """Return a source's shape. Raises UserError unless it has one of ``counts`` axes.
 
-        ``takes`` is what the layer takes, with the axes, and ``remedy`` what to do where it gets something else.
+        The error says what the layer ``takes``, with the axes, and the ``remedy``.
         """
         shape = self.source_shapes[source]
         if len(shape) not in counts:
@@ -82,13 +82,13 @@ class ConfiguredLayer:
         return shape
 
     def expect_alike(self, fit: bool, remedy: str, second: int = 1, first: int = 0, verb: str = "compares") -> None:
-        """Raise UserError with the shapes of two sources unless they ``fit``, and what to do about it."""
+        """Raise UserError, with both shapes and the ``remedy``, unless two sources ``fit``."""
         if not fit:
             names = [f"{self.source_name(k)}, {shape_text(self.source_shapes[k])}" for k in (first, second)]
             raise self.fail(f"{verb} {names[0]}, with {names[1]}; {remedy}", field="srclayers")
 
     def expect_some_source(self) -> None:
-        """Raise UserError where the layer, which takes any number of sources, has none."""
+        """Raise UserError if the layer has no source."""
         if not self.source_shapes:
             raise self.fail("takes at least 1 source layer, not 0; correct its srclayers", field="srclayers")
 
@@ -97,19 +97,19 @@ class ConfiguredLayer:
         self.expect_axes(range(2, 33), "(batch, channels, ...)")
 
     def expect_setting(self, field: str, low: int, high: int, because: str) -> int:
-        """Return a setting; raise UserError unless it is from ``low`` to ``high``, with ``because`` as the reason."""
+        """Return a setting. Raises UserError, with the reason, unless it is in ``low`` to ``high``."""
         value: int = getattr(self.settings, field)
         if not low <= value <= high:
             raise self.fail(f"{field} is {value}, but {because}; give {low} to {high}", field=field)
         return value
 
     def expect_axis(self, field: str, first: int = 0) -> int:
-        """Return a setting that names an axis of the first source, from the axis ``first`` on; else raise UserError."""
+        """Return a setting that names an axis of the first source, at least ``first``. Raises UserError."""
         shape = self.source_shapes[0]
         return self.expect_setting(field, first, len(shape) - 1, f"{self.source_name(0)} gives {shape_text(shape)}")
 
     def expect_equal_groups(self, field: str, **counts: int) -> int:
-        """Return a setting; raise UserError unless each of ``counts`` divides into so many equal groups."""
+        """Return a setting. Raises UserError unless each of ``counts`` divides into so many equal groups."""
         groups: int = getattr(self.settings, field)
         for what, count in counts.items():
             if count % groups:
@@ -118,7 +118,7 @@ class ConfiguredLayer:
         return groups
 
     def expect_numbers(self, field: str, counts: Collection[int], because: str) -> None:
-        """Raise UserError unless a repeated setting has one of ``counts`` numbers, ``because`` of the sources."""
+        """Raise UserError, with the reason, unless a repeated setting has one of ``counts`` numbers."""
         count = len(getattr(self.settings, field))
         if count not in counts:
             raise self.fail(f"{field} has {count} numbers, but {because}", field=field)
@@ -131,7 +131,7 @@ class ConfiguredLayer:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``, one of more than eight axes in short."""
+    """Return a shape as text for errors: (3, 32, 32) as ``3 x 32 x 32``; more than eight axes are shortened."""
     sizes = list(map(str, shape))
     if len(sizes) > 8:
         sizes[4:] = [f"... ({len(sizes)} axes)"]

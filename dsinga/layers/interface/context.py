@@ -1,4 +1,4 @@
-"""Context, the second argument of every layer besides arrays: phase, backend, rows, step, random numbers, peers."""
+"""Context, the last argument of layers' passes: phase, backend, rows, step, random numbers, peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsinga.ops.types import NotCapturable, Shape
 
 
 class Rows(NamedTuple):
-    """Rows ``start`` to ``stop`` - 1 of a global batch of ``total`` rows, such as the share of a worker of a group."""
+    """Rows ``start`` to ``stop`` - 1 of a global batch of ``total`` rows, such as a worker's share."""
 
     start: int
     stop: int
@@ -26,9 +26,9 @@ class Rows(NamedTuple):
 
 
 def cut_evenly(total: int, parts: int) -> list[Rows]:
-    """Cut ``total`` rows into ``parts`` neighbouring ranges: the first ``total % parts`` are one row longer.
+    """Cut ``total`` rows into ``parts`` neighbouring ranges; the first ``total % parts`` are one row longer.
 
-    The rule of ``numpy.array_split``: sizes differ by one at most, and parts beyond the rows are empty.
+    As in ``numpy.array_split``, sizes differ by at most one, and parts beyond the rows are empty.
     """
     assert total >= 0, total
     assert parts >= 1, parts
@@ -38,7 +38,7 @@ def cut_evenly(total: int, parts: int) -> list[Rows]:
 
 
 def rows_of_batch(rows: Rows, micro_batch: Rows) -> Rows:
-    """Return ``rows``, which are counted from the first row of a micro-batch, as rows of the whole batch."""
+    """Return ``rows``, counted from the start of a micro-batch, as rows of the whole batch."""
     return Rows(micro_batch.start + rows.start, micro_batch.start + rows.stop, micro_batch.total)
 
 
@@ -51,30 +51,33 @@ class Columns(NamedTuple):
 
 
 class Peers(Protocol):
-    """Sends arrays to, and receives arrays from, the other workers of the group."""
+    """Exchanges arrays with the other workers of the group."""
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send ``array`` to the worker at ``location`` and return at once; the array must not change afterwards."""
+        """Send ``array`` to the worker at ``location`` and return at once; do not change the array afterwards."""
 
     def receive(self, key: str) -> Any:
-        """Wait for the array that another worker sends under ``key`` in this step, and return it."""
+        """Wait for the array that another worker sends under ``key`` in this step."""
 
 
 class PassObserver(Protocol):
-    """Called in place of each forward and backward pass of a layer: times them, or reads their arrays."""
+    """Called in place of each forward and backward pass of a layer, to time it or read its arrays."""
 
     def __call__(self, layer: Any, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
         """Return ``compute(*arguments)``.
 
-        ``layer`` is the :class:`dsinga.layers.Layer`, ``name`` "forward" or "backward", ``compute`` its
-        ``compute_feature`` or ``compute_gradient``. Layers that back-propagation fuses are one layer here.
+        Args:
+            layer: the :class:`dsinga.layers.Layer`, possibly fused.
+            name: "forward" or "backward".
+            compute: the layer's ``compute_feature`` or ``compute_gradient``.
+            arguments: its arguments.
         """
 
 
 class Records(NamedTuple):
     """One batch of a store: data (B, ...) in the store's dtype, and labels, int64 or float32, or None.
 
-    Labels are (B,), a matrix (B, K), or (B, T) with one for each step of a sequence, -1 after the end.
+    Labels are (B,), a matrix (B, K), or (B, T) for the steps of sequences, with -1 after the end.
     """
 
     data: Any
@@ -90,15 +93,20 @@ class Records(NamedTuple):
 class RecordInfo:
     """The description of a store for an input layer: shapes, batch size, labels, mean and standard deviation.
 
-    ``label_shape`` is () for one label a record, (K,) for K labels, (T,) where each step of a sequence has a label;
-    whether it is the second or the third depends on the layer that takes the labels. ``label_dtype`` is int64 or
-    float32. ``label_names`` are the names of the labels 0, 1, ..., if known. ``label_range`` has the smallest and the
-    largest label, where they are integers. ``continues`` says that each row of a batch continues that row of the batch
-    before. ``codes`` is the number of different codes of a text, 0 for others, and ``words`` a hash of what they stand
-    for, if known. ``batchsize`` counts the rows that are
-    computed at once: a training batch has ``micro_batches`` times as many. ``fit`` is an object whose ``evaluate``
-    brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape. ``leads`` is an
-    object whose ``create_nets`` builds nets with copies of layers for several leads, None for records of one lead.
+    Attributes:
+        batchsize: the rows computed at once. A training batch has ``micro_batches`` times as many.
+        label_range: the smallest and the largest label, if they are integers.
+        label_shape: () for one label a record, (K,) for K labels, (T,) for a label for each step. The layer that reads
+            the labels decides between the last two.
+        continues: whether each row of a batch continues the same row of the previous batch.
+        codes: the number of different codes of a text; 0 for other records.
+        words: a hash of what the codes stand for, if known.
+        label_dtype: int64 or float32.
+        label_names: the names of the labels 0, 1, ..., if known.
+        fit: an object with ``evaluate``, which brings records of its ``stored_shape`` to ``shape``; None if stored
+            records have that shape.
+        leads: an object with ``create_nets``, which builds nets with copies of layers for several leads; None for one
+            lead.
     """
 
     shape: Shape
@@ -127,7 +135,7 @@ def single_worker(key: str, array: Array) -> Array:
 
 
 class _Once:
-    """A collective that is called once for each key: a second call returns the result of the first."""
+    """A collective that runs once for each key; later calls return the first result."""
 
     def __init__(self, collective: Callable[[str, Array], Array]):
         self._collective = collective
@@ -141,19 +149,21 @@ class _Once:
 
 @dataclass(frozen=True)
 class Context:
-    """The context of one iteration: phase, kernels, rows of the batch, step, and the other workers of the group.
+    """The context of one iteration: phase, kernels, rows of the batch, step, and the group's other workers.
 
-    ``all_reduce(key, array)`` sums an array over the workers of the group that compute the rows of a layer, in the
-    order of their rows, so that the sum does not depend on which message comes first; ``all_gather(key, array)`` joins
-    arrays along axis 0 in the same order. On a single worker both return the array itself. ``peers`` sends and receives
-    the arrays of bridges. ``skips`` is True where a batch with a loss that is not finite is skipped and no error.
-    ``observer`` calls every pass of a layer, None for plain calls. ``micro_batch`` are the rows that all workers of the
-    group compute together in this pass where a batch is computed in parts, None where that are all rows. ``meanwhile``
-    takes functions that the collectives call while they wait for other workers; None where they call none.
+    A pass that a device will replay is recorded. ``unread`` is then a list that receives its metrics, which the host
+    reads later. ``step`` is then a :class:`dsinga.ops.types.RecordedStep`, and labels and codes are device arrays.
+    Layers get numbers that depend on the step from :meth:`step_number` and :meth:`random`.
 
-    Where a pass is recorded, to be repeated by a device, ``unread`` is a list that takes its metrics, which the host
-    reads later. Then ``step`` is a :class:`dsinga.ops.types.RecordedStep`, labels and codes are arrays
-    of the device, and a layer takes what depends on the step from :meth:`step_number` and :meth:`random`.
+    Attributes:
+        all_reduce: ``all_reduce(key, array)`` sums an array over the workers that compute the rows of a layer. It adds
+            in the order of their rows, so the order of messages does not matter. A single worker gets its array back.
+        all_gather: ``all_gather(key, array)`` joins arrays along axis 0 in the same order.
+        peers: sends and receives the arrays of bridges.
+        skips: whether a batch with a loss that is not finite is skipped and no error.
+        observer: called in place of each pass of a layer; None for plain calls.
+        micro_batch: the rows that all workers of the group compute in this pass; None for the whole batch.
+        meanwhile: functions that collectives call while they wait for other workers; None for none.
     """
 
     ops: Ops
@@ -171,21 +181,21 @@ class Context:
     meanwhile: deque[Callable[[], None]] | None = None
 
     def at_step(self, step: int) -> Context:
-        """Return this context at another step, in less time than ``replace`` takes."""
+        """Return this context at another step, faster than ``replace``."""
         ctx = object.__new__(type(self))
         vars(ctx).update(vars(self), step=step)
         return ctx
 
     @property
     def pass_rows(self) -> Rows:
-        """The rows of the batch that all workers of the group compute together in this pass."""
+        """The rows of the batch that all workers of the group compute in this pass."""
         return self.micro_batch or Rows(0, self.rows.total, self.rows.total)
 
     def of(self, rows: Rows | None, in_parts: bool = False) -> Context:
-        """Return the context of a layer that computes ``rows``, None for the same rows as this context.
+        """Return the context of a layer that computes ``rows``; None means this context's rows.
 
-        ``rows`` are counted from the first row of the micro-batch, of whose rows ``rows.total`` is the number.
-        ``in_parts`` says that other workers compute other points of the same rows, so that sums are over all workers.
+        ``rows`` count from the start of the micro-batch, which has ``rows.total`` rows. With ``in_parts`` other workers
+        compute other points of the same rows, so sums are over all workers.
         """
         if rows is None:
             return self
@@ -197,12 +207,12 @@ class Context:
         return replace(self, rows=batch_rows)
 
     def sum_arrays(self, key: str, arrays: Sequence[Array]) -> list[Array]:
-        """Return arrays of one shape, each summed over the workers, which add them up in host memory at once."""
+        """Return equally shaped arrays summed over the workers, in one collective in host memory."""
         stacked = np.stack([self.ops.to_numpy(array) for array in arrays])
         return [self.ops.asarray(array) for array in self.all_reduce(key, stacked)]
 
     def repeatable(self) -> Context:
-        """Return the context of a layer that is computed twice: sums and rows of other workers are asked for once."""
+        """Return the context of a layer that is computed twice: collectives run only once."""
         if self.all_reduce is single_worker:
             return self
         return replace(self, all_reduce=_Once(self.all_reduce), all_gather=_Once(self.all_gather))
@@ -213,16 +223,16 @@ class Context:
         return bool(self.phase & Phase.kTrain)
 
     def step_number(self, compute: Callable[[int], float]) -> float | Array:
-        """Return ``compute(step)``: a number that changes from step to step, as kernels take it."""
+        """Return ``compute(step)``, in the form that kernels accept."""
         return self.ops.step_number(compute, self.step)
 
     def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
-        """Return uniform float32 numbers in [0, 1) of shape (rows, columns), one row for each row of ``rows``.
+        """Return uniform float32 numbers in [0, 1), (rows, columns), one row for each row of ``rows``.
 
         They come from Philox, keyed by (seed, layer) with a counter of (global row, step): a row gets the same numbers
-        on every worker. A layer with a ``connection`` passes its ``self.columns`` as ``part``. Then ``columns`` counts
-        the numbers of this part, in proportion to its features, and it gets those that the whole layer would draw for
-        them; without ``part``, all parts of a layer cut by features would get the same numbers.
+        on every worker. A layer with a ``connection`` passes its ``self.columns`` as ``part``, and as ``columns`` the
+        numbers of this part, in proportion to its features. The part gets the numbers that the whole layer would draw
+        for it. Without ``part``, all parts of a layer cut by features would get the same numbers.
 
         The array is in host memory; :meth:`random` is faster for many numbers.
         """
@@ -231,13 +241,13 @@ class Context:
         return self._part_of(philox, layer, columns, part)
 
     def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:
-        """Return the numbers of :meth:`uniform` as an array of the backend, made where the backend computes."""
+        """Return the numbers of :meth:`uniform` as a backend array, created on its device."""
         return self._part_of(self.ops.uniform, layer, columns, part)
 
     def random_runs(self, layer: str, columns: int, runs: Sequence[tuple[int, int]]) -> Array:
-        """Return the numbers of :meth:`random` in the columns of some ``runs``, (start, stop) each, one after another.
+        """Return the numbers of :meth:`random` in the columns of ``runs``, (start, stop) each, joined.
 
-        Other numbers are not drawn, but for up to seven before and after each run.
+        At most seven other numbers before and after each run are drawn.
         """
         key, first, step, rows, _ = self._counter(layer, columns)
         width = -(-columns // WORD)  # the numbers of a row begin at a multiple of it

@@ -1,6 +1,6 @@
-"""Checks of the shapes, params, features and gradients of layers, at run time.
+"""Run-time checks of layers' shapes, params, features and gradients.
 
-Without them a fault of a user's layer would show in another layer or on a server, or not at all.
+Without them a fault in a user's layer would show in another layer, on a server, or not at all.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from dsinga.ops.types import FLOAT32
 
 
 class MustUnroll(UserError):
-    """Error: the steps of a layer cannot be computed together, so that its net must be unrolled."""
+    """Error: the steps of a layer cannot be computed together, so its net must be unrolled."""
 
 
 def copy_name(step: int, layer: str) -> str:
-    """Return SINGA's name for the copy of an unrolled layer at a time step."""
+    """Return SINGA's name for an unrolled layer's copy at a time step."""
     return f"{step}#{layer}"
 
 
 def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:
-    """Return a new layer; raise JobError where ``cls`` does not set ``shape`` and ``params`` as it must."""
+    """Return a new layer. Raises JobError if ``cls`` sets ``shape`` or ``params`` wrongly."""
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise conf.error(f"layer {conf.name!r}: the class {cls.__name__} does not define {missing}")
@@ -50,7 +50,7 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
 
 
 def check_layer(layer: Layer) -> None:
-    """Raise JobError for a layer that does not set ``shape`` and ``params`` as it must."""
+    """Raise JobError if a layer sets ``shape`` or ``params`` wrongly."""
     cls = type(layer)
     if declared := fault_of(layer):
         raise layer.fail(f"{cls.__name__} {declared}")
@@ -68,12 +68,12 @@ def check_layer(layer: Layer) -> None:
 
 
 def is_shape(shape: Any) -> bool:
-    """Whether ``shape`` is a tuple of whole numbers above 0, at least one."""
+    """Whether ``shape`` is a non-empty tuple of whole numbers above 0."""
     return isinstance(shape, tuple) and bool(shape) and all(isinstance(n, (int, np.integer)) and n > 0 for n in shape)
 
 
 def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) -> None:
-    """Raise UserError unless ``output`` has the declared shapes; make its feature read-only for other layers."""
+    """Raise UserError unless ``output`` has the declared shapes; make its feature read-only."""
     if not isinstance(output, Output):
         raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {describe_type(output)}")
     feature = output.feature
@@ -91,7 +91,7 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
 
 
 def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -> None:
-    """Raise UserError unless ``feature`` is an array of the declared shape, not float64 made of float32."""
+    """Raise UserError unless ``feature`` has the declared shape, and is not float64 made from float32."""
     if not hasattr(feature, "dtype"):
         raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
     if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
@@ -107,7 +107,7 @@ def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -
 
 
 def check_no_codes(layer: Layer, sources: Arrays) -> None:
-    """Raise UserError where a source of the layer, other than labels, is integers."""
+    """Raise UserError if a source, other than labels, has integers."""
     for index, source in enumerate(sources):
         if index != layer.labels.source and getattr(source, "dtype", np.dtype(float)).kind in "iu":
             raise layer.fail(
@@ -118,13 +118,13 @@ def check_no_codes(layer: Layer, sources: Arrays) -> None:
 
 
 def check_labels(layer: Layer, output: Output) -> None:
-    """Raise UserError where a layer of a partitioned net returns labels without ``new_labels``."""
+    """Raise UserError if a layer of a partitioned net returns labels without ``new_labels``."""
     if output.labels is not None and not (layer.is_input or layer.new_labels):
         raise layer.fail(f"compute_feature returned labels; set new_labels = LabelFormat() in {type(layer).__name__}")
 
 
 def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:
-    """Raise UserError unless ``state`` has the shape and dtype of the param ``role``, which is not trainable."""
+    """Raise UserError unless ``state`` has the shape and dtype of the untrained param ``role``."""
     for spec, param in zip(layer.params, params, strict=True):
         if spec.role == role and not spec.trainable:
             if not has_shape_and_dtype_of(state, param):
@@ -140,9 +140,10 @@ def is_metric(metric: Any) -> bool:
 
 
 def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any) -> None:
-    """Raise UserError unless ``computed`` has a gradient (or None) for each source, and one for each trainable param.
+    """Raise UserError unless ``computed`` has gradients for all sources and params.
 
-    Each has the shape and dtype of its source or param. Gradients for sources become read-only for other layers.
+    A gradient may be None for a source or a param that is not trainable. Each has the shape and dtype of its source or
+    param. Gradients for sources become read-only.
     """
     if not isinstance(computed, tuple) or len(computed) != 2:
         raise layer.fail(
@@ -159,7 +160,7 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
 
 
 def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[Array | None]) -> None:
-    """Check the gradients for the sources of a layer, as :func:`check_gradients` says."""
+    """Check a layer's gradients for sources, as in :func:`check_gradients`."""
     for index, gradient in enumerate(for_sources):
         if gradient is not None:
             if not has_shape_and_dtype_of(gradient, sources[index]):
@@ -168,7 +169,7 @@ def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[
 
 
 def check_param_gradients(layer: Layer, params: Arrays, for_params: Sequence[Array | None]) -> None:
-    """Check the gradients for the params of a layer, as :func:`check_gradients` says."""
+    """Check a layer's gradients for params, as in :func:`check_gradients`."""
     for spec, gradient, param in zip(layer.params, for_params, params, strict=True):
         if type(gradient) is type(param) is np.ndarray and gradient.shape == param.shape:
             if gradient.dtype != param.dtype:
@@ -183,14 +184,14 @@ def check_param_gradients(layer: Layer, params: Arrays, for_params: Sequence[Arr
 
 
 def has_shape_and_dtype_of(value: Any, model: Array) -> bool:
-    """Whether ``value`` is an array of the shape and dtype of ``model``."""
+    """Whether ``value`` is an array with the shape and dtype of ``model``."""
     if type(value) is type(model) is np.ndarray and value.dtype is model.dtype:
         return bool(value.shape == model.shape)
     return hasattr(value, "dtype") and bool(value.shape == model.shape and value.dtype == model.dtype)
 
 
 def mismatch(layer: Layer, what: str, value: Any, model: Array) -> Exception:
-    """Return a UserError that says how ``value``, called ``what``, differs from ``model``; the caller raises it."""
+    """Return a UserError: how ``value``, called ``what``, differs from ``model``."""
     if not hasattr(value, "dtype"):
         return layer.fail(f"{what} must be an array, not {describe_type(value)}")
     return layer.fail(
@@ -199,20 +200,20 @@ def mismatch(layer: Layer, what: str, value: Any, model: Array) -> Exception:
 
 
 def freeze(array: Array) -> None:
-    """Make a numpy array read-only, so that a layer that writes to its arguments raises an error."""
+    """Make a numpy array read-only, so that layers cannot write to their arguments."""
     if type(array) is np.ndarray:
         array.setflags(write=False)
 
 
 def add_layer_note(error: Exception, layer: Layer, method: str) -> None:
-    """Add to ``error``, raised by ``method`` of ``layer``, a note with both names and, if known, the remedy."""
+    """Add a note to ``error``: layer, method and, if known, the remedy."""
     error.add_note(f"in {method} of layer {layer.name!r}")
     if isinstance(error, ValueError) and "read-only" in str(error):
         error.add_note("a layer must not change the arrays that it is given; work on a copy")
 
 
 def describe_type(value: Any) -> str:
-    """Describe the type of ``value`` for a message."""
+    """Describe the type of ``value`` for an error."""
     if value is None:
         return "None"
     return f"an array of {shape_text(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"

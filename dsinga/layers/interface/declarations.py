@@ -1,4 +1,4 @@
-"""The declarations of a layer class: its params, the axes of its sources, its labels, and its cut."""
+"""The declarations of a layer class: params, axes of sources, labels, and cut."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dsinga.ops.types import Shape
 class ParamSpec:
     """A param of a layer: its role, its shape, and how it is cut, filled and updated.
 
-    ``role`` ("weight", "bias", ...) names the param when the job does not. ``cut_axis`` is the axis cut with the
-    layer's dimension 1, None if the param is replicated. ``trainable`` is False for lasting state (running means):
-    its new value is sent in place of a gradient, and replaces the old one. ``initial``, a number or an array that
-    broadcasts, fills it if the job has no ``init``. ``static`` says that no step changes it, as ``static`` of a job's
-    param does.
-
-    ``sparse`` says that its gradient may be a :class:`dsinga.ops.SparseRows`: then only these rows are sent and
-    updated. Where it must be added to a dense gradient, it is made dense.
-
-    ``by_rows`` is for state (B, ...) with an entry for each row of the batch, such as the hidden state that a recurrent
-    layer carries over to the next batch: a worker that computes some rows of the batch gets and returns these rows of
-    the param. Such a param exists in training only: in other phases the layer is made without it.
+    Attributes:
+        role: "weight", "bias", ...; names the param if the job does not.
+        cut_axis: the axis that is cut with the layer's dimension 1; None for a replicated param.
+        trainable: False for lasting state, such as running means. Its new value is sent in place of a gradient, and
+            replaces the old value.
+        initial: a number or broadcastable array that fills it if the job has no ``init``.
+        by_rows: whether it is state (B, ...) with an entry for each row of the batch, such as a carried hidden state. A
+            worker gets and returns its rows only. It exists in training only: in other phases the layer is made without
+            it.
+        sparse: whether its gradient may be a :class:`dsinga.ops.SparseRows`. Then only these rows are sent and updated.
+            Adding a dense gradient makes it dense.
+        static: whether no step changes it, like ``static`` of a job's param.
     """
 
     role: str
@@ -51,15 +51,15 @@ class Bfloat16(Enum):
 class SourceKind(Enum):
     """How a layer uses the axes of its sources after the batch axis.
 
-    Sequences are (B, T, ...), batch first, so that rows mean the same as elsewhere; the labels of their steps are
-    (B, T) int64, -1 for the steps after the end. The feature of a step after the end and its gradient are 0. A
-    layer that needs lengths takes these labels from an optional last source; without it all sequences have length T.
-    ``conf.unroll_len`` is T, None for all steps that the source has; of a source with more steps (kCharRNN gives T + 1)
-    a layer takes those that it needs. Where a layer knows one step only, a
-    :class:`dsinga.layers.sequences.timedistributed.TimeDistributed` applies it to sequences. Where a net must be
-    unrolled, each layer is made once for each step, as by SINGA: the copy has its step in ``conf.unroll_index`` and the
-    feature (B, ...) of that step; of a source that is not unrolled, such as (B, T + 1) characters, it takes its own
-    step.
+    Sequences are (B, T, ...), batch first. The labels of their steps are (B, T) int64, -1 after the end. The feature of
+    a step after the end and its gradient are 0. A layer that needs lengths reads these labels from an optional last
+    source. Without it all sequences have length T. ``conf.unroll_len`` is T; None means all steps of the source. If the
+    source has more steps (kCharRNN gives T + 1), a layer reads the steps that it needs.
+
+    :class:`dsinga.layers.sequences.timedistributed.TimeDistributed` applies a layer of one step to sequences. If a net
+    must be unrolled, each layer is made once for each step, as in SINGA. The copy has its step in ``conf.unroll_index``
+    and the feature (B, ...) of that step. It reads its own step of a source that is not unrolled, such as (B, T + 1)
+    characters.
     """
 
     kShaped = 0  # it takes certain shapes, which it checks itself
@@ -75,20 +75,23 @@ class SourceKind(Enum):
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether the layer flattens rows of any shape itself, so that an nn.Flatten before it writes no kReshape."""
+        """Whether the layer flattens rows itself, so that an nn.Flatten before it adds no kReshape."""
         return self in (SourceKind.kVectors, SourceKind.kAnyShape)
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels that a layer reads: the labels of the source with the index ``source``, in place of its feature.
+    """The labels that a layer reads in place of a source's feature. A net refuses other labels.
 
-    The shape of this source is then that of the labels: (B,), (B, K), or (B, T) of sequences. ``per`` says of what the
-    layer takes one label, "row", (B,), or "step", (B, T) for a feature (B, T, ...), None if it takes any of these
-    shapes; ``floats`` whether the labels may be float32. A net refuses other labels. ``shares`` says that a layer which
-    takes a class also takes a share for each of its classes, (B, K) float32. ``any_shape`` says that they may have any
-    shape, which need not follow from that of the feature; ``of_scores`` that they are classes of scores, the first
-    source, so that ``nn`` leaves out a softmax before; ``per_point`` that there is one for each point of a field.
+    Attributes:
+        source: the index of the source with the labels. Its shape is then the labels': (B,), (B, K), or (B, T) for
+            sequences.
+        per: "row" for labels (B,), "step" for (B, T) with a feature (B, T, ...); None for any of these shapes.
+        floats: whether labels may be float32.
+        shares: whether a share for each class, (B, K) float32, may replace a class.
+        any_shape: whether labels may have any shape, independent of the feature's.
+        of_scores: whether labels are classes of scores, the first source, so that ``nn`` leaves out a softmax before.
+        per_point: whether there is a label for each point of a field.
     """
 
     source: int | None = None
@@ -100,17 +103,19 @@ class Labels:
     per_point: bool = False
 
     def layer_of(self, srclayers: Sequence[str]) -> str:
-        """Return the name of the layer that gives the labels, the empty string if ``srclayers`` lack it."""
+        """Return the name of the layer that gives the labels, or "" if ``srclayers`` lack it."""
         return "" if self.source is None or self.source >= len(srclayers) else srclayers[self.source]
 
 
 @dataclass(frozen=True)
 class LabelFormat:
-    """The labels that a layer gives to the layers after it.
+    """The labels that a layer passes to later layers.
 
-    ``shape`` is that of the label of a row: () for one number, (K,) for several, (T,) for sequences. ``dtype`` is int64
-    or float32, None where there are no labels; a layer that makes labels may leave it at None for the dtype of its
-    sources' labels, or of its records'. ``names`` are the names of the labels 0, 1, ..., if known.
+    Attributes:
+        shape: the shape of a row's label: () for one number, (K,) for several, (T,) for sequences.
+        dtype: int64 or float32; None without labels. A layer that makes labels may leave it None to use the dtype of
+            its sources' or records' labels.
+        names: the names of the labels 0, 1, ..., if known.
     """
 
     shape: Shape = ()
@@ -119,7 +124,7 @@ class LabelFormat:
 
 
 class Connection(Enum):
-    """The columns (``Cut.axis``) of its sources that a layer needs for some columns of its feature (SINGA's name)."""
+    """The columns (``Cut.axis``) of sources that some columns of a feature need (SINGA's name)."""
 
     kOneToOne = 0  # columns of the feature need the same columns of every source
     kOneToAll = 1  # columns of the feature need all columns of every source
@@ -127,17 +132,19 @@ class Connection(Enum):
 
 @dataclass(frozen=True)
 class Cut:
-    """How a layer is cut over workers by features (dimension 1); by rows (dimension 0) it computes any of the batch.
+    """How a layer is cut over workers by features (dimension 1). Cut by rows (dimension 0), it computes any rows.
 
-    ``connection`` says what a part needs of the sources. Where it is None the layer is not cut by features,
-    ``gathered_because`` says why, and each worker gathers the features of its rows. The features are those of ``axis``,
-    2 for layers that compute sequences (B, T, n). A cut keeps ``groups`` equal groups of features whole, such as heads
-    of kAttention; 0 for features that may be cut anywhere. ``width`` is the setting, if any, that has the number of
-    features; in a part it has that of the part. ``whole_because``, where it is not empty, says why the layer cannot be
-    cut by rows: one worker then computes it on all rows.
-
-    ``by_space`` says that the layer can also be cut along the axes after the channels: points of the feature need the
-    points of the sources that ``Layer.source_points`` names, the same points by default.
+    Attributes:
+        connection: what a part needs of the sources. With None the layer is not cut by features: each worker gathers
+            the features of its rows.
+        axis: the axis of the features; 2 for layers that compute sequences (B, T, n).
+        groups: the number of equal groups of features that a cut keeps whole, such as heads of kAttention; 0 for any
+            cut.
+        gathered_because: why there is no ``connection``.
+        whole_because: if not empty, why the layer cannot be cut by rows. One worker then computes all rows.
+        width: the setting, if any, with the number of features. A part has its own number there.
+        by_space: whether the layer can be cut along the axes after the channels. ``Layer.source_points`` names the
+            source points for points of the feature, by default the same points.
     """
 
     connection: Connection | None = None
@@ -159,7 +166,7 @@ DECLARED = {
 
 
 def fault_of(owner: Any) -> str:
-    """Return the fault in the declarations of a layer, or of its class; the empty string if there is none."""
+    """Return the fault in the declarations of a layer or its class, or ""."""
     for name, (kind, example) in DECLARED.items():
         if not isinstance(value := getattr(owner, name), kind):
             return f"sets {name} to {value!r}; write {example}"

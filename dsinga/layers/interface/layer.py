@@ -1,4 +1,4 @@
-"""Layer, the base class of all layers: a pure function of its params, its sources and a context."""
+"""Layer, the base class of all layers: a pure function of params, sources and a context."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ COMPUTING = ("compute_feature", "compute_gradient", "forward", "backward")  # me
 
 
 class Output(NamedTuple):
-    """The result of ``compute_feature``: the feature, and further values for the backward pass, labels and metrics.
+    """The result of ``compute_feature``.
 
-    ``feature`` is an array, or None where no destination takes one; of a layer with ``part_shapes`` a tuple of arrays,
-    for the destinations in the order of the net. ``saved`` is whatever ``compute_gradient`` needs besides params,
-    sources and the feature. Layers that make labels return them in ``labels``; other layers pass on the labels of their
-    sources. ``metrics`` maps a name to (sum, count), so that parts of a batch add up; a sum may also be a state of
-    :mod:`dsinga.layers.metrics.metric_state`. ``state`` maps the role of a param that is not trainable to its new
-    value.
+    Attributes:
+        feature: an array, or None if no destination needs one. With ``part_shapes`` it is a tuple of arrays, for the
+            destinations in the order of the net.
+        saved: what ``compute_gradient`` needs in addition to params, sources and the feature.
+        labels: the labels, for layers that make labels. Other layers pass on their sources' labels.
+        metrics: maps a name to (sum, count), so that parts of a batch add up. A sum may be a state of
+            :mod:`dsinga.layers.metrics.metric_state`.
+        state: maps the role of a param that is not trainable to its new value.
     """
 
     feature: Any
@@ -47,12 +49,13 @@ class Output(NamedTuple):
 
 
 class Layer(ConfiguredLayer, ABC):
-    """Base of all layers: set up once from a configuration and the shapes of the sources, then a pure function.
+    """Base of all layers: set up once from a configuration and source shapes, then a pure function.
 
-    A subclass calls ``super().__init__`` and sets ``shape``, that of the feature of the whole batch, batch first, if it
-    is not that of the first source, and ``params``, if it has any. It raises UserError, through :meth:`fail`, when a
-    source has a shape that it cannot take. A worker that computes some rows of the batch gets arrays with fewer rows,
-    so ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only. Neither changes an array that it gets.
+    A subclass calls ``super().__init__``. It sets ``shape``, the shape of the whole batch's feature, batch first,
+    unless it equals the first source's. It sets ``params`` if it has any. It raises UserError, through :meth:`fail`,
+    for a source shape that it does not support. A worker that computes some rows of the batch gets arrays with fewer
+    rows, so ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only. Neither changes an array that it
+    gets.
 
     docs/howto/own-code.md has an example, and :class:`dsinga.testing.LayerContract` tests these rules:
 
@@ -61,54 +64,56 @@ class Layer(ConfiguredLayer, ABC):
     - *State.* Keep nothing in ``self`` while computing: several threads may share a layer. Put arrays for the backward
       pass into ``Output(feature, saved=...)``. Lasting state, such as a running mean, is a param with
       ``trainable=False``; return its new value in ``Output(state={role: value})``.
-    - *Arrays* are float32, and those that a layer gets are read-only. A gradient has the shape and dtype of its array.
+    - *Arrays* are float32. Arrays that a layer gets are read-only. A gradient has the shape and dtype of its array.
     - *GPUs.* Call functions of ``ctx.ops.xp`` in place of numpy's on features, params and gradients. Labels and codes
       are in host memory; ``ctx.ops.asarray`` copies them to the device.
     - *Losses* set ``is_loss = True`` and report ``metrics={"loss": (sum, count)}``; the sum may be an array with one
       number. Divide the gradient by ``ctx.rows.total``, the rows of the whole batch, not by the rows that you get.
-    - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``; a function given to
-      :func:`dsinga.layers.metrics.composed_metrics.composed_metric` makes the value of the parts.
-    - *Input layers* set ``is_input = True`` and ``source_count = 0``. Their source is a :class:`Records`, ``info`` has
-      the shape of a record and the batch size, and they return ``Output(feature, labels=labels)``.
-    - *Random numbers* come from :meth:`random`, ``ctx.random(self.name, n, self.columns)`` or ``ctx.uniform(...)``, in
-      host memory. They depend on the seed, the step, the layer and the row of the whole batch, so every way to divide a
-      batch gives the same numbers. Without ``self.columns`` every part of a cut layer would get the same numbers.
-    - *The step.* A number that changes from step to step is ``ctx.step_number(lambda step: ...)``. A layer that reads
+    - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``. A function
+      registered as ``composed_metric`` (:mod:`dsinga.layers.metrics.composed_metrics`) computes the value from the
+      parts.
+    - *Input layers* set ``is_input = True`` and ``source_count = 0``. Their source is a :class:`Records`. ``info`` has
+      the shape of a record and the batch size. They return ``Output(feature, labels=labels)``.
+    - *Random numbers* come from :meth:`random`, ``ctx.random(self.name, n, self.columns)`` or, in host memory,
+      ``ctx.uniform(...)``. They depend on the seed, the step, the layer and the row of the whole batch, so every way to
+      divide a batch gives the same numbers. Without ``self.columns`` every part of a cut layer would get the same
+      numbers.
+    - *The step.* Get a number that changes with the step by ``ctx.step_number(lambda step: ...)``. A layer that reads
       ``ctx.step``, or random numbers in host memory, works, but a GPU then calls its net kernel by kernel.
     - *Cut by features* (``partition_dim: 1``): without ``cut``, each worker computes whole rows. With
-      ``Cut(Connection.kOneToOne)`` a part needs the same features of each source, with ``kOneToAll`` all of them.
-      :meth:`cut_conf` returns the configuration of a part, and ``ParamSpec.cut_axis`` is the axis of a param to cut.
+      ``Cut(Connection.kOneToOne)`` a part needs the same features of each source, with ``kOneToAll`` all features.
+      :meth:`cut_conf` returns the configuration of a part. ``ParamSpec.cut_axis`` is the axis of a param to cut.
     - *Cut by space* (``partition_dim: 2``): with ``by_space=True``, :meth:`reach` names the points of sources that a
       part needs. Sums over points need ``ctx.all_reduce``; metrics count ``self.counted_rows(rows)``;
       ``self.region.take(labels)`` gives the labels of a part's points.
 
     Attributes:
-        Conf: the class of the settings of its type; ``settings`` are those of this layer.
-        source_count: how many source layers it takes, None for any number; up to ``optional_sources`` may follow them.
-        source_kind: what it does with the axes of its sources (:class:`SourceKind`).
-        labels: which labels it takes, and from which source (:class:`Labels`).
-        new_labels: the labels that it makes (:class:`LabelFormat`), None if it passes on those of its sources. An input
-            layer gives those of its records.
+        Conf: the class of the type's settings; ``settings`` are this layer's.
+        source_count: the number of source layers, None for any number. Up to ``optional_sources`` more may follow.
+        source_kind: how it uses the axes of its sources (:class:`SourceKind`).
+        labels: the labels that it reads (:class:`Labels`).
+        new_labels: the labels that it makes (:class:`LabelFormat`); None if it passes on its sources' labels. An input
+            layer gives its records' labels.
         cut: how it is cut over workers (:class:`Cut`).
-        is_input: it reads a store: its one source is a :class:`Records`, and it has no source layers.
-        takes_codes: its source gives codes, which are checked in host memory.
-        vocab_size: what the codes of its source are below, 0 where each category has its own.
-        is_loss: it starts the gradient: ``compute_gradient`` is called with ``grad`` None.
-        is_output: it takes no part in the gradient; only output layers can follow it.
-        metric_names: all metrics that it may report; a job may let its extensions monitor them.
-        part_shapes: the shapes of the parts, where it gives each destination a part of its own.
+        is_input: whether it reads a store. Its one source is a :class:`Records`; it has no source layers.
+        takes_codes: whether its source gives codes, which are checked in host memory.
+        vocab_size: the upper bound of its source's codes; 0 if each category has its own.
+        is_loss: whether it starts the gradient: ``compute_gradient`` gets ``grad`` None.
+        is_output: whether it takes no part in the gradient; only output layers can follow it.
+        metric_names: all metrics that it may report. Extensions may monitor them.
+        part_shapes: the shapes of the parts, if each destination gets its own part.
         columns: the columns of the whole layer that this part computes, None for all; set by the net.
         region: the points of the whole layer's field that this part computes, None for all; set by the net.
-        label_region: the points of labels that the layers after a part of an input layer need, None for all; set by the
+        label_region: the points of labels that later layers of a part of an input layer need, None for all; set by the
             net.
-        source_fill: what the points of padding around a source are, where ``source_points`` has some.
-        label_format: the labels that the layers after it get; set by the net.
-        marks_wrong_labels: whether a label that is no class makes its metrics NaN, where the host cannot check it.
-        bf16: what it computes in bfloat16 where a job wants that (:class:`Bfloat16`).
-        rounds_source: whether it then takes its first source for nothing but factors, which it rounds to bfloat16.
-        rounds_gradient: whether it then rounds the gradient for its feature likewise.
-        runs_user_code: whether its passes are a user's, whose gradients are checked.
-        no_gradient_because: why no params below it can be trained, the empty string where they can.
+        source_fill: the value of padding points around a source, if ``source_points`` has some.
+        label_format: the labels that later layers get; set by the net.
+        marks_wrong_labels: whether a label that is no class makes metrics NaN, if the host cannot check it.
+        bf16: what it computes in bfloat16 if a job wants that (:class:`Bfloat16`).
+        rounds_source: whether it then uses its first source only as factors, which it rounds to bfloat16.
+        rounds_gradient: whether it then rounds the gradient for its feature, too.
+        runs_user_code: whether its passes are a user's. Their gradients are checked.
+        no_gradient_because: why no params below it can be trained, or "".
     """
 
     source_count: ClassVar[int | None] = None
@@ -156,49 +161,51 @@ class Layer(ConfiguredLayer, ABC):
 
     @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
-        """Return labels (1, ...) of rows ``known``, if known, as a loss with ``settings`` has beside rows ``shape``."""
+        """Return example labels (1, ...) for a prediction row of ``shape``.
+
+        ``known`` is the shape of a row of labels, if known.
+        """
         return np.zeros((1, *shape[:-1]), np.int64)
 
     @classmethod
     def reads(cls, conf: LayerConf) -> StoreConf | None:
-        """Return the configuration of the store that an input layer reads, ``store_conf`` by default."""
+        """Return the configuration of the store that an input layer reads, by default ``store_conf``."""
         return conf.store_conf
 
     @classmethod
     def open_records(cls, conf: LayerConf, roots: Sequence[str]) -> tuple[Any, RecordInfo] | None:
-        """Return an input layer's own source of records and its description; None where the layer reads a store."""
+        """Return an input layer's own source of records and its description; None if the layer reads a store."""
         return None
 
     def regions_read(self) -> tuple[PointRanges | None, PointRanges | None]:
-        """Return the points of stored records and of labels that an input layer cut by space needs; None for all."""
+        """Return the points of stored records and labels that an input layer cut by space needs; None for all."""
         return None, None
 
     def take_region(self, records: Records) -> Records:
-        """Return the records of an input layer that is cut by space without the points that this part does not need.
+        """Return records of an input layer cut by space, with only the points that this part needs.
 
-        They may have been read without these: just the points of :meth:`regions_read`. The thread that reads ahead
-        calls this, so that batches that wait take no more memory than their part.
+        They may have been read with just the points of :meth:`regions_read`. The thread that reads ahead calls this.
         """
         return records
 
     def send_ahead(self, records: Records, ops: Ops) -> Records:
         """Start to copy the records of an input layer to the device, and return them.
 
-        The thread that reads ahead calls this where the backend computes on a device. ``records.data`` may be replaced
-        by a running :class:`dsinga.ops.AsyncCopy`; ``compute_feature`` then takes its result.
+        The thread that reads ahead calls this if the backend computes on a device. ``records.data`` may become a
+        running :class:`dsinga.ops.AsyncCopy`, which ``compute_feature`` waits for.
         """
         return records
 
     def reach(self) -> tuple[Reach, ...] | None:
-        """Return the points of its sources that the layer needs, along each axis after the channels; None for all.
+        """Return the points of sources that the layer needs, along each axis after the channels; None for all.
 
-        The reach in phases other than training. A net of layers that need neighbouring points only predicts large
-        fields in tiles; see :mod:`dsinga.addons.fields.prediction.tiles`.
+        It is the reach outside training. A net of layers that need neighbouring points only predicts large fields in
+        tiles (:mod:`dsinga.addons.fields.prediction.tiles`).
         """
         return None
 
     def same_points(self) -> tuple[Reach, ...]:
-        """Return the reach of a layer with a feature at a point that depends only on this point of its sources."""
+        """Return the reach of a layer that needs only the same point of its sources."""
         return (Reach(),) * (len(self.shape) - 2)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -209,62 +216,62 @@ class Layer(ConfiguredLayer, ABC):
         return self.conf.replace(**{type(part).field: part})
 
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
-        """Return a new layer of this kind with the configuration and the source shapes of a part of it."""
+        """Return a new layer of this kind for a part's configuration and source shapes."""
         return type(self)(conf, source_shapes)
 
     def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
-        """Return the points of each source, along an axis, for the points ``start`` to ``stop`` - 1 of the feature.
+        """Return the points of sources, along an axis, for the points ``start`` to ``stop`` - 1 of the feature.
 
-        FILL (-1) stands for points of padding. A part of a layer cut by space gets sources of just these points.
+        FILL (-1) stands for points of padding. A part of a layer cut by space gets just these points.
         """
         reach = self.reach()
         return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)
 
     def takes_points(self, source: int) -> bool:
-        """Whether a part cut by space takes some points of this source; else it takes the whole feature, or labels."""
+        """Whether a part cut by space needs some points of this source; else it needs the whole feature, or labels."""
         return source != self.labels.source
 
     def gathers_points_because(self) -> str:
-        """Return why shapes and settings prevent the cut by space that this layer's class allows, "" if they do not."""
+        """Return why shapes and settings prevent the cut by space that the class allows, or ""."""
         return ""
 
     @property
     def field_shape(self) -> Shape:
-        """The shape (B, C, ...) whose points are cut by space: the feature's, or that of the field it flattens."""
+        """The shape (B, C, ...) of the field that is cut by space: the feature, or the field that it flattens."""
         return self.shape
 
     @property
     def space_shape(self) -> Shape:
-        """The shape of the feature with the axes of ``field_shape``: (B, 1, ...) of one number for each point."""
+        """The shape of the feature with the axes of ``field_shape``; (B, 1, ...) for one number at each point."""
         field = self.field_shape
         return field if math.prod(self.shape) == math.prod(field) else (field[0], 1, *field[2:])
 
     def counted_rows(self, rows: int) -> int:
-        """Return how many of ``rows`` this layer counts in metrics: each once, whatever points of it others compute."""
+        """Return how many of ``rows`` this layer counts in metrics, so that each row counts once over all regions."""
         return rows if self.region is None or self.region.is_first else 0
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part of this layer that computes the points of ``region``, of sources of ``source_shapes``."""
+        """Return the part of this layer that computes the points of ``region``."""
         return self.part(self.conf, source_shapes)
 
     def copy_for_region(self, region: Region, source_shapes: Sequence[Shape]) -> Self:
-        """Return a copy with the shapes of the part of ``region``, for layers that make their part from the whole."""
+        """Return a copy with the shapes of a region's part."""
         part = copy.copy(self)
         part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
         return part
 
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
-        """Return the labels (B, ...) of the first source that has labels, for layers that make none themselves.
+        """Return the labels (B, ...) of the first source that has labels, for layers that make none.
 
-        ``labels`` has those of each source, or None. A layer that hands parts may return a tuple, with labels for each
+        ``labels`` has each source's labels, or None. A layer with parts may return a tuple, with labels for each
         destination.
         """
         return next((array for array in labels if array is not None), None)
 
     def random(self, ctx: Context) -> Array:
-        """Return (rows, n) uniform numbers by :meth:`Context.random`: one for each unit of a row of the feature.
+        """Return (rows, n) uniform numbers by :meth:`Context.random`, one for each unit of a row of the feature.
 
-        A part of a layer that is cut by features, or by space, gets those that the whole layer would draw for them.
+        A part of a cut layer gets the numbers that the whole layer would draw for its units.
         """
         units = math.prod(self.shape[1:])
         if self.region is None:
@@ -276,10 +283,10 @@ class Layer(ConfiguredLayer, ABC):
 
     @abstractmethod
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        """Compute the feature from ``params`` (in the order of ``self.params``) and ``sources`` (in srclayers' order).
+        """Compute the feature from ``params`` (ordered as ``self.params``) and ``sources`` (ordered as srclayers).
 
         An input layer gets one source, a :class:`Records`. With ``recompute`` it is called twice for a batch, and must
-        return the same. Raises UserError for data that the layer cannot take.
+        return the same. Raises UserError for data that the layer does not support.
         """
 
     def compute_gradient(
@@ -287,11 +294,10 @@ class Layer(ConfiguredLayer, ABC):
     ) -> Gradients:
         """Return the gradients for the sources and for the params.
 
-        ``grad`` is the gradient for the feature; of parts a sequence, with None for a part without a gradient.
-        ``needs[i]`` says whether source i needs a gradient; the entry of a source that does not is None, and so is that
-        of a param that is not trainable. Gradients of a loss are of the mean over the *global* batch
-        (``ctx.rows.total``), so that those of its parts add up. A layer that does not define this (an input, an output)
-        has no gradient: that is an error only where one is needed.
+        ``grad`` is the gradient for the feature. For parts it is a sequence, with None for a part without a gradient.
+        Return None for a source i unless ``needs[i]``, and for params that are not trainable. A loss returns gradients
+        of the mean over the *global* batch (``ctx.rows.total``), so that parts add up. A layer that does not define
+        this (an input, an output) raises an error only if a gradient is needed.
         """
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
@@ -300,23 +306,23 @@ class Layer(ConfiguredLayer, ABC):
     def defer_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
-        """Return the gradients for the sources, and a function that computes those for the params.
+        """Return the gradients for the sources, and a function that computes the gradients for the params.
 
-        Back-propagation calls it in place of :meth:`compute_gradient` where the worker will wait for others, and the
-        function while it waits. None where the layer computes both together.
+        Back-propagation calls it in place of :meth:`compute_gradient` if the worker will wait for others, and the
+        function during the wait. Returns None if the layer computes both together.
         """
         return None
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
-        """Raise UserError for labels of the source layers that this layer cannot take; a net calls it."""
+        """Raise UserError for labels of source layers that this layer does not support."""
 
     def check_sources(self, sources: Arrays, ctx: Context) -> None:
-        """Raise UserError for sources, such as NaN targets, that have made the metrics of training not finite."""
+        """Raise UserError for sources, such as NaN targets, that made the training metrics not finite."""
 
     def saved_sizes(self, rows: int) -> list[int]:
-        """Return the bytes of each array, except its feature, that the layer saves for the gradient of ``rows`` rows.
+        """Return the bytes of each array, except the feature, that is saved for the gradient of ``rows`` rows.
 
-        The planner predicts the memory of a worker by these and by :meth:`backward_sizes`.
+        With :meth:`backward_sizes`, the planner predicts the memory of a worker.
         """
         return []
 
@@ -329,19 +335,19 @@ AnyLayer = TypeVar("AnyLayer", bound=Layer)
 
 
 def as_class(cls: type[AnyLayer], layer: Layer, **attributes: Any) -> AnyLayer:
-    """Return a layer of ``cls`` with the attributes of ``layer``, updated by ``attributes``, without ``__init__``."""
+    """Return a layer of ``cls`` with the attributes of ``layer`` and ``attributes``, without ``__init__``."""
     made = cls.__new__(cls)
     vars(made).update(vars(layer), **attributes)
     return made
 
 
 def float_bytes(rows: int, shape: Shape) -> int:
-    """Return the bytes of ``rows`` rows in float32 of an array of the shape ``shape``, batch first."""
+    """Return the bytes of ``rows`` float32 rows of an array of ``shape``, batch first."""
     return FLOAT_BYTES * rows * math.prod(shape[1:])
 
 
 def to_matrix(x: Array, ops: Ops) -> Array:
-    """Return x (B, ...) as (B, n), in the logical order of its axes, without a copy where possible."""
+    """Return x (B, ...) as (B, n), in the logical order of axes, without a copy if possible."""
     return x if x.ndim == 2 else ops.flatten(x)
 
 

@@ -1,4 +1,4 @@
-"""Which points of a spatially cut layer a worker computes, and where the input points for these lie."""
+"""Which points of a spatially cut layer a worker computes, and where their input points lie."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FILL = -1  # in place of the number of a point: one outside the source
 class Reach(NamedTuple):
     """The points of a source that a layer needs along one axis.
 
-    Point j of the feature needs those from floor((j·step - before) / factor) to floor((j·step + after) / factor).
-    ``factor`` is above 1 for layers that give more points than they take. ``padding`` says what the layer takes in
-    place of points outside its source: "" if it takes none, "edge" for anything that follows from the points near that
-    edge, such as zeros, and "periodic" for the points of the opposite edge.
+    Point j of the feature needs the points floor((j·step - before) / factor) to floor((j·step + after) / factor).
+    ``factor`` is above 1 for layers that give more points than they get. ``padding`` is what replaces points outside
+    the source: "" for nothing, "periodic" for the points of the opposite edge. "edge" is anything that follows from the
+    points near that edge, such as zeros.
     """
 
     step: int = 1
@@ -30,17 +30,17 @@ class Reach(NamedTuple):
     padding: str = ""
 
     def first(self, points: int) -> int:
-        """Return the first point of the feature that needs no point of the source before ``points``."""
+        """Return the first point of the feature that needs no source point before ``points``."""
         return max(0, -(-(points * self.factor + self.before) // self.step))
 
     def last(self, points: int) -> int:
-        """Return the last point of the feature that needs no point of the source after ``points``."""
+        """Return the last point of the feature that needs no source point after ``points``."""
         return (points * self.factor + self.factor - 1 - self.after) // self.step
 
     def points(self, start: int, stop: int, size: int) -> np.ndarray:
-        """Return the points of a source of ``size`` that the points ``start`` to ``stop`` - 1 of the feature need.
+        """Return the points of a source of ``size`` that points ``start`` to ``stop`` - 1 of the feature need.
 
-        FILL stands for those outside the source, unless they are of its opposite edge.
+        FILL stands for points outside the source, except points of its opposite edge.
         """
         first = (start * self.step - self.before) // self.factor
         last = ((stop - 1) * self.step + self.after) // self.factor
@@ -49,9 +49,9 @@ class Reach(NamedTuple):
 
 
 class Region(NamedTuple):
-    """The points of a field that one worker computes: a range along each of the axes from ``axis`` on.
+    """The points of a field that one worker computes: a range along each axis, starting with ``axis``.
 
-    ``number`` is the position of the region among those of the field, in the order of the workers.
+    ``number`` is the position of the region among the field's regions, in the order of the workers.
     """
 
     axis: int
@@ -60,12 +60,12 @@ class Region(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker is the one that counts values equal on all: the rows of a batch, new lasting state."""
+        """Whether this worker counts values that are equal on all: the rows of a batch, new lasting state."""
         return self.number == 0
 
     @property
     def share(self) -> float:
-        """The share of the points of the field."""
+        """The share of the field's points."""
         return math.prod((stop - start) / total for start, stop, total in self.ranges)
 
     @property
@@ -74,28 +74,28 @@ class Region(NamedTuple):
         return range(self.axis, self.axis + len(self.ranges))
 
     def of(self, array: Any, missing: int = 0) -> Any:
-        """Return the points of an array of the whole field, as a view; the array lacks ``missing`` leading axes."""
+        """Return the region of an array of the whole field, as a view; the array lacks ``missing`` leading axes."""
         index = tuple(slice(start, stop) for start, stop, _ in self.ranges)
         return array[(*(slice(None),) * (self.axis - missing), *index)]
 
     def take(self, array: Any, missing: int = 0) -> Any:
-        """Return the points of an array of the whole field, as a view, or the array if it has no others."""
+        """Return the region of an array, as a view, or the array itself if it has only the region."""
         sizes = array.shape[self.axis - missing : self.axes.stop - missing]
         return array if sizes == tuple(stop - start for start, stop, _ in self.ranges) else self.of(array, missing)
 
     def points_of(self, shape: Shape) -> PointRanges:
-        """Return the range of points along each axis of a row of the field, which has the shape ``shape``."""
+        """Return the range of points along each axis of a row of a field of ``shape``."""
         ranges = [(0, size) for size in shape]
         for axis, (start, stop, _) in zip(self.axes, self.ranges, strict=True):
             ranges[axis] = (start, stop)
         return tuple(ranges[1:])
 
     def whole(self, shape: Shape) -> Shape:
-        """Return the shape of the whole field, given the shape of this region."""
+        """Return the shape of the whole field, given the region's shape."""
         return self._with_sizes(shape, [total for *_, total in self.ranges])
 
     def part(self, shape: Shape) -> Shape:
-        """Return the shape of this region of a field of ``shape``."""
+        """Return the region's shape in a field of ``shape``."""
         return self._with_sizes(shape, [stop - start for start, stop, _ in self.ranges])
 
     def _with_sizes(self, shape: Shape, sizes: Sequence[int]) -> Shape:
@@ -106,7 +106,7 @@ class Region(NamedTuple):
 
 
 def row_numbers(shape: Shape, region: Region) -> list[tuple[int, int]]:
-    """Return (start, stop) of the numbers of a row that belong to a region, in runs of neighbours.
+    """Return (start, stop) of the numbers of a row in a region, in runs of neighbours.
 
     A row has the shape ``shape``, without the batch, in C order.
     """

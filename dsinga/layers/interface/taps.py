@@ -1,6 +1,6 @@
-"""Taps: for each point of a feature, along one axis, the points of the source that it is made of, and their weights.
+"""Taps: the source points and weights from which each point of a feature is made, along one axis.
 
-Windows that are not those of kernels, and interpolation, are maxima or weighted sums along one axis after the other.
+They compute windows that kernels do not support, and interpolation, as maxima or weighted sums axis by axis.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dsinga.ops.layout import LAST, contiguous, to_image
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """The ``points`` of a source of ``size`` points that each point of a feature takes, and their weights: (n, T) both.
+    """The ``points`` of a source of ``size`` points for each point of a feature, and their weights, both (n, T).
 
-    A point that a window lacks has the weight 0, in the place of one that it has.
+    A point that a window lacks has weight 0, and is replaced by a point that the window has.
     """
 
     points: np.ndarray
@@ -29,7 +29,7 @@ class Taps:
 
     @classmethod
     def of(cls, points: np.ndarray, weights: np.ndarray, size: int) -> Taps:
-        """Return taps; the ones with the weight 0 may lie outside the source."""
+        """Return taps. Points with weight 0 may lie outside the source."""
         first = np.take_along_axis(points, (weights != 0).argmax(axis=1)[:, None], axis=1)
         return cls(np.where(weights != 0, points, first), weights, size)
 
@@ -39,18 +39,18 @@ class Taps:
         return self.points.shape == (self.size, 1) and (self.points[:, 0] == np.arange(self.size)).all()
 
     def needed(self, start: int, stop: int) -> np.ndarray:
-        """Return the points of the source from the first to the last that some points of the feature take."""
+        """Return the range of source points that some points of the feature need."""
         points = self.points[start:stop]
         return np.arange(points.min(), points.max() + 1)
 
     def part(self, start: int, stop: int) -> Taps:
-        """Return the taps of some points of the feature, of a source that has just the points that these need."""
+        """Return the taps of some points of the feature, for just the needed source points."""
         needed = self.needed(start, stop)
         return Taps(self.points[start:stop] - needed[0], self.weights[start:stop], len(needed))
 
     @cached_property
     def transposed(self) -> Taps:
-        """The taps that turn the gradient for a weighted sum into the gradient for its source."""
+        """The taps that convert the gradient for a weighted sum to the gradient for its source."""
         count, width = self.points.shape
         pairs = np.flatnonzero(self.weights)
         pairs = pairs[np.argsort(self.points.ravel()[pairs], kind="stable")]
@@ -63,13 +63,13 @@ class Taps:
 
     @cached_property
     def of_choice(self) -> Taps:
-        """The taps that turn gradients for the first, second ... points of windows into the gradient for the source."""
+        """The taps that convert gradients for the i-th points of windows to the gradient for the source."""
         points = self.points.T.reshape(-1, 1)
         return Taps(points, np.ones(points.shape), self.size).transposed
 
 
 def taps_of_region(taps: Sequence[Taps], region: Region) -> tuple[Taps, ...]:
-    """Return the taps by axis of a part that computes the points of a region."""
+    """Return the taps by axis for a region's part."""
     ranges = {axis - 2: (start, stop) for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True)}
     return tuple(of_axis.part(*ranges[k]) if k in ranges else of_axis for k, of_axis in enumerate(taps))
 
@@ -98,7 +98,7 @@ def maxima(rows: Array, axis: int, taps: Taps, ops: Ops) -> Array:
 
 
 def maxima_grad(rows: Array, best: Array, grad: Array, axis: int, taps: Taps, ops: Ops) -> Array:
-    """Return the gradient for ``rows``: that of each maximum goes to the first point of its window that has it."""
+    """Return the gradient for ``rows``: each maximum's goes to the first point that has it."""
     by_tap, is_pending = [], True
     for points in taps.points.T:
         is_first = (_take(rows, points, axis, ops) == best) & is_pending
@@ -108,7 +108,7 @@ def maxima_grad(rows: Array, best: Array, grad: Array, axis: int, taps: Taps, op
 
 
 def axis_steps(x: Array, taps: Sequence[Taps], compute: Callable[..., Array], ops: Ops) -> list[Array]:
-    """Return images as (B, H, W, C) before and after each axis, the last one first, that ``compute`` changes."""
+    """Return images as (B, H, W, C) before and after each axis that ``compute`` changes, last axis first."""
     steps = [x.transpose(LAST[x.ndim])]
     for axis in reversed(range(len(taps))):
         steps.append(steps[-1] if taps[axis].keeps_all else compute(steps[-1], axis + 1, taps[axis], ops))
@@ -116,7 +116,7 @@ def axis_steps(x: Array, taps: Sequence[Taps], compute: Callable[..., Array], op
 
 
 def combine(x: Array, taps: Sequence[Taps], takes_maximum: bool, ops: Ops) -> Array:
-    """Return the maxima, or the weighted sums, of windows of images."""
+    """Return the maxima or weighted sums of windows of images."""
     return to_image(contiguous(axis_steps(x, taps, maxima if takes_maximum else weighted, ops)[-1]))
 
 

@@ -1,4 +1,4 @@
-"""Losses of binary classification: kSigmoidCrossEntropyLoss, and kFocalLoss, which gives hard examples more weight."""
+"""Losses of binary classification: kSigmoidCrossEntropyLoss, and kFocalLoss, which weighs hard examples more."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class SigmoidCrossEntropyLoss(PairLoss):
         return grads, ()
 
     def _checked(self, losses: Array, target: Array, sources: Arrays, ctx: Context) -> Array:
-        """Return ``losses``; raise UserError where a target (B, n) is not in [0, 1].
+        """Return ``losses``. Raises UserError if a target (B, n) is not in [0, 1].
 
-        On a device in training they are NaN instead, so that no copy to the host is waited for: training then reports
-        the target, by :meth:`check_sources`.
+        In training on a device they become NaN instead, to avoid a copy to the host. :meth:`check_sources` then reports
+        the target.
         """
         if not target.size:
             return losses
@@ -133,9 +133,8 @@ class FocalLoss(SigmoidCrossEntropyLoss):
     """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss.
 
     Lin et al., Focal Loss for Dense Object Detection (2017). p' is the probability of the right answer, p·t + (1 -
-    p)·(1 - t). α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. Answers that are right and certain count little,
-    and the rarer answer may count more. The feature is p. Sources and metrics are the same as for
-    kSigmoidCrossEntropyLoss.
+    p)·(1 - t). α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. Right and certain answers count little, and the
+    rarer answer may count more. The feature is p. Sources and metrics are the same as for kSigmoidCrossEntropyLoss.
 
     It is torchvision's sigmoid_focal_loss. Keras's default has no α': set ``alpha`` 0.5 and ``scale`` 2.
     """
@@ -167,7 +166,7 @@ class FocalLoss(SigmoidCrossEntropyLoss):
         return slopes - alpha * (power * x + self._power_slopes(miss) * (2 * p - 1) * entropy)
 
     def _factors(self, x: Array, target: Array, p: Array, ops: Ops) -> tuple[Array, Array, Array]:
-        """Return α', 1 - p', which is above 0, and the cross-entropy, each (B, n)."""
+        """Return α', 1 - p' (above 0) and the cross-entropy, each (B, n)."""
         alpha = self.settings.alpha * target + (1 - self.settings.alpha) * (1 - target)
         miss = ops.xp.maximum(p + target - 2 * p * target, FLT_MIN)
         return alpha, miss, super()._losses(x, target, ops)

@@ -92,18 +92,17 @@ class SoftmaxLoss(Layer):
         return Output(probabilities, saved=(labels, None) if ctx.training else None, metrics=metrics)
 
     def _smoothing_losses(self, scores: Array, labels: Array, ctx: Context) -> Array:
-        """Return what smoothing adds to the loss of each row, ε·(x[label] - mean of x), (B,)."""
+        """Return what smoothing adds to each row's loss, ε·(x[label] - mean of x), (B,)."""
         of_labels = scores[ctx.ops.xp.arange(len(labels)), labels]
         return (of_labels - scores.sum(axis=1) / self.classes) * self.smoothing
 
     def _marked(self, labels: Array, weights: Array, ctx: Context) -> tuple[Array, Array]:
-        """Return labels (B,) of a device, 0 for those that are no class, and weights (B,), NaN for these."""
+        """Return device labels (B,), 0 for invalid classes, and weights (B,), NaN for invalid classes."""
         xp, wrong = ctx.ops.xp, (labels < 0) | (labels >= self.classes)
         nan = weights.dtype.type(math.nan)
         return xp.where(wrong, labels.dtype.type(0), labels), xp.where(wrong, nan, weights)
 
     def _weighted_feature(self, scores: Array, labels: Array, weights: Array, ctx: Context) -> Output:
-        """Return the output for rows of the given ``weights`` (B,)."""
         probabilities, xp = ctx.ops.softmax(scores), ctx.ops.xp
         losses = -xp.log(xp.maximum(probabilities[xp.arange(len(labels)), labels], FLT_MIN))
         if self.smoothing:
@@ -116,7 +115,7 @@ class SoftmaxLoss(Layer):
         return Output(probabilities, saved=(labels, losses) if ctx.training else None, metrics=metrics)
 
     def _shared_feature(self, sources: Arrays, ctx: Context) -> Output:
-        """Return the output for labels (B, K) that have a share for each class."""
+        """Return the output for labels (B, K) with a share for each class."""
         xp, shares, scores = ctx.ops.xp, required_labels(self, sources[1]), to_matrix(sources[0], ctx.ops)
         check_shares(self, shares.shape, self.classes)
         weights, largest = weights_of(sources, WEIGHTS, ctx.ops), ctx.ops.asarray(shares.argmax(axis=1))
@@ -208,7 +207,7 @@ class HingeLoss(Layer):
         return (from_matrix(dx, sources[0], ctx.ops), None), ()
 
     def _violations(self, x: Array, labels: Array, ops: Ops) -> Array:
-        """Return by how much each class violates its margin to the label's score, (B, K); 0 for the label itself."""
+        """Return each class's violation of its margin to the label's score, (B, K); 0 for the label."""
         rows = ops.xp.arange(len(labels))
         violation = ops.xp.maximum(x - x[rows, labels][:, None] + self.margin, 0)
         violation[rows, labels] = 0
@@ -216,7 +215,7 @@ class HingeLoss(Layer):
 
 
 def _hits_by_row(scores: Array, labels: Array, topk: int, ops: Ops) -> Array:
-    """Return whether the label of each row is among the ``topk`` highest of ``scores`` (B, K), as :meth:`Ops.hits`."""
+    """Return whether each row's label is among the ``topk`` highest ``scores`` (B, K), as :meth:`Ops.hits`."""
     xp = ops.xp
     of_labels = scores[xp.arange(len(labels)), labels][:, None]
     earlier = xp.arange(scores.shape[1]) < labels[:, None]

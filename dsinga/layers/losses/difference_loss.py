@@ -1,6 +1,6 @@
 """Losses of the difference of two sources: kEuclideanLoss, kHuberLoss, kAbsoluteLoss.
 
-Targets may be fields with masked points and weights of points (:mod:`dsinga.layers.losses.field_targets`).
+Targets may be fields with masked points and point weights (:mod:`dsinga.layers.losses.field_targets`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from dsinga.layers.losses.pair_loss import (
 
 
 class DifferenceLoss(PairLoss):
-    """Base of losses of x - target, which is the feature. A subclass has the loss of a number, and its derivative.
+    """Base of losses of x - target, which is the feature. A subclass defines the loss of a number and its derivative.
 
-    With the settings ``masked``, ``weighted`` or ``std`` the target is a field (B, C, *space), and the feature is
-    (x - target) / std, 0 at masked points.
+    With the settings ``masked``, ``weighted`` or ``std`` the target is a field (B, C, *space). The feature is then (x -
+    target) / std, 0 at masked points.
     """
 
     settings: Any
@@ -125,7 +125,6 @@ class DifferenceLoss(PairLoss):
         needs: Sequence[bool],
         ctx: Context,
     ) -> list[Array | None]:
-        """Return the gradients for the prediction and for a target that is a field."""
         ops, factor = ctx.ops, self.settings.scale / ctx.rows.total
         slopes = targets.fields(self._slopes(difference, ctx) * (self.steepness * factor), ops)
         targets.divide(slopes, ops)
@@ -144,11 +143,10 @@ class DifferenceLoss(PairLoss):
         return [for_prediction, from_matrix(for_target, sources[1], ops)]
 
     def _sum(self, difference: Array, ctx: Context) -> Array:
-        """Return the sum of the losses of all rows."""
         return self._losses(difference, ctx).sum()
 
     def _losses(self, difference: Array, ctx: Context, points: Array | None = None) -> Array:
-        """Return the loss of each row, (B,) float64, with the weights of points (B, 1, points), if there are any."""
+        """Return the loss of each row, (B,) float64, with point weights (B, 1, points), if any."""
         losses = self._elements(difference, ctx)
         if self.targets is not None and points is not None:
             losses = self.targets.fields(losses, ctx.ops)

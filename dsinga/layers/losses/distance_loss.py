@@ -1,4 +1,4 @@
-"""Losses of distances between rows: kCosineLoss, kContrastiveLoss and kTripletLoss, which train embeddings.
+"""Losses of distances between rows, which train embeddings: kCosineLoss, kContrastiveLoss and kTripletLoss.
 
 kKLDivergenceLoss is the distance of the softmax of scores from given probabilities.
 """
@@ -33,7 +33,7 @@ from dsinga.ops.numpy.elementwise import FLT_MIN
 
 
 def row_sums(x: Array, y: Array, ops: Ops) -> Array:
-    """Return Σ x·y of each row of two matrices (B, n), (B,)."""
+    """Return Σ x·y of each row of two matrices (B, n): (B,)."""
     return ops.xp.einsum("ij,ij->i", x, y)
 
 
@@ -100,7 +100,7 @@ class DistanceLoss(Layer):
     metric_names = ("loss", "accuracy")
     cut = Cut(gathered_because="measures distances between whole rows")
     row_count = 2
-    """How many sources give rows."""
+    """The number of sources that give rows."""
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -111,7 +111,7 @@ class DistanceLoss(Layer):
         self.shape = (shapes[0][0], self.row_count - 1)
 
     def distances(self, sources: Arrays, ctx: Context) -> tuple[list[Array], Array]:
-        """Return the differences (B, n) of the first row from each other one, and their lengths (B, others)."""
+        """Return the differences (B, n) of the first row from each other row, and their lengths (B, others)."""
         rows = [to_matrix(source, ctx.ops) for source in sources[: self.row_count]]
         differences = [rows[0] - other for other in rows[1:]]
         lengths = [ctx.ops.xp.sqrt(row_sums(z, z, ctx.ops))[:, None] for z in differences]
@@ -126,7 +126,7 @@ class DistanceLoss(Layer):
         needs: Sequence[bool],
         ctx: Context,
     ) -> list[Array | None]:
-        """Return the gradients for the rows, of the derivative for each distance, (B, others); 0 at a distance of 0."""
+        """Return the gradients for the rows from the derivatives for distances, (B, others); 0 at distance 0."""
         xp = ctx.ops.xp
         factors = xp.where(distances > 0, slopes / xp.where(distances > 0, distances, 1), 0).astype(distances.dtype)
         parts = [difference * factors[:, k : k + 1] for k, difference in enumerate(differences)]
@@ -218,9 +218,9 @@ class TripletLoss(DistanceLoss):
 class KLDivergenceLoss(PairLoss):
     """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x.
 
-    The first source gives scores (B, K). The second gives the probabilities t (B, K) of the classes, such as
-    probabilities from a teacher (Hinton et al., Distilling the Knowledge in a Neural Network, 2015) or from the labels
-    of several people. A third source may give a weight for each row. 0·log 0 is 0. The feature is p, (B, K).
+    The first source gives scores (B, K). The second gives the probabilities t (B, K) of the classes. They may come from
+    a teacher (Hinton et al., Distilling the Knowledge in a Neural Network, 2015) or from the labels of several people.
+    A third source may give a weight for each row. 0·log 0 is 0. The feature is p, (B, K).
 
     It is PyTorch's kl_div(log_softmax(x), t, reduction="batchmean"). Keras's loss expects p in place of x.
     """

@@ -1,10 +1,11 @@
-"""Targets that are fields: masked points, weights of points and units of channels, for losses and metrics.
+"""Targets that are fields, with masked points, point weights and channel units, for losses and metrics.
 
-A target is (B, C, *space), float32. With ``masked`` its points that are NaN are left out. With ``weighted`` it has one
-more channel, the last, with a weight for each point of space. ``std`` divides the difference of each channel.
+A target is (B, C, *space), float32. With ``masked`` its NaN points are left out. With ``weighted`` it has one more
+channel, the last, with a weight for each point of space. ``std`` divides the difference of each channel.
 
-The loss of a field is Σ w·l·scale / B over rows, channels and points, whatever the weights add up to and however many
-points are masked: a plain sum, which adds up over cuts. With scale 1/(C·points) it is the mean over points.
+The loss of a field is Σ w·l·scale / B over rows, channels and points. It is a plain sum, which adds up over cuts: it
+does not depend on the sum of weights or the number of masked points. With scale 1/(C·points) it is the mean over
+points.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ STD = "what differences are divided by first: a number for each channel of the t
 
 
 class FieldTargets:
-    """A target (B, C, *space) as a loss or a metric reads it; the prediction has the same points in the same order.
+    """A target (B, C, *space) as a loss or metric reads it; the prediction has the same points in the same order.
 
     Args:
-        layer: the layer. Its first source gives the predictions, (B, C, *space) or as many numbers in another shape.
-        target: the shape of the target, (B, C, *space), with one more channel if ``weighted``.
-        masked: whether points that are NaN are left out.
+        layer: the layer. Its first source gives predictions, (B, C, *space) or as many numbers in another shape.
+        target: the target's shape, (B, C, *space), with one more channel if ``weighted``.
+        masked: whether NaN points are left out.
         weighted: whether the last channel has weights.
         std: a number for each channel, or for all; none for differences in the target's units.
         count: how many numbers the prediction has for each number of the target.
 
     Raises:
-        UserError: the target has other points than the prediction, or other channels than ``std``.
+        UserError: target and prediction have different points, or ``std`` has a wrong number of channels.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class FieldTargets:
         return self.divide(difference, ops)
 
     def fields(self, x: Array, ops: Ops) -> Array:
-        """Return predictions or differences as (B, C, points), without a copy where possible."""
+        """Return predictions or differences as (B, C, points), without a copy if possible."""
         return to_matrix(x, ops).reshape(x.shape[0], self.channels, self.points)
 
     def values(self, target: Array, ops: Ops) -> Array:
@@ -80,27 +81,27 @@ class FieldTargets:
         return self._channels(target, ops)[:, : self.channels]
 
     def weights(self, target: Array, ops: Ops) -> Array | None:
-        """Return the weights of points, (B, 1, points), None without."""
+        """Return the point weights, (B, 1, points), or None."""
         return self._channels(target, ops)[:, self.channels :] if self.weighted else None
 
     def _channels(self, target: Array, ops: Ops) -> Array:
         return to_matrix(target, ops).reshape(target.shape[0], self.channels + self.weighted, self.points)
 
     def divide(self, fields: Array, ops: Ops) -> Array:
-        """Divide (B, C, points) by the deviation of each channel, in place, and return it."""
+        """Divide (B, C, points) by each channel's deviation, in place, and return it."""
         if self.std is not None:
             fields /= ops.asarray(self.std.astype(fields.dtype))[:, None]
         return fields
 
     def check(self, target: Array, ctx: Context) -> None:
-        """Raise UserError for the first NaN or infinity of the target, with its row, channel and point.
+        """Raise UserError for the first NaN or infinity of the target, with row, channel and point.
 
-        NaN is none where points may be masked.
+        NaN is allowed if points may be masked.
         """
         self.check_values(ctx.ops.to_numpy(self.values(target, ctx.ops)), target.shape[2:], ctx)
 
     def check_values(self, values: np.ndarray, space: Shape, ctx: Context) -> None:
-        """Check values (B, C, points) in host memory as :meth:`check` does; the points have the shape ``space``."""
+        """Check values (B, C, points) in host memory as :meth:`check`; the points have the shape ``space``."""
         wrong = np.isinf(values) if self.masked else ~np.isfinite(values)
         if not wrong.any():
             return
@@ -116,7 +117,7 @@ class FieldTargets:
 
 
 def place_of(layer: Layer, point: int, space: Shape) -> tuple[int, ...]:
-    """Return the place, in the whole field, of a point of the part of the shape ``space`` that a layer computes."""
+    """Return a point's place in the whole field, for a layer that computes a part of shape ``space``."""
     place = [int(index) for index in np.unravel_index(point, space)]
     if layer.region is not None:
         for axis, (start, *_) in zip(layer.region.axes, layer.region.ranges, strict=True):
@@ -125,7 +126,7 @@ def place_of(layer: Layer, point: int, space: Shape) -> tuple[int, ...]:
 
 
 def field_targets(layer: Layer) -> FieldTargets | None:
-    """Return how a loss of two sources reads its target, None where none of its settings says that it is a field."""
+    """Return how a loss of two sources reads its target; None if its settings do not make it a field."""
     settings: Any = layer.settings
     masked, weighted, std = (getattr(settings, name, None) for name in ("masked", "weighted", "std"))
     shapes = layer.source_shapes

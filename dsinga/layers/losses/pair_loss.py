@@ -1,11 +1,11 @@
-"""The base class of losses that compare two sources, and the use of sample weights, an optional last source.
+"""The base class of losses that compare two sources, and sample weights from an optional last source.
 
-Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
-the sums and counts of all workers add up to that mean.
+Gradients are of the mean over the global batch. The metric "loss" is (sum over this worker's rows, rows), so the sums
+and counts of all workers add up to this mean.
 
-With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the rows of the global batch, whatever the
-weights add up to; with a weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right
-predictions is their weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
+With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the number of rows in the global batch. The
+sum of weights does not matter. With a weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts
+right predictions is their weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ WEIGHTS = 2  # the position of the source with weights
 
 
 def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
-    """Raise UserError unless the source at ``position``, if there is one, has one number a row: (B,) or (B, 1).
+    """Raise UserError unless the optional source at ``position`` has one number a row: (B,) or (B, 1).
 
-    With the shape of a row's ``points`` it may have one for each of these instead.
+    With the shape ``points`` of a row, it may have one number for each point instead.
     """
     if len(layer.source_shapes) <= position:
         return
@@ -46,7 +46,7 @@ def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
 
 
 def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
-    """Raise UserError unless source ``index`` gives ``size`` numbers for each row of the first."""
+    """Raise UserError unless source ``index`` gives ``size`` numbers for each row of the first source."""
     rows, shape = layer.source_shapes[0][0], layer.source_shapes[index]
     expected: Shape = (rows, size)
     if shape[0] != rows or math.prod(shape[1:]) != size:
@@ -57,9 +57,9 @@ def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
 
 
 def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
-    """Return the weights as a float array of the backend, None for a loss without weights.
+    """Return the weights as a float array of the backend, or None.
 
-    They are (B,), or (B, n) where there is one for each of n points of a row.
+    They are (B,), or (B, n) with one for each of n points of a row.
     """
     if len(sources) <= position:
         return None
@@ -75,14 +75,14 @@ def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
 
 
 def in_parts(matrix: Array, weights: Array) -> Array:
-    """Return a matrix (B, n) as (B, T, n/T) for weights (B, T), each of n/T numbers; as it is for weights (B,)."""
+    """Return a matrix (B, n) as (B, T, n/T) for weights (B, T); unchanged for weights (B,)."""
     return matrix.reshape(*weights.shape, matrix.shape[1] // math.prod(weights.shape[1:]))
 
 
 def weighted_rows(matrix: Array, weights: Array | None) -> Array:
-    """Return a matrix (B, n) with each row times its weight; the matrix itself without weights.
+    """Return a matrix (B, n) with each row times its weight; unchanged without weights.
 
-    With weights (B, T) of steps each of T equal parts of a row is multiplied by its own.
+    With weights (B, T), each of T equal parts of a row is multiplied by its own weight.
     """
     if weights is None:
         return matrix
@@ -93,16 +93,16 @@ def weighted_rows(matrix: Array, weights: Array | None) -> Array:
 
 
 def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
-    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, in the shape and dtype of ``like``."""
+    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, with the shape and dtype of ``like``."""
     return (rows * factor).astype(like.dtype, copy=False).reshape(like.shape)
 
 
 class PairLoss(Layer):
     """Base of losses that compare two sources with rows of equal lengths; the feature is (B, n).
 
-    A subclass that ``predicts_several`` has several numbers for each of the target, of which its sizes follow
-    (:meth:`forecast_form`). One that ``weighs_steps`` takes, for targets (B, T, ...) of sequences, also weights (B, T),
-    and for targets (B, n) weights (B, n).
+    A subclass that ``predicts_several`` has several numbers for each target number (:meth:`forecast_form`). A subclass
+    that ``weighs_steps`` also accepts weights (B, T) for targets (B, T, ...) of sequences, and weights (B, n) for
+    targets (B, n).
     """
 
     weighs_steps: ClassVar[bool] = False
@@ -128,9 +128,9 @@ class PairLoss(Layer):
 
     @classmethod
     def forecast_form(cls, arguments: Mapping[str, Any]) -> Any:
-        """Return the form of predictions with several numbers for each target number, None for one for each.
+        """Return the form of predictions with several numbers for each target number; None for one each.
 
-        ``arguments`` are settings of the loss, among other arguments of its function in ``nn``.
+        ``arguments`` are the loss's settings, among others of its function in ``nn``.
         """
         return None
 

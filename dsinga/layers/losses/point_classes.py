@@ -1,4 +1,4 @@
-"""Scores of classes for each point of a field, with labels by point: the base of their losses and metrics."""
+"""Base of losses and metrics that compare class scores at each point of a field with labels by point."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WEIGHTED = "whether the last channel of the labels has a weight for each point"
 
 
 class PointLabels(NamedTuple):
-    """The labels of P points: classes (B, P) int64, 0 where masked, and float32 weights (B, P).
+    """The labels of P points: classes (B, P) int64, 0 if masked, and float32 weights (B, P).
 
-    ``weights`` are 0 at masked points; they are None where each point counts once. Both are in host memory, except
-    where a pass is recorded: then they are on the device, and weights are NaN for labels that are no class.
+    ``weights`` are 0 at masked points, and None if each point counts once. Both are in host memory, except in a
+    recorded pass. Then they are on the device, and weights are NaN for invalid labels.
     """
 
     classes: Any
@@ -36,9 +36,9 @@ class PointLabels(NamedTuple):
 class PointClasses(Layer):
     """Base of layers that compare scores (B, K, *space) with the class of each point.
 
-    Labels are (B, *space), or (B, 1, *space), integers or whole numbers in float32; -1 and NaN are masked points, which
-    are left out. With ``weighted`` labels are (B, 2, *space), classes and then a weight for each point. Scores of one
-    channel are of the classes 0 and 1.
+    Labels are (B, *space) or (B, 1, *space), integers or whole numbers in float32. Points with -1 or NaN are masked and
+    left out. With ``weighted`` labels are (B, 2, *space): classes, then a weight for each point. Scores of one channel
+    are for the classes 0 and 1.
     """
 
     settings: Any
@@ -77,14 +77,13 @@ class PointClasses(Layer):
         return self.space if self.region is None else self.region.whole((0, 0, *self.space))[2:]
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that compares a region of the labels of each row."""
         part = self.copy_for_region(region, source_shapes)
         part.space = part.field_shape[2:]
         part.points = math.prod(part.space)
         return part
 
     def _check(self, labels: Shape) -> None:
-        """Raise UserError for labels of another shape than a class, and perhaps a weight, for each point."""
+        """Raise UserError unless labels have a class, and optionally a weight, for each point."""
         channels, space = 1 + self.settings.weighted, self.whole_space
         for points in (space, self.space):  # a part may get the labels of its points alone
             if labels[1:] == (channels, *points) or (channels == 1 and labels[1:] == points):
@@ -98,7 +97,7 @@ class PointClasses(Layer):
         )
 
     def point_labels(self, labels: Any, ctx: Context) -> PointLabels:
-        """Return the labels of all points; raise UserError, with row and point, for a label that is no class."""
+        """Return the labels of all points. Raises UserError, with row and point, for a label that is no class."""
         labels = required_labels(self, labels)
         self._check(labels.shape)
         given = labels.reshape(len(labels), 1 + self.settings.weighted, *labels.shape[-len(self.space) :])
@@ -122,7 +121,7 @@ class PointClasses(Layer):
         return PointLabels(classes, (codes >= 0).astype(np.float32) if lowest < 0 else None)
 
     def _marked(self, codes: Array, weights: Array | None, ctx: Context) -> PointLabels:
-        """Return labels of codes (B, P), and perhaps weights (B, P), that are on the device."""
+        """Return labels for codes (B, P), and optionally weights (B, P), on the device."""
         xp, zero = ctx.ops.xp, codes.dtype.type(0)
         masked = (codes == -1) | (codes != codes)
         known = xp.where(masked, zero, codes)
@@ -132,7 +131,6 @@ class PointClasses(Layer):
         return PointLabels(xp.where(wrong, zero, known).astype(np.int64), weights)
 
     def _refuse(self, codes: np.ndarray, ctx: Context) -> None:
-        """Raise UserError for the first of codes (B, P) that is no class."""
         wrong = (codes < -1) | (codes >= self.count) | (codes != np.rint(codes))
         row, point = (int(index) for index in np.argwhere(wrong)[0])
         place = place_of(self, point, self.space)
@@ -143,7 +141,7 @@ class PointClasses(Layer):
         )
 
     def placed(self, labels: PointLabels, sources: Sequence[Any], ctx: Context) -> tuple[Array, Array | None]:
-        """Return the classes and the weights of points as arrays of the backend, times those of the third source."""
+        """Return classes and point weights as backend arrays; the third source's weights multiply the weights."""
         ops, given = ctx.ops, weights_of(sources, WEIGHTS, ctx.ops)
         weights = None if labels.weights is None else ops.asarray(labels.weights)
         if given is not None:
@@ -153,7 +151,7 @@ class PointClasses(Layer):
         return ops.asarray(labels.classes), weights
 
     def _of_points(self, weights: Array) -> Array:
-        """Return weights (B, points) of the whole field as (B, P) of the points that this part compares."""
+        """Return weights (B, points) of the whole field as (B, P) of this part's points."""
         if self.region is None:
             return weights
         taken = self.region.take(weights.reshape(len(weights), 1, *self.whole_space))

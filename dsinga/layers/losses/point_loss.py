@@ -1,4 +1,4 @@
-"""Losses of classes for each point of a field: kFieldSoftmaxLoss, and kDiceLoss of the overlap of regions."""
+"""Losses of classes at each point of a field: kFieldSoftmaxLoss, and kDiceLoss of overlapping regions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class FieldSoftmaxLoss(PointClasses):
     """Softmax cross-entropy of each point, -Σ w·log max(p[label], FLT_MIN)·scale / B.
 
     The first source gives scores (B, K, *space), K scores for each point. The second gives labels (B, *space) or (B, 1,
-    *space) in [0, K). Points with the label -1 or NaN do not count, but the sum is divided by B and not by their
-    number: with scale 1/points it is the mean over all points. (PyTorch's cross_entropy with ignore_index divides by
+    *space) in [0, K). Points with the label -1 or NaN do not count. The sum is divided by B, not by the number of
+    points: with scale 1/points it is the mean over all points. (PyTorch's cross_entropy with ignore_index divides by
     the points that are not ignored.)
 
     With ``weighted`` the last channel of the labels is w, else w is 1. A third source may give a weight for each row or

@@ -1,4 +1,4 @@
-"""Fuses the softmax loss of each step with the kInnerProduct below it, and skips the steps after sequences' ends."""
+"""Fuses the softmax loss of each step with the kInnerProduct below it, and skips steps after the end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dsinga.layers.sequences.timedistributed import TimeDistributed
 
 
 class StepScoresLoss(Layer):
-    """A kInnerProduct and the kSoftmaxLoss above it, both with ``per_step``, fused.
+    """A fused kInnerProduct and kSoftmaxLoss, both with ``per_step``.
 
-    Back-propagation puts it in their place (:mod:`dsinga.net.fusion`). The scores of a large vocabulary are the largest
-    arrays of a net: those of steps after the end are never computed, and no (B, T, K) array is made. It has the params
-    of the kInnerProduct, and no feature.
+    Back-propagation replaces both layers by it (:mod:`dsinga.net.fusion`). Scores of a large vocabulary are a net's
+    largest arrays. Steps after the end are never computed, and no (B, T, K) array is made. It has the kInnerProduct's
+    params, and no feature.
     """
 
     scores: TimeDistributed

@@ -22,7 +22,7 @@ from dsinga.ops.types import NotCapturable, is_on_device
 
 
 def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the N labels (N,) of (B,) or (B, T) that are not the -1 after an end, and their flat indices (N,).
+    """Return the N labels (N,) of (B,) or (B, T), without -1 after an end, and their flat indices (N,).
 
     Raises UserError for a label outside [0, ``classes``).
     """
@@ -34,20 +34,20 @@ def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarr
 
 
 def rows_at(source: Array, places: np.ndarray, ctx: Context) -> Array:
-    """Return the rows of (B, n), or steps of (B, T, n), with these flat indices, (N, n)."""
+    """Return the rows of (B, n), or steps of (B, T, n), at these flat indices, (N, n)."""
     flat = source.reshape(-1, source.shape[-1])
     return flat if len(places) == len(flat) else flat[ctx.ops.asarray(places)]
 
 
 def spread(rows: Array, places: np.ndarray, shape: Shape, ctx: Context) -> Array:
-    """Return ``rows`` (N, ...) in ``shape``, with zeros for the steps that have no label."""
+    """Return ``rows`` (N, ...) in ``shape``, with zeros for steps without a label."""
     array = ctx.ops.xp.zeros((math.prod(shape[: len(shape) + 1 - rows.ndim]), *rows.shape[1:]), rows.dtype)
     array[ctx.ops.asarray(places)] = rows
     return array.reshape(shape)
 
 
 class ClassWords(NamedTuple):
-    """A class that occurs in a batch: the rows with its words, P(word | class) for all its words, the true words."""
+    """A class in a batch: the rows with its words, P(word | class) for all its words, the true words."""
 
     number: int
     rows: Array
@@ -137,7 +137,6 @@ class ClassSoftmaxLoss(Layer):
     def _words_by_class(
         self, x: Array, labels: np.ndarray, classes: np.ndarray, words: Array, ctx: Context
     ) -> Iterator[ClassWords]:
-        """Yield the word probabilities of each class that occurs in the batch."""
         order = np.argsort(classes, kind="stable")
         numbers, begins = np.unique(classes[order], return_index=True)
         for number, rows in zip(numbers.tolist(), np.split(order, begins)[1:], strict=True):
@@ -243,7 +242,7 @@ class SampledLoss(Layer):
         return (spread(dx, places, sources[0].shape, ctx), None), gradients
 
     def _words(self, labels: Array, places: Array, shape: Shape, ctx: Context) -> tuple[Array, Array]:
-        """Return label and random words of each row or step with a label, (N, 1 + k), and which of them count."""
+        """Return label and random words of each labelled row or step, (N, 1 + k), and whether each counts."""
         steps = shape[1] if len(shape) == 2 else 1
         numbers = ctx.uniform(self.name, steps * self.samples).reshape(-1, self.samples)[places]
         words = np.concatenate([labels[:, None], np.searchsorted(self.bounds, numbers, "right")], axis=1)
@@ -253,9 +252,9 @@ class SampledLoss(Layer):
 
 
 def noise_probabilities(layer: Layer, settings: SampledLoss.Conf) -> np.ndarray:
-    """Return the probability q of each word as a random word, (V,) float64, by ``counts`` or by Zipf's law.
+    """Return each word's probability q as a random word, (V,) float64, by ``counts`` or Zipf's law.
 
-    Raises UserError for another number of counts than words, and for counts without any above 0.
+    Raises UserError unless there is a count for each word and one of them is above 0.
     """
     words = settings.vocab_size
     if not settings.counts:

@@ -1,9 +1,10 @@
-"""Metrics that are not means over rows, and two layers that report some: kConfusionMatrix and kRegressionError.
+"""Metrics that are not means over rows, and the layers kConfusionMatrix and kRegressionError.
 
 A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up over
-batches, workers and groups like all metrics; the figure is made once, of the sums. So it is the metric of all records:
-``@register("composed_metric", "r2")`` is the function of (sum, count) by the name of the part that returns values by
-name: numbers, or a table as a list of lists, which tests show and histories leave out. A sum that is no number is a
+batches, workers and groups like all metrics. The figure is computed once, from the sums, so it covers all records.
+
+Register the function by ``@register("composed_metric", "r2")``. It maps {part name: (sum, count)} to values by name:
+numbers, or a table as a list of lists. Tests show tables, histories leave them out. A sum that is no number is a
 :class:`dsinga.layers.metrics.metric_state.MetricState`.
 """
 
@@ -29,10 +30,10 @@ MetricValues = Mapping[str, Any]
 
 
 def metric_values(sums: Sums) -> dict[str, Any]:
-    """Return the value of each metric: sum / count, or what the function of a composed metric returns.
+    """Return the value of each metric: sum / count, or the result of a composed metric's function.
 
-    ``sums`` maps names to (sum, count). A name may have a layer in front, as in ``layer/r2:moments``. Metrics with a
-    count of 0 are left out.
+    ``sums`` maps names to (sum, count). A name may start with a layer, as in ``layer/r2:moments``. Metrics with a count
+    of 0 are left out.
     """
     means: dict[str, Any] = {}
     parts: dict[str, dict[str, tuple[float, float]]] = {}
@@ -49,9 +50,10 @@ def metric_values(sums: Sums) -> dict[str, Any]:
 
 
 def errors_of(sums: np.ndarray) -> MetricValues:
-    """Return "rmse", "mae" and "bias" of Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|, (5 or more, C) float64.
+    """Return "rmse", "mae" and "bias", each (C,), from sums (5 or more, C) float64.
 
-    e is prediction - label. Each figure is (C,), NaN where Σ w is 0.
+    The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; e is prediction - label. A figure is NaN if Σ w
+    is 0.
     """
     weights, _, errors, squares, absolute = sums[:5]
     total = np.where(weights > 0, weights, np.nan)
@@ -107,7 +109,7 @@ class ConfusionMatrix(Layer):
         return Output(predictions, metrics=size | parts)
 
     def _whole(self, labels: np.ndarray) -> np.ndarray:
-        """Return labels as integers; raise UserError for a float label that is no whole number."""
+        """Return labels as integers. Raises UserError for a float label that is no whole number."""
         if labels.dtype.kind != "f":
             return labels
         wrong = labels[np.floor(labels) != labels]
@@ -121,7 +123,7 @@ class ConfusionMatrix(Layer):
 
 @register("composed_metric", "confusion")
 def class_metrics(parts: Sums) -> MetricValues:
-    """Return the table of counts, and precision, recall and F1 as means over classes."""
+    """Return the table of counts, and precision, recall and F1 averaged over classes."""
     cells = {tuple(map(int, part.split(","))): int(total) for part, (total, _) in parts.items()}
     table = np.zeros([1 + max(max(cell) for cell in cells)] * 2, np.int64)
     for cell, count in cells.items():
@@ -143,7 +145,7 @@ def class_metrics(parts: Sums) -> MetricValues:
 
 
 def matthews(hits: int, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return Matthews' correlation of true and predicted classes, from their counts; 0 where one class is all.
+    """Return Matthews' correlation of true and predicted classes, from counts; 0 if one class is all.
 
     Gorodkin, Comparing two K-category assignments by a K-category correlation coefficient (2004).
     """
@@ -176,7 +178,7 @@ class RegressionError(Layer):
             self._check(labels)
 
     def _check(self, labels: Shape) -> None:
-        """Raise UserError for labels (B,) or (B, k) that are not as many a row as the predictions."""
+        """Raise UserError unless labels (B,) or (B, k) have as many numbers a row as the predictions."""
         if math.prod(labels[1:]) != self.shape[1]:
             raise self.fail(
                 f"compares {self.source_name(0)}, {shape_text(self.source_shapes[0])}, with labels "
@@ -198,7 +200,7 @@ class RegressionError(Layer):
 
 @register("composed_metric", "r2")
 def determination(parts: Sums) -> MetricValues:
-    """Return "r2"; of labels that are all equal it is 1 if all predictions are right, else 0, as in scikit-learn."""
+    """Return "r2". For labels that are all equal it is 1 if all predictions are right, else 0, as in scikit-learn."""
     moments, count = parts["moments"]
     if count < 2:
         return {}

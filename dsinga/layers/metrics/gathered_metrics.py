@@ -1,8 +1,8 @@
-"""The layer kGatheredMetrics, and the functions of all labels and predictions that it reports: ROC AUC and others.
+"""The layer kGatheredMetrics, and its functions of all labels and predictions: ROC AUC and others.
 
-A function is registered as a metric: it takes the labels, (n,) or (n, k), and the predictions, (n, k), or (n,) where
-the net gives one number a record, of all n records, and returns a number, or one for each record, of which the mean
-counts. They are not in the order of the records. A function may be written for tensors of PyTorch.
+A function is registered as a metric. It gets the labels, (n,) or (n, k), and the predictions of all n records, (n, k),
+or (n,) if the net gives one number a record. The records are in no certain order. It returns a number, or one number
+for each record, which are averaged. It may be written for PyTorch tensors.
 
 >>> from dsinga import register
 >>> @register("metric", "worst_error")
@@ -36,11 +36,11 @@ class GatheredMetrics(Layer):
     """Metrics of labels and predictions of all records together, such as ROC AUC: exact for any batches and workers.
 
     The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The layer gathers
-    the labels and predictions of all records of a test, or of the records since the last row of training: 4·k bytes for
-    each prediction and 8 for a label, at most 1 GiB. Then it computes each metric once. ``metric`` names registered
+    the labels and predictions of all records of a test, or of training since its last row. It keeps 4·k bytes for each
+    prediction and 8 for a label, at most 1 GiB. Then it computes each metric once. ``metric`` names registered
     metrics: roc_auc, average_precision, or your own, ``@dsinga.register("metric", "worst")``. A function gets the
-    labels, (n,) or (n, K), and the predictions, (n, K), or (n,) for a net with one output, in no certain order. The
-    feature is the predictions.
+    labels, (n,) or (n, K), and the predictions, (n, K), or (n,) for a net with one output. Records are in no certain
+    order. The feature is the predictions.
     """
 
     class Conf(Settings):
@@ -73,7 +73,7 @@ class GatheredMetrics(Layer):
 
 @register("composed_metric", "gathered")
 def gathered_metrics(parts: Sums) -> MetricValues:
-    """Return the figure of each metric of all labels and predictions."""
+    """Return the value of each metric of all labels and predictions."""
     values = {}
     for name, (rows, _) in parts.items():
         assert isinstance(rows, GatheredRows)
@@ -82,7 +82,7 @@ def gathered_metrics(parts: Sums) -> MetricValues:
 
 
 def _value(name: str, rows: GatheredRows) -> float:
-    """Return what the function ``name`` makes of the rows; raise UserError for anything but a number."""
+    """Return the result of the function ``name`` for the rows. Raises UserError unless it is a number."""
     function = lookup("metric", name)
     try:
         labels, predictions = rows.arrays().values() if is_user_code(function) else rows.rows()  # ours need no order

@@ -1,7 +1,7 @@
-"""Accumulators of metrics that are not sums of numbers; ``+`` adds them over parts of a batch, workers and batches.
+"""Accumulators for metrics that are not sums of numbers; ``+`` adds them over parts of a batch, workers and batches.
 
-A layer reports a metric as (sum, count). The sum may be a :class:`MetricState` in place of a number: ``+`` joins the
-states of two parts, and the figure is made once, of all of them (:mod:`dsinga.layers.metrics.composed_metrics`).
+A layer reports a metric as (sum, count). The sum may be a :class:`MetricState`: ``+`` joins the states of two parts,
+and the figure is computed once (:mod:`dsinga.layers.metrics.composed_metrics`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MOST_BYTES = 1 << 30  # of labels and predictions that a metric gathers
 
 
 class MetricState(ABC):
-    """An accumulator from which a metric is computed. Abstract; ``+`` gives the state of the records of both."""
+    """An accumulator from which a metric is computed. Abstract; ``+`` returns the state of both sets of records."""
 
     kinds: ClassVar[dict[str, type[MetricState]]] = {}
-    """The classes of states by name, of which :func:`restore_state` makes one."""
+    """The classes of states by name, for :func:`restore_state`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -33,11 +33,11 @@ class MetricState(ABC):
 
     @abstractmethod
     def __add__(self, other: Any) -> Any:
-        """Return the state of the records of both."""
+        """Return the state of both sets of records."""
 
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return its arrays, by the names of the arguments of the class."""
+        """Return its arrays, by the names of the constructor's arguments."""
 
     @property
     def nbytes(self) -> int:
@@ -54,7 +54,7 @@ class MetricState(ABC):
 
 
 def restore_state(state: Mapping[str, Any]) -> MetricState:
-    """Return the state that :func:`saved_state` gave. Raises KeyError and TypeError for anything else."""
+    """Return a state from :func:`saved_state`. Raises KeyError and TypeError for anything else."""
     return MetricState.kinds[state["kind"]](**state["arrays"])
 
 
@@ -66,9 +66,8 @@ def saved_state(state: MetricState) -> dict[str, Any]:
 class GatheredRows(MetricState):
     """The labels (n, ...) and predictions (n, k) of n records, in no certain order.
 
-    ``+`` is exact, and takes no time that depends on n. ``arrays`` sorts the rows (by their bytes), so that a function
-    of them gives the same bits however the records were cut over batches and workers. Raises UserError for more than
-    ``MOST_BYTES``.
+    ``+`` is exact, and its time does not depend on n. ``arrays`` sorts the rows (by their bytes), so a function of them
+    gives the same bits for any cut over batches and workers. Raises UserError for more than ``MOST_BYTES``.
     """
 
     def __init__(self, labels: np.ndarray, predictions: np.ndarray):
@@ -117,7 +116,7 @@ class GatheredRows(MetricState):
 
 
 class ArraySum(MetricState):
-    """An array of sums or counts of records, of any shape, such as one for each class; ``+`` adds it up."""
+    """An array of sums or counts of any shape, such as one for each class; ``+`` adds it up."""
 
     def __init__(self, sums: np.ndarray):
         self.sums = sums
@@ -130,9 +129,9 @@ class ArraySum(MetricState):
 
 
 class RunningMoments(MetricState):
-    """Count, mean and squared deviations of columns of labels, and squares of errors: each (k,) float64.
+    """Count, mean and squared deviations of label columns, and squares of errors: each (k,) float64.
 
-    ``+`` is Chan, Golub and LeVeque's formula (1979), which loses no digits where the mean is far from 0.
+    ``+`` is Chan, Golub and LeVeque's formula (1979), which loses no digits if the mean is far from 0.
     """
 
     def __init__(self, count: np.ndarray, mean: np.ndarray, deviations: np.ndarray, squares: np.ndarray):
@@ -159,5 +158,5 @@ class RunningMoments(MetricState):
 
 
 def _bytes(rows: np.ndarray) -> np.ndarray:
-    """Return an array (n, ...) as the bytes of its rows, (n, bytes) uint8."""
+    """Return the bytes of the rows of (n, ...): (n, bytes) uint8."""
     return np.ascontiguousarray(rows.reshape(len(rows), -1)).view(np.uint8)

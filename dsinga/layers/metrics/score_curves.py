@@ -1,4 +1,4 @@
-"""Metrics of scores and their thresholds: counts of right and false alarms, ROC AUC, and average precision."""
+"""Metrics of scores and thresholds: counts of hits and false alarms, ROC AUC, and average precision."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TIE_UNITS = 64  # units in the last place by which scores of equal records may d
 
 
 def binary_columns(metric: str, labels: np.ndarray, predictions: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (answers, scores), each (n,), of each yes-or-no question that labels and predictions ask.
+    """Return (answers, scores), each (n,), for each yes-or-no question of labels and predictions.
 
-    One column of predictions (n, 1), or two of two classes (n, 2), are one question, with labels 0 and 1; k columns
-    with labels (n,) of k classes are k questions, one class against the others; with labels (n, k) of 0 and 1 each
-    column is one. Raises UserError for other labels.
+    Predictions (n, 1), or (n, 2) for two classes, are one question with labels 0 and 1. With labels (n,) of k classes,
+    k columns are k questions, one class against the others. With labels (n, k) of 0 and 1, each column is a question.
+    Raises UserError for other labels.
     """
     if labels.dtype.kind not in "biuf":
         raise UserError(f"the metric {metric!r} takes labels that are numbers, such as 0 and 1, not {labels.flat[0]!s}")
@@ -49,16 +49,16 @@ def binary_columns(metric: str, labels: np.ndarray, predictions: np.ndarray) -> 
 
 
 def _mean_over_questions(values: Sequence[float]) -> float:
-    """Return the mean of the values that are numbers; NaN where there is none."""
+    """Return the mean of the values that are not NaN; NaN if there is none."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan
 
 
 def counts_by_score(answers: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the different scores, highest first, and how many answers of yes and of no are at or above each.
+    """Return the different scores, highest first, and how many yes and no answers are at or above each.
 
-    Scores that differ by no more than rounding are one score, the highest of them: those of equal records do, since
-    the order in which a product adds up depends on the place of a row in its batch.
+    Scores that differ only by rounding are one score, the highest: a row's place in its batch changes the order of
+    sums.
     """
     values, places = np.unique(-scores, return_inverse=True)
     ties = _ties(values, TIE_UNITS * np.finfo(scores.dtype).eps if scores.dtype.kind == "f" else 0.0)
@@ -70,9 +70,9 @@ def counts_by_score(answers: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray
 
 
 def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the number of the tie, from 0, of each of the ``values`` (n,), which are sorted and different.
+    """Return the number of the tie, from 0, of each of the sorted, different ``values`` (n,).
 
-    Values of a tie are within the relative ``tolerance`` of its first one, so that a dense row of values is many ties.
+    Values of a tie are within the relative ``tolerance`` of its first value, so a dense row of values is many ties.
     """
     if not tolerance or len(values) < 2:
         return np.arange(len(values))
@@ -90,9 +90,8 @@ def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the share of right predictions, for losses that do not report it.
 
-    One prediction a record is the probability of the answer 1. Several predictions are scores of classes, and the
-    highest one is the prediction. Labels are the answers 0 and 1, classes, or a number for each class; then the largest
-    is right.
+    One prediction a record is the probability of the answer 1. Several predictions are scores of classes; the highest
+    wins. Labels are the answers 0 and 1, classes, or a number for each class; the largest is right.
     """
     scores = predictions.reshape(len(predictions), -1)
     count = max(2, scores.shape[1])
@@ -108,11 +107,11 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 @register("metric", "roc_auc")
 def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the area under the ROC curve: the share of pairs of a yes and a no in which yes has the higher score.
+    """Return the area under the ROC curve: the share of yes-no pairs in which the yes has the higher score.
 
-    A tie counts half (Mann and Whitney). Scores that differ by rounding alone are ties. For several classes or labels
-    it is the mean, one against the others, over the ones that have both answers. It is NaN if none has both, and for
-    scores that are NaN. It is exact, as scikit-learn's roc_auc_score; Keras's AUC has 200 thresholds.
+    A tie counts half (Mann and Whitney). Scores that differ only by rounding are ties. For several classes or labels it
+    is the mean, one against the others, over classes that have both answers. It is NaN if none has both, and for NaN
+    scores. It is exact, as scikit-learn's roc_auc_score; Keras's AUC has 200 thresholds.
     """
     areas = []
     for answers, scores in binary_columns("roc_auc", labels, predictions):
@@ -128,10 +127,10 @@ def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 @register("metric", "average_precision")
 def average_precision(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return Σ (recall - recall before)·precision over the scores, highest first: the area under precision and recall.
+    """Return the area under precision and recall: Σ (recall - previous recall)·precision over falling scores.
 
     It is scikit-learn's average_precision_score, which is 0 without a yes. For several classes or labels it is the mean
-    over all of them. It is NaN for scores that are NaN, and without records.
+    over all. It is NaN for NaN scores, and without records.
     """
     means = []
     for answers, scores in binary_columns("average_precision", labels, predictions):

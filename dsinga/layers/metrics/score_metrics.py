@@ -88,7 +88,7 @@ class Perplexity(Layer):
 
 @register("composed_metric", "perplexity")
 def perplexity(parts: Sums) -> MetricValues:
-    """Return the exponential of the mean; nothing without records, infinity beyond the largest float64."""
+    """Return the exponential of the mean; nothing without records, infinity above the largest float64."""
     total, count = parts["logs"]
     if not count:
         return {}
@@ -100,11 +100,10 @@ def perplexity(parts: Sums) -> MetricValues:
 class SegmentationScore(PointClasses):
     """Metrics "mean_iou", "dice" and "pixel_accuracy" of the most probable class of each point, from exact counts.
 
-    The first source gives scores or probabilities (B, K, *space), the second labels as for kFieldSoftmaxLoss. With h
-    right points of a class, p predicted and t labelled points of all records of a test, its IoU (Jaccard index) is h /
-    (p + t - h), and its Dice score (F1) is 2h / (p + t). "mean_iou" and "dice" are means over the classes that occur
-    among labels or predictions, as in Keras's MeanIoU. Tests also give "iou_by_class" and "dice_by_class". Pixel
-    accuracy is Σ h / Σ t.
+    The first source gives scores or probabilities (B, K, *space), the second labels as for kFieldSoftmaxLoss. A class
+    has h right, p predicted and t labelled points in all records of a test. Its IoU (Jaccard index) is h / (p + t - h),
+    and its Dice score (F1) is 2h / (p + t). "mean_iou" and "dice" are means over the classes that occur among labels or
+    predictions, as in Keras's MeanIoU. Tests also give "iou_by_class" and "dice_by_class". Pixel accuracy is Σ h / Σ t.
 
     Masked points do not count. With ``weighted`` a point counts by its weight. One channel is the probability of class
     1 of two, which is predicted above 0.5. The feature is the predicted classes, (B, *space) int64.

@@ -1,6 +1,6 @@
 """Image preprocessing: kImagePreprocess, kRGBImage (crop, mirror, mean, scale) and kMnist (an affine map).
 
-These layers stand between an input layer and the first trained layer, and have no gradient.
+These layers come before the first trained layer and have no gradient.
 """
 
 from __future__ import annotations
@@ -98,11 +98,10 @@ class ImagePreprocess(Layer):
         return ctx.ops.crop(images, windows[0], windows[1], windows[2], self.crop, self.pad)
 
     def _margins(self, images: Array) -> tuple[int, int]:
-        """Return by how many pixels the crop can move, down and to the right."""
+        """Return how many pixels the crop can move, down and to the right."""
         return images.shape[2] + 2 * self.pad - self.crop[0], images.shape[3] + 2 * self.pad - self.crop[1]
 
     def _mean(self, info: RecordInfo | None, shape: Shape) -> Any:
-        """Return the mean image, or None if the job has none."""
         image = self.settings
         mean = None if info is None else info.mean
         if mean is None:

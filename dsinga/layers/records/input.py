@@ -82,7 +82,7 @@ class RecordInput(Layer):
         return Records(data, labels)
 
     def _part(self, data: Any) -> Any:
-        """Return records as fields (B, C, ...), as a view; of a layer cut by space the region of each."""
+        """Return records as fields (B, C, ...), as a view; for a layer cut by space, the region of each."""
         if self.region is not None and data.shape[1:] == self.shape[1:]:  # by take_region
             return data
         if data.shape[1:] != self.record:
@@ -113,7 +113,6 @@ class RecordInput(Layer):
         return Output(feature, labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that passes on a region of each record."""
         part = copy.copy(self)
         part.shape = region.part(self.shape)
         part.mean, part.std = (
@@ -123,7 +122,7 @@ class RecordInput(Layer):
         return part
 
     def _channels_first(self, store: StoreConf) -> Shape:
-        """Return the shape of a row of the feature: the record's shape, for images with the channels first."""
+        """Return the shape of a row of the feature: the record's shape, for images channels first."""
         if not store.channels_last:
             return self.record
         if len(self.record) not in (3, 4):
@@ -153,7 +152,7 @@ class RecordInput(Layer):
         return shape
 
     def _per_record(self, array: Any, scalar: float | None, store: StoreConf, what: str) -> Any:
-        """Return the mean or std in the shape of a record, a plain number, or None if the job gives neither."""
+        """Return the mean or std in the shape of a record, a number, or None if the job gives neither."""
         if array is None:
             return scalar
         array = np.asarray(array, np.float32)
@@ -196,7 +195,7 @@ class ShardData(RecordInput):
 
 
 def _older_store(conf: DataConf | None, backend: str | None = None) -> StoreConf | None:
-    """Return SINGA's older settings of a store as settings of kRecordInput."""
+    """Return SINGA's older store settings as settings of kRecordInput."""
     if conf is None:
         return None
     return StoreConf(backend=backend, path=conf.path, batchsize=[conf.batchsize], random_skip=conf.random_skip)

@@ -1,4 +1,4 @@
-"""Label layers, and checks of labels for the losses and metrics that use them."""
+"""Label layers, and checks of labels for losses and metrics."""
 
 from __future__ import annotations
 
@@ -87,14 +87,13 @@ class Label(Layer):
         return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that makes a feature of a region of the labels of each row."""
         part = copy.copy(self)
         part.shape = region.part(self.shape)
         return part
 
 
 def required_labels(layer: Layer, labels: Any) -> np.ndarray:
-    """Return ``labels`` as an array; for None, raise UserError, naming the source that has no labels."""
+    """Return ``labels`` as an array. Raises UserError, with the source's name, for None."""
     if labels is None:
         assert layer.labels.source is not None
         source = layer.source_name(layer.labels.source)
@@ -104,7 +103,7 @@ def required_labels(layer: Layer, labels: Any) -> np.ndarray:
 
 
 def integer_labels(layer: Layer, labels: Any) -> np.ndarray:
-    """Return ``labels`` as an array of integers; raise UserError for None and for float labels."""
+    """Return ``labels`` as an integer array. Raises UserError for None and for float labels."""
     labels = required_labels(layer, labels)
     if labels.dtype.kind == "f":
         raise float_labels_fault(layer)
@@ -112,7 +111,7 @@ def integer_labels(layer: Layer, labels: Any) -> np.ndarray:
 
 
 def float_labels_fault(layer: Layer) -> Exception:
-    """Return a UserError which says that ``layer`` takes no float labels, and which layers do."""
+    """Return a UserError: ``layer`` does not accept float labels, and which layers do."""
     assert layer.labels.source is not None
     source = layer.source_name(layer.labels.source)
     return layer.fail(
@@ -143,16 +142,16 @@ def check_shares(layer: Layer, shape: Shape, classes: int) -> None:
 
 
 def check_step_labels(layer: Layer, shape: Shape, steps: int) -> None:
-    """Raise UserError unless labels of ``shape`` are one for each of ``steps`` steps, (B, ``steps``)."""
+    """Raise UserError unless labels of ``shape`` are one a step, (B, ``steps``)."""
     if shape[1:] != (steps,):
         raise layer.fail(f"takes a label for each of {steps} steps, but gets labels of shape {shape}")
 
 
 def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = False) -> Any:
-    """Return ``labels`` (B,) as class indices; raise UserError for one outside [0, ``classes``), and for others.
+    """Return ``labels`` (B,) as class indices. Raises UserError for a label outside [0, ``classes``).
 
-    With ``checked_later`` the caller gives them to a kernel that makes NaN of one outside: where a pass is recorded,
-    they are on the device, and the host cannot check them.
+    In a recorded pass labels are on the device, and the host cannot check them. Pass ``checked_later`` if a kernel
+    makes NaN of invalid labels.
     """
     labels = integer_labels(layer, labels)
     check_one_label(layer, labels.shape)
@@ -173,7 +172,7 @@ def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = 
 
 
 def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.ndarray:
-    """Return the lengths (B,) of sequences of at most ``steps`` steps, with labels that are -1 after the end.
+    """Return the lengths (B,) of sequences of at most ``steps`` steps, from labels that are -1 after the end.
 
     Raises UserError, about the lengths of ``what``, for labels of another shape, and for a -1 before the end.
     """
@@ -191,9 +190,9 @@ def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.nd
 
 
 def check_ends(layer: Layer, codes: np.ndarray, source: str, end: int = -1) -> np.ndarray:
-    """Return how many steps each row of ``codes`` (B, T) has before the first -1; raise UserError for steps after it.
+    """Return how many steps each row of ``codes`` (B, T) has before the first -1. Raises UserError for steps after it.
 
-    ``source`` is the quoted name of the layer that gives the codes, ``end`` the code that stands for -1 there.
+    In the error, ``source`` is the quoted name of the layer that gives the codes, and ``end`` its code for -1.
     """
     real = codes >= 0
     after = (real[:, 1:] > real[:, :-1]).any(axis=1)
@@ -210,7 +209,7 @@ def check_ends(layer: Layer, codes: np.ndarray, source: str, end: int = -1) -> n
 def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.ndarray:
     """Return ``labels`` (B, ``steps``) of sequences, in [0, ``classes``) at each step and -1 after the end.
 
-    Raises UserError for the first row that has other labels, a -1 before a label, or no step at all.
+    Raises UserError for the first row with other labels, a -1 before a label, or no step.
     """
     labels = integer_labels(layer, labels)
     check_step_labels(layer, labels.shape, steps)

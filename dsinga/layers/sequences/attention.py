@@ -1,8 +1,8 @@
-"""Attention: kAttention, kAttentionWeights, cached attention, and encodings of the positions of steps.
+"""Attention: kAttention, kAttentionWeights, cached attention, and encodings of step positions.
 
-kAttention gives the means of values that queries weigh by their keys, kAttentionWeights the weights, kCachedAttention
-the means at one step, with the keys and values of earlier steps kept for the generation of text; kPositionalEncoding
-adds a vector of each position.
+kAttention returns means of values, weighted by how well keys match queries. kAttentionWeights returns the weights.
+kCachedAttention returns the means at one step and keeps the keys and values of earlier steps, to generate text.
+kPositionalEncoding adds a vector for each position.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ class AttentionLayer(Layer):
 
     Head h has the h-th of ``num_heads`` equal parts of n. The score of a query q and a key k is q·k/√(n/num_heads)
     (kScaledDot; Vaswani et al., Attention Is All You Need, 2017), q·k (kDot; Luong et al. 2015), or v·tanh(q + k) with
-    the param v (kAdditive; Bahdanau et al. 2015). The labels (B, Tk) of an optional last source give the lengths of the
-    keys; keys after the end have weight 0. With ``causal``, query t sees the keys 0 to t only. A query that sees no key
-    gets zeros. With ``rotary``, queries and keys are rotated by their positions before (Su et al., RoFormer, 2021;
-    :func:`dsinga.layers.sequences.attention.rotate`), so that the score depends on how far the key is from the query.
+    the param v (kAdditive; Bahdanau et al. 2015).
+
+    The labels (B, Tk) of an optional last source give the lengths of the keys; keys after the end have weight 0. With
+    ``causal``, query t sees the keys 0 to t only. A query that sees no key gets zeros. With ``rotary``, queries and
+    keys are first rotated by their positions (Su et al., RoFormer, 2021;
+    :func:`dsinga.layers.sequences.attention.rotate`). The score then depends on the distance between key and query.
     """
 
     class Conf(Settings, name="AttentionConf"):
@@ -102,7 +104,7 @@ class AttentionLayer(Layer):
             self.expect_alike(shapes[2][1] == shapes[1][1], "give as many values as keys", second=2, first=1)
 
     def visible(self, sources: Arrays) -> np.ndarray | None:
-        """Return how many keys, from the first on, each query sees, (B, Tq); None for all."""
+        """Return how many of the first keys each query sees, (B, Tq); None for all."""
         visible = None
         if self.labels.source is not None:
             lengths = step_lengths(self, sources[self.labels.source], self.keys, f"{self.keys} keys")
@@ -134,10 +136,10 @@ class Attention(AttentionLayer):
     weights of its own, and kScaledDot divides by √(n/h). A query does not see keys after the end. A query without keys
     gets zeros.
 
-    Sources are queries (B, Tq, n), keys (B, Tk, n), values (B, Tk, m), by default the keys, and perhaps a layer with
-    labels (B, Tk), which give the lengths. A third source with three axes is values. If an input layer could be both
-    values and labels, the net is refused. Projections are kInnerProduct layers with ``per_step``. If the layer is cut
-    by features, a worker computes whole heads. kAdditive has the param score (n,).
+    Sources are queries (B, Tq, n), keys (B, Tk, n), and optionally values (B, Tk, m), by default the keys. An optional
+    last layer has labels (B, Tk), which give the lengths. A third source with three axes is values. If an input layer
+    could be both values and labels, the net is refused. Projections are kInnerProduct layers with ``per_step``. If the
+    layer is cut by features, a worker computes whole heads. kAdditive has the param score (n,).
     """
 
     cut = Cut(Connection.kOneToOne, axis=2)
@@ -151,9 +153,9 @@ class Attention(AttentionLayer):
         self.cut = Cut(Connection.kOneToOne, axis=2, groups=self.heads)
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
-        """Raise UserError if the third of three sources is ambiguous: values, or labels with the lengths of the keys.
+        """Raise UserError if the third of three sources may be values or labels with key lengths.
 
-        Only an input layer leaves that open: other layers pass on the labels of their sources, and are values.
+        This is ambiguous for input layers only: other layers pass on labels, and are values.
         """
         if not self.has_values or self.labels.source is not None or not sources[2].is_input:
             return
@@ -202,7 +204,6 @@ class Attention(AttentionLayer):
         return [grad if need else None for grad, need in zip(grads, needs, strict=True)], tuple(dscore)
 
     def _gradient_by_products(self, sources: Arrays, output: Output, grad: Any, ctx: Context) -> tuple[Any, Any, Any]:
-        """Return the gradients for queries, keys and values, where scores are products of queries and keys."""
         query, keys, visible, workspace = output.saved
         dquery, dkeys, dvalues = ctx.ops.attention_grad(
             query, keys, self._values(sources), output.feature, workspace, grad, self.heads, self.factor, visible
@@ -291,7 +292,7 @@ class PositionalEncoding(Layer):
 
 @functools.lru_cache(maxsize=8)
 def encoding(steps: int, columns: int) -> np.ndarray:
-    """Return the sines and cosines of the positions, (``steps``, ``columns``) in float64."""
+    """Return the sines and cosines of positions, (``steps``, ``columns``) float64."""
     even = np.arange(columns) // 2 * 2
     angles = np.arange(steps)[:, None] / BASE ** (even / columns)
     return np.where(np.arange(columns) % 2 == 0, np.sin(angles), np.cos(angles))
@@ -300,11 +301,10 @@ def encoding(steps: int, columns: int) -> np.ndarray:
 def rotate(x: Array, heads: int, ops: Ops, start: int = 0, back: bool = False) -> Array:
     """Return x (B, T, n) with each pair of features of each head rotated by an angle that grows with the step.
 
-    In step ``start`` + t the pair (2i, 2i + 1) of a head of d features is rotated by (start + t)/10000^(2i/d), so that
-    the product of a query and a key depends on the difference of their steps only: Su et al., RoFormer (2021), 3.2.2.
-    Pairs are neighbours, as there and in Meta's LLaMA; in Hugging Face's they are features i and i + d/2, which is the
-    same net with the rows of the projections in another order. ``back`` rotates by the opposite angles, which is the
-    gradient.
+    In step ``start`` + t the pair (2i, 2i + 1) of a head of d features is rotated by (start + t)/10000^(2i/d). So the
+    product of a query and a key depends only on the difference of their steps (Su et al., RoFormer, 2021, 3.2.2). Pairs
+    are neighbours, as in the paper and in LLaMA. Hugging Face pairs features i and i + d/2: the same net with another
+    row order in the projections. ``back`` rotates by the opposite angles, which is the gradient.
     """
     factors = rotations(start, x.shape[1], x.shape[2] // heads, heads, x.dtype.type(0).dtype.name)
     return ops.rotate_pairs(x, ops.asarray(factors.conj() if back else factors))
@@ -312,7 +312,7 @@ def rotate(x: Array, heads: int, ops: Ops, start: int = 0, back: bool = False) -
 
 @functools.lru_cache(maxsize=64)
 def rotations(start: int, steps: int, size: int, heads: int, dtype: str) -> np.ndarray:
-    """Return e^(i·angle) of ``steps`` steps from ``start`` on, (steps, heads·size/2), the same for each head."""
+    """Return e^(i·angle) of ``steps`` steps, starting at ``start``, (steps, heads·size/2), equal for each head."""
     angles = np.arange(start, start + steps)[:, None] / BASE ** (np.arange(0, size, 2) / size)
     return np.tile(np.exp(1j * angles), (1, heads)).astype(np.result_type(dtype, np.complex64))
 
@@ -380,7 +380,7 @@ class CachedAttention(Attention):
 
 
 def _append(cache: Any, step: Any, count: int) -> Any:
-    """Return a copy of a cache (B, S, n) of ``count`` steps with one more, (B, 1, n), without the first one if full."""
+    """Return a copy of a cache (B, S, n) of ``count`` steps with one more, (B, 1, n), without the first if full."""
     if count < cache.shape[1]:
         longer = cache.copy()
         longer[:, count : count + 1] = step

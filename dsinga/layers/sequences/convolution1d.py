@@ -1,4 +1,4 @@
-"""kConvolution1D and kPooling1D: windows that move over the steps of sequences."""
+"""kConvolution1D and kPooling1D: windows that slide over the steps of sequences."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dsinga.ops.recorded_array import check_equal_lengths
 
 
 class _Gathered(NamedTuple):
-    """The windows of a batch that count: their positions among B·T', and the steps of each among B·T.
+    """The windows of a batch that count: their positions among B·T', and each window's steps among B·T.
 
-    ``positions`` is None where all windows count. A step outside its sequence is B·T, ``padding`` says which these are;
-    it is None where there are none.
+    ``positions`` is None if all windows count. A step outside its sequence is B·T. ``padding`` marks these steps; None
+    if there are none.
     """
 
     positions: Array | None
@@ -89,7 +89,6 @@ class Convolution1D(WindowLayer):
         self.shape = (rows, self.set_windows(windows), settings.num_filters)
 
     def _padding(self) -> tuple[int, int]:
-        """Return the number of zero steps before and after a sequence."""
         settings = self.settings
         given = [name for name in ("pad", "same", "causal") if getattr(settings, name)]
         if len(given) > 1:
@@ -123,7 +122,7 @@ class Convolution1D(WindowLayer):
         return (dx, *(None for _ in sources[1:])), (dw, db) if self.bias else (dw,)
 
     def _multiply(self, windows: Array, weight: Array, bias: Array | None, ctx: Context) -> Array:
-        """Return the filters' products with windows (N, kernel·n), of each group with its features: (N, F)."""
+        """Return the products of filters and windows (N, kernel·n), group by group: (N, F)."""
         if self.groups == 1:
             return ctx.ops.inner_product(windows, weight, bias)
         y = ctx.ops.xp.empty_like(windows, shape=(len(windows), len(weight)))
@@ -151,7 +150,7 @@ class Convolution1D(WindowLayer):
         return dwindows.reshape(windows.shape) if need_dx else None, dw, db
 
     def _groups(self, windows: Array) -> Iterator[tuple[Array, slice]]:
-        """Yield of each group its features of the windows, (N, kernel·n/group), and its filters."""
+        """Yield each group's features of the windows, (N, kernel·n/group), and its filters."""
         width, filters = self._group_width, self.shape[2] // self.groups
         by_group = windows.reshape(len(windows), self.windows.kernel, self.groups, width)
         for group in range(self.groups):
@@ -160,11 +159,9 @@ class Convolution1D(WindowLayer):
 
     @property
     def _group_width(self) -> int:
-        """The number of features of a group."""
         return self.source_shapes[0][2] // self.groups
 
     def _gather(self, rows: int, lengths: np.ndarray | None, ctx: Context) -> _Gathered:
-        """Return which windows count and which steps they take."""
         taps = np.arange(self.windows.kernel) * self.windows.dilation
         steps = self.windows.starts(self.steps)[:, None] + taps  # (T', kernel)
         ends = np.full(rows, self.steps) if lengths is None else lengths
@@ -196,7 +193,7 @@ class Convolution1D(WindowLayer):
         return windows.reshape(len(windows), self.windows.kernel * features)
 
     def _scatter(self, dwindows: Array, gathered: _Gathered, x: Array, ctx: Context) -> Array:
-        """Return the gradient for x: the sum over the windows that contain a step."""
+        """Return the gradient for x: the sum over windows that contain a step."""
         features = x.shape[2]
         dwindows = dwindows.reshape(len(dwindows), self.windows.kernel, features)
         dx = ctx.ops.xp.zeros_like(x, shape=(x.shape[0] * self.steps + 1, features))  # the last row is for padding
@@ -217,8 +214,8 @@ class Pooling1D(WindowLayer):
     mean is over these steps, and the last step is the last one before the end. A window after the end gives 0, and an
     empty sequence gives 0. A sequence shorter than ``kernel`` has one window.
 
-    ENDS takes the first half of the features from the last step and the second half from the first step: what both
-    directions of a recurrent layer have computed from all steps.
+    ENDS takes the first half of the features from the last step and the second half from the first step. These are the
+    results of both directions of a recurrent layer after all steps.
     """
 
     class Conf(Settings):
@@ -309,16 +306,15 @@ class Pooling1D(WindowLayer):
         return (dx, *(None for _ in sources[1:])), ()
 
     def _joined(self, y: Array) -> Array:
-        """Return (B, T', n), or (B, n) for the one window of all steps."""
+        """Return (B, T', n), or (B, n) for the single window of all steps."""
         return y[:, 0] if self.over_all else y
 
     def _masked(self, x: Array, lengths: np.ndarray, ctx: Context, fill: float) -> Array:
-        """Return ``x`` with ``fill`` after the ends of sequences."""
         real = ctx.ops.asarray(np.arange(self.steps) < lengths[:, None])
         return ctx.ops.xp.where(real[:, :, None], x, x.dtype.type(fill))
 
     def _counts(self, lengths: np.ndarray | None, ctx: Context) -> Array | None:
-        """Return how many steps of each window count, (B, T', 1), None if all do."""
+        """Return how many steps of each window count, (B, T', 1); None if all do."""
         if lengths is None:
             return None
         starts = self.windows.starts(self.steps)
@@ -327,7 +323,7 @@ class Pooling1D(WindowLayer):
         return ctx.ops.asarray(counts[:, :, None])
 
     def _mean_factor(self, counts: Array | None, dtype: Any, ctx: Context) -> Array | None:
-        """Return the factor from means over whole windows to the sum, or the mean over the steps that count."""
+        """Return the factor from means over whole windows to sums, or to means over steps that count."""
         kernel = self.windows.kernel
         if self.method is StepPoolMethod.SUM:
             return dtype.type(kernel) if counts is None else ((counts > 0) * kernel).astype(dtype)
@@ -336,7 +332,7 @@ class Pooling1D(WindowLayer):
         return ((counts > 0) * kernel / ctx.ops.xp.maximum(counts, 1)).astype(dtype)
 
     def _halves(self, steps: Array, ctx: Context) -> list[tuple[Array, slice]]:
-        """Return which steps, (B, T') or (1, T'), windows take of which features."""
+        """Return steps, (B, T') or (1, T'), each with the features that windows take from them."""
         if self.method is not StepPoolMethod.ENDS:
             return [(steps, slice(None))]
         half = self.source_shapes[0][2] // 2
@@ -350,7 +346,7 @@ class Pooling1D(WindowLayer):
         return parts[0] if len(parts) == 1 else ctx.ops.xp.concatenate(parts, axis=2)
 
     def _chosen_steps(self, lengths: np.ndarray | None, ctx: Context) -> tuple[Array, Array | None]:
-        """Return the first or last step of each window, (B, T') or (1, T'), and whether it counts, (B, T', 1)."""
+        """Return each window's first or last step, (B, T') or (1, T'), and whether it counts, (B, T', 1)."""
         starts, last = self.windows.starts(self.steps), self.windows.kernel - 1
         is_last = self.method is not StepPoolMethod.FIRST
         if lengths is None:

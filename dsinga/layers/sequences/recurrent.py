@@ -45,22 +45,22 @@ class RecurrentConf(Settings):
 class Recurrent(Layer):
     """Base of recurrent layers: (B, T, n) to (B, T, H) with H = ``dim_hidden``, or (B, T, 2H) if ``bidirectional``.
 
-    The labels of the optional second source give the lengths of the sequences: features after the end are 0, and are
-    not computed. The state begins with zeros or, with ``carry``, with the last state of that row of the batch before;
-    no gradient goes back through it (truncated back-propagation through time, Williams and Peng 1990). A bidirectional
+    The labels of the optional second source give the lengths of the sequences. Features after the end are 0 and not
+    computed. The state begins with zeros or, with ``carry``, with the last state of the same row in the previous batch.
+    No gradient goes back through it (truncated back-propagation through time, Williams and Peng 1990). A bidirectional
     layer's feature has the forward direction first.
 
-    With ``initial_state`` the last source gives the state before the first step, (B, S): S is H, or 2H for an LSTM with
+    With ``initial_state`` the last source gives the state before the first step, (B, S). S is H, or 2H for an LSTM with
     the state h, then c. Gradients go to it, as to the last state of an encoder.
 
-    With ``last_state`` the feature is the last state, (B, S), as another layer takes it as its initial state.
+    With ``last_state`` the feature is the last state, (B, S), in the form of an initial state.
 
-    For one step, (B, n) to (B, H), the second source is the feature of the step before, (B, H); without it, the state
-    is 0. An LSTM takes whole sequences only, since its second state is not in its feature.
+    For one step, (B, n) to (B, H), the second source is the feature of the previous step, (B, H). Without it, the state
+    is 0. An LSTM accepts whole sequences only, because its second state is not in its feature.
 
-    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction, in which the
-    ``biases`` come last; with ``recurrent_bias`` these follow once more, called "hb" in place of "b". Params of the
-    other direction come after them, called ``back_<role>``; the last is ``state`` (B, S), with ``carry``.
+    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction, with the
+    ``biases`` last. With ``recurrent_bias`` the biases follow again, called "hb" in place of "b". The other direction's
+    params come next, called ``back_<role>``. With ``carry`` the last param is ``state`` (B, S).
     """
 
     Conf: ClassVar[type[RecurrentConf]] = RecurrentConf
@@ -102,7 +102,7 @@ class Recurrent(Layer):
             self.shape = (shape[0], self.state_parts * self.size)
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
-        """Return the role and the shape of each param of one direction."""
+        """Return the role and shape of each param of one direction."""
         raise NotImplementedError
 
     def _check_sources(self) -> None:
@@ -205,9 +205,9 @@ class Recurrent(Layer):
         return for_sources, for_params
 
     def _joined(self, params: Arrays, ctx: Context) -> Arrays:
-        """Return the params of a direction as kernels take them: two biases of a gate as their sum.
+        """Return a direction's params in the form of kernels, with the sum of a gate's two biases.
 
-        Those of a GRU's candidate, of which the reset gate multiplies one, stay two.
+        A GRU's candidate keeps two biases, because the reset gate multiplies one of them.
         """
         if not self.settings.recurrent_bias:
             return params
@@ -217,7 +217,7 @@ class Recurrent(Layer):
         return [*params[: -2 * count], *sums, *first[summed:], *second[summed:]]
 
     def _parted(self, gradients: Sequence[Array]) -> list[Array]:
-        """Undo :meth:`_joined` for gradients: both biases of a sum get its gradient."""
+        """Undo :meth:`_joined` for gradients: both biases get the gradient of their sum."""
         if not self.settings.recurrent_bias:
             return list(gradients)
         summed, begin = self._summed, len(gradients) - 2 * self.biases + self._summed
@@ -226,15 +226,15 @@ class Recurrent(Layer):
 
     @property
     def _summed(self) -> int:
-        """The number of biases of which kernels take the sum with the second ones."""
+        """The number of biases that kernels get as a sum of two."""
         return self.biases - (self.cell == "gru")
 
     def _like_sources(self, array: Array) -> Array:
-        """Return (B, T, n) unchanged, or as (B, n) where the layer computes one step."""
+        """Return (B, T, n) unchanged, or as (B, n) if the layer computes one step."""
         return array if self.sequences else array.reshape(array.shape[0], array.shape[2])
 
     def _begin(self, params: Arrays, sources: Arrays) -> Array | None:
-        """Return the initial states (B, S), None for zeros."""
+        """Return the initial states (B, S); None for zeros."""
         if self.state_source is not None:
             return sources[self.state_source]
         if not self.sequences and len(sources) > 1:
@@ -242,13 +242,12 @@ class Recurrent(Layer):
         return params[-1] if len(params) > self.directions * self.count else None
 
     def _lengths(self, sources: Arrays) -> Array | None:
-        """Return the lengths of the sequences, (B,), None if all have T steps."""
+        """Return the sequence lengths, (B,); None if all have T steps."""
         if self.labels.source is None:
             return None
         return step_lengths(self, sources[self.labels.source], self.source_shapes[0][1])
 
     def _states_size(self, rows: int) -> int:
-        """Return the bytes of an array that has a state for each step of each row."""
         return float_bytes(rows, (*self.source_shapes[0][:-1], self.size))
 
     def saved_sizes(self, rows: int) -> list[int]:
@@ -264,7 +263,7 @@ class Recurrent(Layer):
 
 
 def cell_activations(settings: RecurrentConf) -> CellActivations:
-    """Return the activations that these settings name; those of a simple recurrent layer cannot be chosen."""
+    """Return the activations in these settings. A simple recurrent layer has no choice."""
     chosen = {}
     if isinstance(settings, GRU.Conf | LSTM.Conf):
         chosen = {"gate": settings.gate_activation, "candidate": settings.candidate_activation}
@@ -294,7 +293,6 @@ class GRU(Recurrent):
     cell, biases = "gru", 3
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
-        """Return the role and the shape of each param of one direction."""
         kinds: list[tuple[str, Shape]] = [("hx", (size, inputs)), ("hh", (size, size))]
         if bias:
             kinds.append(("b", (size,)))
@@ -307,7 +305,6 @@ class _StackedGates(Recurrent):
     gates: ClassVar[int] = 1
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
-        """Return the role and the shape of each param of one direction."""
         rows = self.gates * size
         specs: list[tuple[str, Shape]] = [("hx", (rows, inputs)), ("hh", (rows, size))]
         return [*specs, ("b", (rows,))] if bias else specs

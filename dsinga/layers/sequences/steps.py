@@ -1,4 +1,4 @@
-"""The layer kSequenceLength, and the lengths of sequences for layers that compute windows of steps."""
+"""The layer kSequenceLength, and sequence lengths for layers that compute windows of steps."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from dsinga.ops.recorded_array import host_array
 class SequenceLength(Layer):
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps.
 
-    Use it as the last source of layers that need lengths where the labels of the records are something else, such as
-    one class for each sentence. An empty sequence is refused.
+    Use it as the last source of layers that need lengths if the records' labels are something else, such as one class
+    for each sentence. An empty sequence is refused.
 
-    With ``end``, this code stands for steps after the end, too, such as the 0 of padded sequences in Keras. With
+    With ``end``, this code also stands for steps after the end, such as the 0 of padded sequences in Keras. With
     ``anywhere``, such steps may be before others, which move forward. With ``mask_value`` the source has features (B,
-    T, n), which it passes on: a step with this value in all features is after the end, as in Keras's Masking.
+    T, n), which it passes on. A step with this value in all features is after the end, as in Keras's Masking.
     """
 
     class Conf(Settings):
@@ -67,7 +67,7 @@ class SequenceLength(Layer):
         return Output(codes, labels=codes)
 
     def _in_order(self, codes: np.ndarray, end: Any, ctx: Context) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return codes that are -1 after the end alone, and the order of steps that makes them so, None for theirs."""
+        """Return codes that are -1 only after the end, and the order of steps that achieves it, None if unchanged."""
         order, real = None, codes >= 0
         if self.settings.anywhere and (real[:, 1:] > real[:, :-1]).any():
             order = np.argsort(codes < 0, axis=1, kind="stable")
@@ -103,8 +103,8 @@ class SequenceLength(Layer):
 class StepWindows(NamedTuple):
     """Windows of ``kernel`` steps that begin every ``stride`` steps, with zeros before the first and after the last.
 
-    A sequence has the windows that it would have alone, whatever the longest sequence of the batch, and at least one
-    unless it is empty. Neighbours in a window are ``dilation`` steps apart.
+    A sequence has the same windows as alone, whatever the longest sequence of the batch, and at least one unless it is
+    empty. Neighbours in a window are ``dilation`` steps apart.
     """
 
     kernel: int
@@ -119,21 +119,20 @@ class StepWindows(NamedTuple):
         return (self.kernel - 1) * self.dilation + 1
 
     def count(self, length: Any) -> Any:
-        """Return how many windows sequences of ``length`` steps have: a number or an array of them."""
+        """Return the number of windows of sequences with ``length`` steps, a number or an array."""
         full = np.maximum(length + self.before + self.after - self.extent, 0) // self.stride + 1
         return np.where(host_array(length) > 0, full, 0)
 
     def starts(self, length: int) -> np.ndarray:
-        """Return the first step of each window over ``length`` steps; negative where it begins before the sequence."""
+        """Return the first step of each window over ``length`` steps; negative if it begins before the sequence."""
         return np.arange(int(self.count(length))) * self.stride - self.before
 
 
 class WindowLayer(Layer):
-    """Base of layers from windows of the steps (B, T, n) to steps (B, T', F).
+    """Base of layers that compute steps (B, T', F) from windows of steps (B, T, n).
 
-    The labels (B, T) of the optional second source give the lengths of the sequences: steps after the end count as
-    zeros, and windows after the end give zeros. Where the layer has them, it gives labels (B, T') of its own: 0, and -1
-    after the end.
+    The labels (B, T) of the optional second source give the sequence lengths. Steps after the end count as zeros, and
+    windows after the end give zeros. With lengths, the layer makes its own labels (B, T'): 0, and -1 after the end.
     """
 
     source_count = 1
@@ -157,7 +156,7 @@ class WindowLayer(Layer):
             )
 
     def set_windows(self, windows: StepWindows) -> int:
-        """Keep ``windows`` and return their number T'; with lengths, the layer makes labels (B, T')."""
+        """Set ``windows`` and return their number T'; with lengths, the layer makes labels (B, T')."""
         self.windows = windows
         count = int(windows.count(self.steps))
         if self.labels.source is not None:
@@ -165,14 +164,14 @@ class WindowLayer(Layer):
         return count
 
     def lengths(self, sources: Arrays) -> np.ndarray | None:
-        """Return the lengths (B,) of the sequences, None where all have T steps."""
+        """Return the sequence lengths (B,); None if all have T steps."""
         if self.labels.source is None:
             return None
         lengths = step_lengths(self, sources[1], self.steps)
         return None if (lengths == self.steps).all() else lengths
 
     def window_labels(self, lengths: np.ndarray | None, rows: int) -> np.ndarray | None:
-        """Return the labels (B, T') of the windows, None where the layer makes none."""
+        """Return the labels (B, T') of the windows; None if the layer makes none."""
         if self.new_labels is None:
             return None
         (count,) = self.new_labels.shape

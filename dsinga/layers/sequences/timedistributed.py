@@ -1,4 +1,4 @@
-"""TimeDistributed: applies a layer of one time step to whole sequences, all steps of all rows being one batch."""
+"""TimeDistributed: applies a layer of one time step to whole sequences, with all steps of all rows as one batch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from dsinga.ops.types import NotCapturable, is_on_device
 class TimeDistributed(Layer):
     """Apply a layer to each step of sequences (B, T, ...), as one batch of B·T rows.
 
-    It computes what T copies of the layer, one for each step, compute; ``cls`` and ``conf`` are those of each copy. A
-    source that is ``repeated`` has no steps: every step takes the same (B, ...). Where the layer takes labels, steps
-    after the end of a sequence (label -1) are left out. The gradient of a loss is that of the sum over steps of the
-    mean over the batch (``ctx.rows.total`` stays B); a metric is the mean over steps; random numbers are those of the
-    copies.
+    It computes the same as T copies of the layer, one for each step; ``cls`` and ``conf`` are each copy's. A
+    ``repeated`` source has no steps: every step reads the same (B, ...). If the layer reads labels, steps after the end
+    of a sequence (label -1) are left out. A loss sums over steps the mean over the batch (``ctx.rows.total`` stays B).
+    A metric is the mean over steps. Random numbers are the same as in the copies.
 
     Raises MustUnroll for a layer that keeps a state, hands out parts, or does not compute row by row.
     """
@@ -62,7 +61,7 @@ class TimeDistributed(Layer):
 
     @property
     def columns(self) -> Columns | None:
-        """The columns of the whole layer that this part computes at each step, None for all."""
+        """The columns of the whole layer that this part computes at each step; None for all."""
         return self.layer.columns
 
     @columns.setter
@@ -97,7 +96,7 @@ class TimeDistributed(Layer):
         ), for_params
 
     def flatten_steps(self, sources: Arrays, ops: Ops) -> _StepRows:
-        """Return the sources as rows for the inner layer, without the steps after the ends of sequences."""
+        """Return the sources as rows for the inner layer, without steps after the ends of sequences."""
         chosen = None
         if self.labels.source is not None and sources[self.labels.source] is not None:
             labels = sources[self.labels.source]
@@ -120,7 +119,7 @@ class TimeDistributed(Layer):
         return flat._replace(sources=inner_sources)
 
     def _check_on_device(self) -> None:
-        """Raise NotCapturable unless steps after the end of a sequence show in a loss: all are computed then."""
+        """Raise NotCapturable unless the loss shows steps after the end; then all steps are computed."""
         if not self.layer.marks_wrong_labels:
             raise NotCapturable("sequences have different lengths")
 
@@ -133,9 +132,9 @@ class TimeDistributed(Layer):
 
 
 class _StepRows(NamedTuple):
-    """Converts between (B, T, ...) and the rows of one batch: all B·T rows, or those at the indices ``chosen``.
+    """Converts between (B, T, ...) and the rows of one batch: all B·T rows, or the rows ``chosen``.
 
-    ``device_chosen`` are the same indices as an array of the backend, for features; labels and codes are on the host.
+    ``device_chosen`` are the same indices as a backend array, for features. Labels and codes are on the host.
     """
 
     rows: int
@@ -146,7 +145,7 @@ class _StepRows(NamedTuple):
     sources: Sequence[Any] = ()
 
     def choose(self, flat: Array) -> Array:
-        """Return the chosen ones of B·T rows."""
+        """Return the chosen rows of B·T rows."""
         if self.chosen is None:
             return flat
         return flat[self.chosen] if isinstance(flat, np.ndarray) else flat[self.device_chosen]
@@ -160,7 +159,7 @@ class _StepRows(NamedTuple):
         return self.choose(array.repeat(self.steps, axis=0))
 
     def spread(self, flat: Array, missing: int = 0) -> Array:
-        """Return chosen rows as (B, T, ...), with ``missing`` in the others."""
+        """Return chosen rows as (B, T, ...), with ``missing`` elsewhere."""
         if self.chosen is not None:
             xp, where = (np, self.chosen) if isinstance(flat, np.ndarray) else (self.ops.xp, self.device_chosen)
             chosen_rows, flat = flat, xp.full_like(flat, missing, shape=(self.rows * self.steps, *flat.shape[1:]))
@@ -176,7 +175,7 @@ class _StepRows(NamedTuple):
 
 @dataclass(frozen=True)
 class _StepsContext(Context):
-    """A context with steps of rows as rows; each step has the random numbers of its copy of the layer."""
+    """A context with steps as rows; each step has the random numbers of its copy of the layer."""
 
     flat: _StepRows | None = None
 
@@ -200,7 +199,7 @@ class _StepsContext(Context):
 
 
 def _not_by_step(layer: Layer) -> str:
-    """Return the reason why the steps of a layer cannot be one batch, the empty string if they can."""
+    """Return why the steps of a layer cannot be one batch, or ""."""
     if layer.is_input or not layer.source_shapes:
         return "has no source"
     if layer.part_shapes:
