@@ -30,7 +30,7 @@ from dsinga.ops import Ops
 
 
 def lead_axis(layout: Layout) -> Axis:
-    """Return the dimension, usually time, along which targets lie ahead. Raises UserError for none, or several."""
+    """Return the dimension, usually time, along which targets lie ahead. Raises UserError for none or several."""
     ahead = [axis for dim, axis in layout.axes.items() if axis.lead > 0 and dim not in layout.space]
     if len(ahead) != 1:
         raise UserError(
@@ -41,12 +41,12 @@ def lead_axis(layout: Layout) -> Axis:
 
 
 def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindows:
-    """Return the windows from which predictions for ``leads`` leads can be made by feeding predictions back.
+    """Return the windows from which ``leads`` leads can be predicted by feeding predictions back.
 
-    Inputs along time that are not predicted are read at the later times: windows for which the data end before are
-    left out. Coordinates go on beyond the data.
+    Inputs along time that are not predicted are read at the later times, so windows too near the end of the data are
+    dropped. Coordinates continue beyond the data.
 
-    Raises UserError where the inputs of a later lead are neither predicted nor in the data.
+    Raises UserError if the inputs of a later lead are neither predicted nor in the data.
     """
     axis = lead_axis(windows.layout)
     _check(windows, axis)
@@ -70,7 +70,7 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
 
 
 def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points: int) -> ChannelGroup:
-    """Return a part of the record; a function of the coordinate of time goes on ``points`` points beyond the data."""
+    """Return a part of the record; a function of the time coordinate gets ``points`` more points beyond the data."""
     if type(part.reader) is VariableReader or axis.name not in part.reader.dims or not points:
         return part
     dataset = windows.dataset
@@ -83,9 +83,9 @@ def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points
 
 
 def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str]], axis: Axis) -> None:
-    """Raise UserError where no target is an input, or the inputs of a later lead are neither predicted nor known.
+    """Raise UserError if no target is an input, or the inputs of a later lead are neither predicted nor known.
 
-    ``targets`` has the dimensions of each target, ``axis`` is that along which targets lie ahead.
+    ``targets`` maps names to dimensions; ``axis`` is the dimension along which targets lie ahead.
     """
     if not any(name in inputs and axis.name in dims for name, dims in targets.items()):
         raise UserError(
@@ -101,7 +101,7 @@ def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str
 
 
 def _check(windows: PredictionWindows, axis: Axis) -> None:
-    """Raise UserError where predictions cannot be fed back."""
+    """Raise UserError if predictions cannot be fed back."""
     targets = {target.name: target.dims for target in windows.targets}
     check_feedback([part.name for part in windows.layout.inputs], targets, axis)
     windows.layout.check_lead_names(targets)
@@ -191,9 +191,9 @@ def _channels(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> It
 
 
 def _masks(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> Iterator[Source]:
-    """Yield the source of each channel that says which points of a masked part are valid.
+    """Yield the source of each mask channel of a part, which says where the part is valid.
 
-    Of points that are predicted these are the points that the last step of the window has.
+    Predicted points have the mask of the window's last step.
     """
     is_later = axis.name in part.dims and number
     is_fed = any(other.name == part.name for other in layout.targets)
@@ -206,12 +206,12 @@ def _masks(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> Itera
 
 
 def _place(part: ChannelGroup, levels: Any, point: int) -> int:
-    """Return the number of a channel of a part, whose last dimension of channels has the index ``point``."""
+    """Return the channel number in a part for index ``point`` along its last dimension of channels."""
     return int(np.ravel_multi_index((*levels, point), part.channel_sizes))
 
 
 def _first_channel(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
-    """Return the first channel of a part in the record that is read."""
+    """Return the first channel of a part in the record as read."""
     channel = 0
     for other in layout.inputs:
         if (other.name, other.number) == (part.name, number):
@@ -221,7 +221,7 @@ def _first_channel(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
 
 
 def _first_mask(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
-    """Return the first channel of the mask of a part in the record that is read."""
+    """Return the first mask channel of a part in the record as read; -1 without a mask."""
     masked = [other for other in layout.inputs if other.masked]
     channel = sum(other.channels for other in layout.inputs)
     for other in masked:
@@ -260,7 +260,7 @@ def check_ends(layout: Layout, axis: Axis) -> None:
 
 
 class _ChannelRun(NamedTuple):
-    """Neighbouring channels of the feature that copy those of a source; with a mask, 0 in it means ``fill``."""
+    """Neighbouring channels that are copied from one source; where the mask is 0, they are ``fill``."""
 
     source: int
     target: slice
@@ -271,12 +271,12 @@ class _ChannelRun(NamedTuple):
 
 @register("layer", kLeadRecord=893)
 class LeadRecord(Layer):
-    """Layer that builds the input record of one lead (B, C, *space) from channels of its source layers.
+    """Layer that builds the input record of one lead, (B, C, *space), from channels of its source layers.
 
-    The first source is the record that is read (B, R, *space), the others are predictions of earlier leads. Where the
-    channel of a mask is 0, a prediction is replaced by ``fill``, and gets no gradient. A net that is trained on several
-    leads (``leads`` of windows) has such a layer for each lead. If the input layer normalises records, predictions are
-    normalised likewise, (x - mean) / std; masks of the record that is read are normalised, too.
+    The first source is the record as read, (B, R, *space); the others are predictions of earlier leads. Where its mask
+    channel is 0, a prediction is replaced by ``fill`` and gets no gradient. A net trained on several leads has one such
+    layer for each lead. If the input layer normalises records, this layer normalises predictions in the same way, (x -
+    mean) / std; masks in the record are normalised, too.
     """
 
     class Conf(Settings):
@@ -340,14 +340,14 @@ class LeadRecord(Layer):
         return Output(y)
 
     def _normalised(self, prediction: Array) -> Array:
-        """Return a prediction with the mean and std of records."""
+        """Return a prediction normalised like the records."""
         mean, std = self.settings.mean, self.settings.std
         if (mean, std) == (0, 1):
             return prediction
         return (prediction - prediction.dtype.type(mean)) / prediction.dtype.type(std)
 
     def _is_valid(self, mask: Array) -> Array:
-        """Return where a mask, which was 0 or 1 before it was normalised, is 1."""
+        """Return where a normalised mask was 1."""
         return mask > (0.5 - self.settings.mean) / self.settings.std
 
     def compute_gradient(
@@ -359,7 +359,7 @@ class LeadRecord(Layer):
         ), ()
 
     def _gradient(self, number: int, source: Array, record: Array, grad: Array, ops: Ops) -> Array:
-        """Return the gradient for a source: the sum of those of the channels that copy each of its channels."""
+        """Return the gradient for a source: the sum of the gradients of all channels that copy each of its channels."""
         dx = ops.empty(source.shape, grad.dtype)
         dx[...] = 0
         for run in self._runs:

@@ -1,4 +1,4 @@
-"""Opens an OME-Zarr image, versions 0.4 and 0.5, as an xarray Dataset: the image, and its label images by name."""
+"""Opens an OME-Zarr image, version 0.4 or 0.5, as an xarray Dataset: the image, and its label images by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OmeLevel:
 
 @dataclass(frozen=True)
 class Multiscale:
-    """An image in several resolutions, the largest first; ``channels`` are the names of its channels, if any."""
+    """An image in several resolutions, the largest first; ``channels`` are the names of its channels, if known."""
 
     version: str
     axes: tuple[OmeAxis, ...]
@@ -58,7 +58,7 @@ class Multiscale:
 
 
 def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the OME metadata among the attributes of a zarr group; None where it has none.
+    """Return the OME metadata in the attributes of a zarr group; None if there are none.
 
     Version 0.5 keeps them under the key "ome".
     """
@@ -69,10 +69,10 @@ def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def read_multiscale(metadata: Mapping[str, Any], location: str) -> Multiscale:
-    """Return the image described by the OME metadata of a group; the first one if there are several.
+    """Return the image that a group's OME metadata describe; the first one if there are several.
 
     Raises:
-        UserError: the group is a plate, a well or a collection of images; or the metadata have another version, no axes
+        UserError: the group is a plate, a well or a collection of images, or its metadata have another version, no axes
             or are damaged.
     """
     if "multiscales" not in metadata:
@@ -107,7 +107,7 @@ def read_multiscale(metadata: Mapping[str, Any], location: str) -> Multiscale:
 
 
 def _level(level: Mapping[str, Any], common: Sequence[Mapping[str, Any]], axes: int) -> OmeLevel:
-    """Return a resolution; the transformations of all resolutions, ``common``, are applied after its own."""
+    """Return a resolution; transformations in ``common``, shared by all resolutions, are applied after its own."""
     scale, translation = [1.0] * axes, [0.0] * axes
     for step in (*level["coordinateTransformations"], *common):
         kind = step["type"]
@@ -145,7 +145,7 @@ class OmeImage(NamedTuple):
 
     @property
     def zarr_format(self) -> int:
-        """2 or 3."""
+        """The zarr format, 2 or 3."""
         return self.group.metadata.zarr_format
 
 
@@ -153,9 +153,9 @@ class OmeImage(NamedTuple):
 def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: str | Iterable[str] | None = None) -> Any:
     """Return one resolution of an OME-Zarr image as a lazy xarray Dataset; only metadata are read.
 
-    The variable "image" has the axes of the image as dimensions, such as (c, z, y, x), and a label image those that it
-    has. Coordinates follow from scale and translation, with the units of the axes; those of channels are their names.
-    :func:`dsinga.windows` opens the path of the image, or that of a resolution such as "cells.ome.zarr/1", likewise.
+    The variable "image" has the axes of the image as dimensions, such as (c, z, y, x); a label image may have fewer.
+    Coordinates follow from scale and translation, with the units of the axes; channels have their names.
+    :func:`dsinga.windows` also opens the path of an image, or of one resolution, such as "cells.ome.zarr/1".
 
     Args:
         path: the path or URL of the group.
@@ -163,8 +163,8 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
         labels: names of the label images to open; all by default.
 
     Raises:
-        UserError: there is no such image, resolution or label image, the image has no axes, a label image has numbers
-            that are not integers or another shape than the image.
+        UserError: there is no such image, resolution or label image, the image has no axes, or a label image has
+            numbers that are not integers or another shape than the image.
     """
     location = resolve(path)
     image = image_at(location)
@@ -174,9 +174,9 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
 
 
 def open_path_of_image(location: str) -> Any:
-    """Return the Dataset of the OME-Zarr image, or of the resolution of one, at a location; None where there is none.
+    """Return the Dataset of an OME-Zarr image, or of one of its resolutions, at a location; None if there is none.
 
-    A path in the group of an image at which there is no group is taken for that of a resolution. Raises UserError.
+    A path inside an image's group that is no group itself is opened as a resolution. Raises UserError.
     """
     if has_zarr_metadata(location) and (image := image_at(location)) is not None:
         return _dataset(image, 0, None)
@@ -188,9 +188,9 @@ def open_path_of_image(location: str) -> Any:
 
 
 def image_at(location: str) -> OmeImage | None:
-    """Return the OME-Zarr image at a location; None where there is no zarr group with OME metadata.
+    """Return the OME-Zarr image at a location; None without a zarr group that has OME metadata.
 
-    Raises UserError where these describe no image, or are damaged.
+    Raises UserError if the metadata describe no image, or are damaged.
     """
     group = _group_at(location)
     metadata = None if group is None else ome_attributes(group.attrs)
@@ -220,7 +220,7 @@ def lazy_variable(array: zarr.Array, dims: Sequence[str]) -> Any:
 
 
 def _group_at(location: str) -> zarr.Group | None:
-    """Return the zarr group at a location; None where there is none, or its metadata are damaged."""
+    """Return the zarr group at a location; None if there is none, or its metadata are damaged."""
     try:
         node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
     except Exception:  # of damaged metadata, and of file systems: any class
@@ -273,7 +273,7 @@ def _variable(image: OmeImage, level: OmeLevel) -> Any:
 
 
 def _labels(location: str, sizes: dict[str, int], labels: str | Iterable[str] | None) -> Iterator[tuple[str, Any]]:
-    """Yield the names and Variables of label images, in the resolution that has the sizes of the image."""
+    """Yield the names and Variables of label images, in the resolution that has the size of the image."""
     known = list(dict.fromkeys(label_names(location)))
     if labels is None and len(known) > MOST_LABELS:
         raise UserError(

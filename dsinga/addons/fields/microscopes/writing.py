@@ -31,20 +31,20 @@ def write_ome_zarr(
 ) -> None:
     """Write variables of a Dataset as the channels of an OME-Zarr image, and some as its label images.
 
-    The last two or three dimensions are space, before them lie those of time ("t", "time") and of channels ("c",
-    "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions). Coordinates give scale
-    and translation, and their attribute "units" the units. Levels halve y and x until a plane has 256 points along
-    each: means of images, every second point of label images. A lazy Dataset, such as a prediction, is computed chunk
-    by chunk. At a local path the image appears when it is complete.
+    The last two or three dimensions are space. Before them may lie one dimension of time ("t", "time") and one of
+    channels ("c", "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions).
+    Coordinates give scale and translation, and their attribute "units" the units. Levels halve y and x until a plane
+    has at most 256 points along each: images are averaged, label images keep every second point. A lazy Dataset, such
+    as a prediction, is computed chunk by chunk. At a local path, the image appears when it is complete.
 
     Args:
         dataset: an xarray Dataset or DataArray.
-        path: where it is written. Of label images alone, the path of an image to whose group "labels" they are added.
+        path: where to write; for label images alone, the path of their image.
         labels: the variables that are label images.
-        version: "0.5" (zarr format 3) or "0.4" (format 2); label images that are added have that of the image.
+        version: "0.5" (zarr format 3) or "0.4" (format 2); label images added later have the version of the image.
 
     Raises:
-        UserError: the path exists, variables do not lie on one grid, a label image is no integers, or coordinates are
+        UserError: the path exists, variables do not lie on one grid, a label image has no integers, or coordinates are
             not regular.
     """
     if version not in VERSIONS:
@@ -72,7 +72,7 @@ def write_ome_zarr(
 
 
 def _label_images(dataset: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the label images of a Dataset by name. Raises UserError where one is missing, or is no integers."""
+    """Return the label images of a Dataset by name. Raises UserError if one is missing or has no integers."""
     names = [str(name) for name in dataset.data_vars]
     for name in labels:
         if name not in names:
@@ -96,7 +96,7 @@ def _check_sizes(label_images: Mapping[str, Any], sizes: Mapping[str, int]) -> N
 
 
 def _add_labels(location: str, label_images: Mapping[str, Any]) -> None:
-    """Write label images beside those of an image. Raises UserError where there is none, or one has such a name."""
+    """Add label images to an existing image. Raises UserError if there is no image, or a name is in use."""
     image, where = image_at(location), redact(location)
     if image is None or not label_images:
         raise UserError(f"{where} is no OME-Zarr image to which label images are added; write them with their image")
@@ -112,7 +112,7 @@ def _add_labels(location: str, label_images: Mapping[str, Any]) -> None:
 
 
 def _image(dataset: Any, names: list[str]) -> Any:
-    """Return variables as one DataArray, with a dimension of channels where there are several."""
+    """Return variables as one DataArray, with a dimension of channels if there are several."""
     first = dataset[names[0]]
     for name in names[1:]:
         if dataset[name].dims != first.dims or any(dim in CHANNELS for dim in first.dims):
@@ -184,7 +184,7 @@ def _write_image(location: str, array: Any, version: str, name: str, is_label: b
 
 
 def _axis(array: Any, dim: str, is_space: bool) -> tuple[dict[str, str], float, float]:
-    """Return the metadata of an axis, the distance of its points, and where the first one lies."""
+    """Return the metadata of an axis, the distance of its points, and the coordinate of the first one."""
     axis = {"name": dim, "type": "space" if is_space else "time" if dim in TIMES else "channel"}
     if axis["type"] == "channel" or dim not in array.coords or array[dim].dtype.kind not in "iuf":
         return axis, 1.0, 0.0
@@ -212,7 +212,7 @@ def _write_level(group: zarr.Group, name: str, array: Any, chunks: tuple[int, ..
 
 
 def _halved(array: Any, dims: Iterable[str], is_label: bool) -> Any:
-    """Return an image with half the points along two dimensions, without a last one that has no neighbour."""
+    """Return an image with half the points along two dimensions; a last odd point is dropped."""
     if is_label:
         return array.isel({dim: slice(0, array.sizes[dim] // 2 * 2, 2) for dim in dims})
     mean = array.coarsen(dict.fromkeys(dims, 2), boundary="trim").mean()
@@ -220,7 +220,7 @@ def _halved(array: Any, dims: Iterable[str], is_label: bool) -> Any:
 
 
 def _channels(array: Any, smallest: zarr.Array) -> dict[str, Any]:
-    """Return the names of channels, and the range of numbers of each in the smallest level, for viewers."""
+    """Return the names of channels, and each channel's range of numbers in the smallest level, for viewers."""
     (axis,) = (place for place, dim in enumerate(array.dims) if dim in CHANNELS)
     channels = []
     for number, label in enumerate(array[array.dims[axis]].values):

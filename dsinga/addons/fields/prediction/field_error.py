@@ -1,4 +1,4 @@
-"""The layer kFieldError: errors and anomaly correlation of predicted fields, by channel and over all channels."""
+"""Layer kFieldError: errors and anomaly correlation of predicted fields, by channel and over all channels."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ CLIMATOLOGY = 2  # the position of the source with the climatology
 class FieldError(Layer):
     """Metrics of fields: "rmse", √(Σ w·e² / Σ w), "mae", Σ w·|e| / Σ w, and "bias", Σ w·e / Σ w, of e = x - label.
 
-    The first source gives predictions x, (B, C, *space) or as many numbers a row, the second labels (B, C, *space),
-    with ``weighted`` (B, C + 1, *space): w is then the last channel, else 1. With ``masked`` labels that are NaN are
-    left out of all sums. The sums are float64, over all records of a test. The feature is x.
+    The first source gives predictions x, (B, C, *space) or flattened rows; the second gives labels (B, C, *space). With
+    ``weighted``, labels are (B, C + 1, *space), and the last channel is w; otherwise w is 1. With ``masked``, labels
+    that are NaN are left out of all sums. The sums are float64, over all records of a test. The feature is x.
 
-    With a climatology c there is "anomaly_correlation", the correlation of x - c with label - c, weighted by w, after
-    each has been reduced by its unweighted mean over all records and points: compute_weighted_acc of WeatherBench
-    (Rasp et al., 2020). WeatherBench 2 leaves that mean in, and takes the mean over times of each time's. It is
-    computed for each channel; of several it is the mean. c is the setting, or a third source (B, C, *space).
+    With a climatology c, "anomaly_correlation" is the correlation of x - c with label - c, weighted by w, after
+    subtracting from each its unweighted mean over all records and points: compute_weighted_acc of WeatherBench (Rasp et
+    al., 2020). WeatherBench 2 keeps that mean, and averages the correlations of all times. It is computed for each
+    channel, then averaged. c is the setting, or a third source (B, C, *space).
 
-    Of several channels there are also lists "rmse_by_channel" and so on, or, with names, "rmse_t2m".
+    With several channels there are also lists "rmse_by_channel" and so on, or, with names, "rmse_t2m".
     """
 
     class Conf(Settings):
@@ -68,7 +68,7 @@ class FieldError(Layer):
             self._targets(self.source_shapes[1])
 
     def _targets(self, labels: Shape) -> FieldTargets:
-        """Return how labels of a shape are read; raise UserError where they do not fit."""
+        """Return how labels of a shape are read. Raises UserError if they do not fit."""
         settings, rows = self.settings, self.source_shapes[0][0]
         targets = FieldTargets(self, (rows, *labels[1:]), settings.masked, settings.weighted)
         if settings.channel and len(settings.channel) != targets.channels:
@@ -97,7 +97,7 @@ class FieldError(Layer):
         return self.copy_for_region(region, source_shapes)
 
     def _whole_space(self, space: Shape) -> Shape:
-        """Return the points of the whole field, of which this layer computes ``space``."""
+        """Return the points of the whole field; this layer computes its part ``space``."""
         return space if self.region is None else self.region.whole((0, 0, *space))[2:]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -123,7 +123,7 @@ class FieldError(Layer):
         return Output(sources[0], metrics=metrics)
 
     def _climatology(self, targets: FieldTargets, space: Shape) -> np.ndarray | None:
-        """Return the climatology of the settings as (C, 1) or (C, points), None without one."""
+        """Return the climatology of the settings as (C, 1) or (C, points); None without one."""
         if not self.settings.climatology:
             return None
         numbers = np.array(self.settings.climatology)
@@ -148,11 +148,11 @@ def error_terms(
     weights: np.ndarray | None,
     climatology: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Return what each number adds to the sums of errors: 5 arrays of the shape of ``labels``, 12 with a climatology.
+    """Return what each number adds to the sums of errors: 5 arrays like ``labels``, 12 with a climatology.
 
-    The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; then Σ f, Σ a, Σ w·f, Σ w·a, Σ w·f², Σ w·a² and
-    Σ w·f·a of the anomalies f of the prediction ``x`` and a of the label. Without ``valid`` all points count, without
-    ``weights`` as much.
+    The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; then Σ f, Σ a, Σ w·f, Σ w·a, Σ w·f², Σ w·a² and Σ
+    w·f·a. Here f is the anomaly of the prediction ``x``, and a the anomaly of the label. Without ``valid`` all points
+    count; without ``weights`` all count equally.
     """
     counted: Any = np.ones(labels.shape, bool) if valid is None else valid
     if valid is not None:
@@ -171,7 +171,7 @@ def error_terms(
 
 @register("composed_metric", "fields")
 def field_metrics(parts: Sums) -> MetricValues:
-    """Return metrics over all channels, and by channel if there are several; none for channels without points."""
+    """Return metrics over all channels, and by channel if there are several; none if no point was counted."""
     keys = sorted(parts, key=lambda key: int(key.partition(",")[0]))
     names, sums = [key.partition(",")[2] for key in keys], np.stack([parts[key][0].sums for key in keys], axis=1)
     if not sums[1].any():
@@ -188,13 +188,13 @@ def field_metrics(parts: Sums) -> MetricValues:
 
 
 def _mean(values: np.ndarray) -> float:
-    """Return the mean of the numbers that are not NaN, NaN if there are none."""
+    """Return the mean of the numbers without NaN; NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def correlations(sums: np.ndarray) -> MetricValues:
-    """Return "anomaly_correlation" by channel if ``sums`` include sums of anomalies; NaN where one of them is 0."""
+    """Return "anomaly_correlation" by channel if ``sums`` include anomalies; NaN if an anomaly does not vary."""
     if len(sums) < 12:
         return {}
     weights, count, (f, a, wf, wa, wff, waa, wfa) = sums[0], np.maximum(sums[1], 1), sums[5:]

@@ -31,7 +31,7 @@ class BlockPlan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Neighbouring points along an axis of a selection that one chunk has: where they go, and where they are in it."""
+    """Neighbouring points of a selection along one axis in one chunk: their place in the selection and in the chunk."""
 
     chunk: int
     target: slice
@@ -40,7 +40,7 @@ class _Run(NamedTuple):
 
 @dataclass
 class _Piece:
-    """The part of a selection that is in one chunk, which a task computes, or which it gets by its key."""
+    """The part of a selection in one chunk; the task computes the chunk, or gets it by its key."""
 
     chunk: Any
     target: tuple[slice, ...]
@@ -56,7 +56,7 @@ class _Selection:
     pieces: list[_Piece]
 
     def fill(self, values: Mapping[Any, Any]) -> np.ndarray:
-        """Return the selection; one chunk after the other is in memory where the task computes it."""
+        """Return the selection; if the task computes the chunks, one chunk at a time is in memory."""
         selection = np.empty(self.shape, self.dtype)
         for piece in self.pieces:
             chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
@@ -74,17 +74,16 @@ def map_selections(
     name: str,
     computed: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
-    """Return the dask array whose blocks are ``function(shared, selections, *arguments)``, numpy arrays.
+    """Return the dask array with the blocks ``function(shared, selections, *arguments)``, numpy arrays.
 
-    ``selections`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once, and
-    ``name`` that of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), but for those
-    that a cluster keeps.
+    ``selections`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once.
+    ``name`` is the name of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), except
+    arrays that a cluster keeps.
 
-    Each block is one task. Chunks that depend on no other chunk, such as those of a store, or of a store and functions
-    of each element, are computed by the tasks that need them, by several of them where selections overlap: shared
-    chunks would stay in memory until the last task that needs them, and Dask takes the tasks in any order. Other
-    chunks, such as those that a cluster keeps, and those of the arrays ``computed``, are computed once; Dask runs the
-    task where they are.
+    Each block is one task. Tasks themselves compute chunks that depend on no other chunk, such as chunks of a store
+    with element-wise functions, even if overlapping selections compute them several times. As separate tasks, such
+    chunks would stay in memory until their last use, as Dask runs tasks in any order. Other chunks, such as chunks that
+    a cluster keeps, and the chunks of ``computed``, are computed once; Dask runs the task where they are.
     """
     sources = {key: _Source(array) for key, array in arrays.items()}
     sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}
@@ -103,7 +102,7 @@ def map_selections(
 
 
 def _needs(chunk: Any) -> Iterable[Any]:
-    """Return the keys whose values a task needs for a chunk."""
+    """Return the keys of the values that a task needs for a chunk."""
     return chunk.dependencies if isinstance(chunk, GraphNode) else (chunk,)
 
 
@@ -119,13 +118,13 @@ def _compute_block(
 
 
 def _filled(name: str, selection: _Selection, values: Mapping[Any, Any]) -> np.ndarray:
-    """Return a selection of the variable ``name``; its chunks may be read here. Raises UserError where one cannot."""
+    """Return a selection of the variable ``name``. Raises UserError if one of its chunks cannot be read."""
     with naming_variable(name):
         return selection.fill(values)
 
 
 class _Source:
-    """A dask array that tiles are read from; its chunks stay tasks of their own where they are computed."""
+    """A dask array that tiles are read from; with ``is_computed``, its chunks stay tasks of their own."""
 
     def __init__(self, array: da.Array, is_computed: bool = False):
         self.array, self._is_computed = array, is_computed
@@ -148,14 +147,14 @@ class _Source:
         return _Selection(tuple(len(points) for points in selection), self.array.dtype, pieces)
 
     def _runs(self, axis: int, points: np.ndarray) -> list[_Run]:
-        """Return the runs of points along an axis, which many selections share."""
+        """Return the runs of points along an axis, cached because many selections share them."""
         key = axis, points.tobytes()
         if key not in self._known:
             self._known[key] = list(_runs(points, self._starts[axis]))
         return self._known[key]
 
     def _chunk(self, index: tuple[int, ...]) -> Any:
-        """Return the task that computes a chunk, or its key where it depends on other tasks."""
+        """Return the task that computes a chunk, or its key if it depends on other tasks."""
         if self._is_computed:
             return (self.array.name, *index)
         if index not in self._chunks:
@@ -185,11 +184,10 @@ BLOCK_BYTES = 1 << 26  # that a task reads and gives, at most, where it makes se
 class PredictionBlocks:
     """The blocks of a prediction, each computed by one task.
 
-    A block has about a chunk of the variables along each axis of space, and half a chunk of time, or a few times the
-    steps that a window reads: so that few tasks decode the same chunk. It has one call of the net at least, and else
-    BLOCK_BYTES, or half a chunk, at most. Which calls of the net a task makes does not change what they give.
-
-    ``most`` is the number of windows along time that a block of more than one call has at most, None for any.
+    Along each axis of space, a block is about one chunk of the variables. Along time it is half a chunk, or a few times
+    the steps that a window reads, so that few tasks decode the same chunk. A block has at least one call of the net,
+    and otherwise at most BLOCK_BYTES or half a chunk. The grouping of calls into tasks does not change their results.
+    ``most`` limits the windows along time in a block of several calls; None for no limit.
     """
 
     predictor: FieldPredictor
@@ -202,7 +200,7 @@ class PredictionBlocks:
         return math.prod(map(len, self._ranges()))
 
     def _chunk(self, dim: str) -> int:
-        """Return the points of the largest chunk of a variable along a dimension, 1 for none."""
+        """Return the points of the largest chunk of a variable along a dimension, 1 without chunks."""
         sizes = [1]
         for part in self.predictor.variables:
             if dim in part.reader.dims:
@@ -211,7 +209,7 @@ class PredictionBlocks:
 
     @property
     def _batch_dim(self) -> int | None:
-        """The dimension of samples along which the rows of a call lie: that of time, or the longest one."""
+        """The dimension of samples along which the rows of a call lie: time, or the longest one."""
         counts = self._counts
         if not counts:
             return None
@@ -245,7 +243,7 @@ class PredictionBlocks:
         return steps
 
     def _bytes(self, steps: Sequence[int]) -> int:
-        """Return the bytes that a block of so many windows and tiles reads and gives."""
+        """Return the bytes that a block of so many windows and tiles reads and returns."""
         predictor, samples = self.predictor, len(self.predictor.samples)
         points = {
             dim: predictor.layout.axes[dim].input_size + (step - 1) * predictor.layout.axes[dim].stride

@@ -1,4 +1,4 @@
-"""A summary of a Dataset for ``dsinga data info``: its dimensions, and what a sample of each variable has."""
+"""A summary of a Dataset for ``dsinga data info``: its dimensions, and a sample of each variable."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SAMPLE_BYTES = 1 << 20  # of a variable that are read at once
 
 
 def is_dataset(source: str | os.PathLike[str]) -> bool:
-    """Whether a path or URL is that of a Dataset: a file of netCDF, OME-Zarr, or a zarr group with coordinates.
+    """Whether a path or URL leads to a Dataset: a netCDF file, an OME-Zarr image, or a zarr group with coordinates.
 
-    A group that has records by their usual name, such as "x" or "images", is one of records. Raises UserError for a
-    group in which the metadata of an array, or a coordinate, are damaged.
+    A group that has records by their usual name, such as "x" or "images", holds records. Raises UserError if the
+    metadata of an array, or a coordinate, are damaged.
     """
     try:
         location = resolve(source)
@@ -54,7 +54,7 @@ def is_dataset(source: str | os.PathLike[str]) -> bool:
 def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, Any] | None:
     """Return the summary of :func:`describe_dataset` for ``dsinga data info``; None for paths that are no Datasets.
 
-    Of a Dataset with a ``label`` records are described.
+    With a ``label``, the source is described as records instead.
     """
     return describe_dataset(source) if label is None and is_dataset(source) else None
 
@@ -63,12 +63,10 @@ def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, A
 def describe_dataset(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a summary of the Dataset at a path or URL, computed in bounded memory.
 
-    Keys:
-        ``location``, ``kind``: where it is, and "Dataset".
-        ``dimension NAME``: its points, the first and the last coordinate, and the step between points.
-        ``variable NAME``: its dimensions, dtype, chunks, unit and long name; and of up to 16 parts spread over its
-            first dimension, the smallest and largest number, the mean, the standard deviation, and the share of NaN.
-        ``raw_bytes``: the bytes of all variables in memory.
+    Keys: ``location``, ``kind``: its location, and "Dataset". ``dimension NAME``: its points, the first and the last
+    coordinate, and the step between points. ``variable NAME``: its dimensions, dtype, chunks, unit and long name; and
+    of up to 16 parts spread over its first dimension, the smallest and largest number, the mean, the standard
+    deviation, and the share of NaN. ``raw_bytes``: the bytes of all variables in memory.
     """
     dataset, path = open_dataset(resolve(source))
     facts: dict[str, Any] = {"location": path, "kind": "Dataset; cut windows out of it with dsinga.windows"}

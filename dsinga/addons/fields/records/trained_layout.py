@@ -44,8 +44,8 @@ class Alignment:
     """How a Dataset was reordered like the training data.
 
     Attributes:
-        flipped: the dimensions along which it is read backwards.
-        rotated: the coordinates, as they were, of longitudes that are read from another one on.
+        flipped: the dimensions that are read backwards.
+        rotated: the original coordinates of longitudes that now begin elsewhere.
     """
 
     flipped: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) 
 
 
 def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefinition:
-    """Return a definition with the layout of a Dataset, or of one at a path. Raises UserError where they do not fit."""
+    """Return a definition with the layout of a Dataset, or of one at a path. Raises UserError if they do not fit."""
     dataset, _ = open_dataset(source, definition)
     dataset = used_variables(dataset, definition)
     layout = make_layout(dataset, definition, has_targets=False)
@@ -92,9 +92,9 @@ def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefi
 def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
     """Return a Dataset reordered like the training data, and an account of the changes.
 
-    Points that are channels, such as levels, are chosen by their coordinates. Longitudes round the circle begin where
-    they began in training, whether they are counted from -180 or from 0. Other steps, and other units, are said in
-    the log. Raises UserError where a coordinate is not there, or steps of time are much longer or shorter.
+    Points that are channels, such as levels, are chosen by their coordinates. Longitudes around the circle begin where
+    they began in training, counted from -180 or from 0. The log warns of other steps and units. Raises UserError if a
+    coordinate is missing, or steps of time are much longer or shorter.
     """
     if not definition.is_trained:
         return dataset, Alignment()
@@ -136,8 +136,8 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
 def select(dataset: Any, definition: WindowDefinition) -> Any:
     """Return the part of a Dataset between the first and last coordinates of a definition, as ``ds.sel`` does.
 
-    Coordinates that decrease, as latitudes do, take both ends in either order. Longitudes in degrees go on round the
-    circle: from 350 to 10, or from -10 to 10 of data from 0 to 359, whose coordinates then begin at -10.
+    Decreasing coordinates, such as latitudes, accept both ends in either order. Longitudes in degrees wrap around the
+    circle: from 350 to 10, or from -10 to 10 in data from 0 to 359, where coordinates then begin at -10.
     """
     for dim, *ends in [(conf.name, conf.first, conf.last) for conf in definition.dim]:
         if ends == [None, None]:
@@ -163,7 +163,7 @@ def _between(dataset: Any, dim: str, first: Any, last: Any) -> Any:
 
 
 def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:
-    """Return the part of a Dataset from one longitude eastwards to another, with coordinates that go on from it."""
+    """Return the part of a Dataset eastwards between two longitudes, with coordinates that continue from the first."""
     values = dataset[dim].values.astype(np.float64)
     width = last - first if last >= first else (last - first) % CIRCLE
     turns = np.floor((values - first) / CIRCLE + 1e-9)
@@ -186,7 +186,7 @@ def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:
 
 
 def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
-    """Return the points of a dimension from one coordinate to another. Raises UserError for one that cannot be."""
+    """Return the points of a dimension from one coordinate to another. Raises UserError for an invalid coordinate."""
     if dim not in dataset.indexes:
         numbers = [end if end is None else int(_number(dataset, dim, end)) for end in (first, last)]
         return slice(numbers[0], None if numbers[1] is None else numbers[1] + 1)
@@ -215,9 +215,9 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
 
 
 def _as_dates(labels: Sequence[str | None]) -> list[Any]:
-    """Return the ends of dates that are texts of ISO 8601, such as a day or a year, as the first and last microsecond.
+    """Return the ends of dates given as ISO 8601 texts, such as a day or a year, as first and last microsecond.
 
-    pandas makes the last one in nanoseconds, which there are for the years 1678 to 2261 alone.
+    pandas would use nanoseconds, which cover only the years 1678 to 2261.
     """
     dates: list[Any] = list(labels)
     for place, label in enumerate(labels):
@@ -230,7 +230,7 @@ def _as_dates(labels: Sequence[str | None]) -> list[Any]:
 
 
 def _label(end: Any, index: Any) -> str | None:
-    """Return an end as an index of dates, times or texts takes it."""
+    """Return an end in the form that an index of dates, times or texts accepts."""
     if end is None:
         return None
     text = str(end.astype("datetime64[us]") if isinstance(end, np.datetime64) else end)
@@ -240,7 +240,7 @@ def _label(end: Any, index: Any) -> str | None:
 
 
 def _number(dataset: Any, dim: str, end: Any) -> float:
-    """Return an end of a dimension whose coordinates are numbers; raise UserError for another one."""
+    """Return an end of a dimension with numeric coordinates. Raises UserError for anything but a number."""
     try:
         number = float(end)
     except (TypeError, ValueError):
@@ -283,7 +283,7 @@ def split_ends(
 
 
 def _first_from(dataset: Any, dim: str, label: Any) -> int:
-    """Return the index of the first point whose coordinate is ``label`` or beyond it."""
+    """Return the index of the first point at or beyond the coordinate ``label``."""
     if label is None:
         raise UserError(f"split along {dim!r} needs a coordinate; the data have {_span(dataset, dim)}")
     return _places(dataset, dim, label, None).indices(dataset.sizes[dim])[0]

@@ -27,7 +27,7 @@ MOST_POINTS = 1 << 40  # that a setting may name: no data have more
 
 
 def define_windows(**settings: Any) -> WindowDefinition:
-    """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
+    """Return a definition of windows from the arguments of :func:`dsinga.windows`. Raises UserError."""
     given = {name: value for name, value in settings.items() if value is not None or name in NEVER_NONE}
     if isinstance(edges := given.get("edges"), str):
         given["edges"] = dict.fromkeys(_by_dim(_points, "input_dims", given["input_dims"]), edges)
@@ -57,7 +57,7 @@ def documented_settings(function: F) -> F:
 
 
 def _refused(what: str, wanted: str, value: Any) -> UserError:
-    """Return the error for a setting that is not what is wanted."""
+    """Return the error for a setting with an unsuitable value."""
     return UserError(f"{what} takes {wanted}, not {reprlib.repr(value)}")
 
 
@@ -85,7 +85,7 @@ def _by_dim(convert: Callable[[str, Any], Any], what: str, given: Any) -> dict[s
 
 
 def _points(what: str, value: Any) -> int:
-    """Return a number of points; raise UserError for anything else, such as a span of time."""
+    """Return a number of points. Raises UserError for anything else, such as a span of time."""
     try:
         number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
@@ -133,12 +133,12 @@ def _end(what: str, end: Any) -> str | None:
 
 
 def _mask(what: str, names: Any) -> list[str]:
-    """Return the names of variables that may have NaN; ["*"] of True, for all."""
+    """Return the names of variables that may have NaN; True becomes ["*"], for all."""
     return ["*"] if names is True else [] if names is False else names_of(what, names)
 
 
 def _fill(what: str, given: Any) -> list[WindowFillConf]:
-    """Return the numbers in place of NaN by variable; a single number is that of all."""
+    """Return the numbers in place of NaN by variable; a single number applies to all."""
     numbers, fills = given if isinstance(given, Mapping) else {"*": given}, []
     for name, value in numbers.items():
         try:

@@ -32,9 +32,9 @@ class WindowColumn(Column):
     Args:
         blocks: the windows and their blocks.
         cache: keeps the fields of blocks.
-        numbers: the number of the window of each row, increasing; None where all windows are rows.
+        numbers: the number of the window of each row, increasing; None if all windows are rows.
         is_target: whether these are the labels.
-        location: what messages call the data.
+        location: the name of the data in messages.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class WindowColumn(Column):
 
     @property
     def sample_rows(self) -> int:
-        """Rows that a check or a summary loads at once; those of a block may be many times its fields."""
+        """The rows that a check or a summary loads at once; a whole block may be many times larger than its fields."""
         return max(1, min(super().sample_rows, SAMPLE_BYTES // max(self.row_bytes, 1)))
 
     def connect(self, client: Callable[[], Any]) -> None:
@@ -70,7 +70,7 @@ class WindowColumn(Column):
     def take(self, rows: np.ndarray, allows_nonfinite: bool = False) -> np.ndarray:
         """Return the windows of ``rows`` (n, C, *space), in the order of ``rows``.
 
-        Raises UserError for NaN that is not masked, and for infinity, unless they are allowed.
+        Raises UserError for NaN that is not masked, and for infinity, unless ``allows_nonfinite``.
         """
         out, is_finite = self._cut(rows)
         self._mask(out, is_finite)
@@ -93,7 +93,7 @@ class WindowColumn(Column):
         return f"channel {names[index[0]]!r}, index {tuple(index)}"
 
     def _cut(self, rows: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return windows, without masks, whose channels are only made; and whether their fields are finite."""
+        """Return the windows of ``rows``, (n, C, *space), before masks are applied, and whether all fields are finite."""
         out = buffers.empty((len(rows), *self.shape))
         numbers = rows if self.numbers is None else self.numbers[rows]
         places = self.blocks.places(numbers)
@@ -130,10 +130,10 @@ class WindowColumn(Column):
     def _copies_of_steps(
         self, part: ChannelGroup, out: np.ndarray, points: np.ndarray, order: np.ndarray, block_numbers: np.ndarray
     ) -> list[Callable[[], bool]]:
-        """Return functions that each copy what windows read of one run of points to ``out``, and say if it is finite.
+        """Return functions that each copy one run of points of windows to ``out``, and return whether it is finite.
 
         Args:
-            part: the part, whose fields are kept point by point.
+            part: the part; its fields are kept point by point.
             out: its channels, (n, *dimensions of the field).
             points: the first point of each window along the part's dimensions, in the order of blocks.
             order: the row of each window.
@@ -154,7 +154,7 @@ class WindowColumn(Column):
     def _copy_run(
         self, part: ChannelGroup, order: np.ndarray, block: int, run: tuple[int, int], copies: list[_StepCopy]
     ) -> bool:
-        """Copy what windows of a block read of one run of points; return whether it is finite."""
+        """Copy one run of points to the windows of a block; return whether it is finite."""
         counts = Counter(step for *_, step in copies)
         fields = self.cache.read_steps(part, self.blocks, block, self.is_target, run, counts)
         for cut, channels, index, step in copies:
@@ -162,7 +162,7 @@ class WindowColumn(Column):
         return all(field.is_finite for field in fields.values())
 
     def _mask(self, out: np.ndarray, is_finite: bool) -> None:
-        """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
+        """Fill NaN of masked inputs, and write the channels that mark valid numbers."""
         if self.is_target or not any(part.masked for part in self.parts):
             return
         mask = sum(part.channels for part in self.parts)
@@ -221,7 +221,7 @@ class WindowColumn(Column):
 def window_columns(
     blocks: WindowBlocks, cache: BlockCache, numbers: np.ndarray | None, location: str
 ) -> list[WindowColumn]:
-    """Return the inputs of windows and, where the layout has any, their targets."""
+    """Return the inputs of windows and, if the layout has any, their targets."""
     roles = (False, True) if blocks.layout.targets else (False,)
     return [WindowColumn(blocks, cache, numbers, is_target, location) for is_target in roles]
 
@@ -246,12 +246,12 @@ def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most:
 
 
 class _Cut:
-    """Copies windows of a part out of the fields of their blocks.
+    """Copies windows of a part from the fields of their blocks.
 
     Args:
         part: the part.
         points: the first point of each window along the part's dimensions, (n, dimensions) int64.
-        step: the dimension of which one point is copied; None for all points of windows.
+        step: the dimension along which only one point is copied; None for all points of windows.
     """
 
     def __init__(self, part: ChannelGroup, points: np.ndarray, step: str | None = None):
@@ -263,7 +263,7 @@ class _Cut:
         self._is_small = math.prod(self._shape) <= SMALL_WINDOW
 
     def copy(self, out: np.ndarray, field: BlockField, rows: np.ndarray, places: slice) -> None:
-        """Write the windows at ``places`` of the points, all of one block, to ``rows`` of ``out``."""
+        """Write the windows at ``places``, all of one block, to ``rows`` of ``out``."""
         numbers, shape = field.numbers, self._shape
         strides = [numbers.strides[axis] for axis in self._axes]
         low = sum(field.lows[dim] * stride for dim, stride in zip(self._dims, strides, strict=True))
