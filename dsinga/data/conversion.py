@@ -21,9 +21,9 @@ _REMEDIES = {
 
 
 def record_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype in which records of ``dtype`` are read: uint8 for uint8 and bool, int32 for int32, else float32.
+    """Return the dtype for reading records of ``dtype``: uint8 for uint8 and bool, int32 for int32, else float32.
 
-    Raises UserError if ``dtype`` is not one of numbers.
+    Raises UserError if ``dtype`` is not numeric.
     """
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
@@ -34,9 +34,9 @@ def record_dtype(dtype: Any) -> np.dtype:
 
 
 def label_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype in which labels of ``dtype`` are read: int64 for integers and bool, float32 for floats.
+    """Return the dtype for reading labels of ``dtype``: int64 for integers and bool, float32 for floats.
 
-    Raises UserError if ``dtype`` is not one of numbers.
+    Raises UserError if ``dtype`` is not numeric.
     """
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
@@ -45,12 +45,12 @@ def label_dtype(dtype: Any) -> np.dtype:
 
 
 def as_records(array: np.ndarray) -> np.ndarray:
-    """Convert records to their :func:`record_dtype`; raise UserError for a value that float32 cannot represent."""
+    """Convert records to their :func:`record_dtype`. Raises UserError for a value that float32 cannot represent."""
     return array if array.dtype == np.float32 else _cast(array, record_dtype(array.dtype), "records")
 
 
 def as_labels(array: np.ndarray) -> np.ndarray:
-    """Convert labels to int64 or float32; raise UserError for a value that cannot be represented."""
+    """Convert labels to int64 or float32. Raises UserError for a value that cannot be represented."""
     dtype = label_dtype(array.dtype)
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise UserError(f"label {array.max()} does not fit into 64 bits")
@@ -82,9 +82,9 @@ class Nonfinite(NamedTuple):
 
 
 def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | None:
-    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers, too.
+    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers.
 
-    With ``allows_nan`` NaN is none of these: it marks masked points of targets that are fields.
+    With ``allows_nan``, NaN does not count: it marks masked points of targets that are fields.
     """
     if rows.dtype.kind != "f":
         return None

@@ -29,7 +29,7 @@ def clear_cache() -> None:
 class RecordSource:
     """Records with optional labels, read by row number.
 
-    Threads may share it. Its pickle has what another process needs to read the records itself.
+    Threads may share it. Another process can read the records from its pickle.
 
     Attributes:
         location: absolute path, URL, or a description such as "numpy array".
@@ -41,13 +41,13 @@ class RecordSource:
         label_dtype: int64, float32, or None without labels.
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.
-        digest: hash of the contents; empty if it is not known.
+        digest: hash of the contents; empty if unknown.
         allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
 
     Args:
         location: as the attribute.
         data: the records.
-        labels: the labels, of as many rows.
+        labels: the labels, with as many rows.
         classes: as the attribute.
         vocabulary: as the attribute.
         digest: as the attribute.
@@ -106,7 +106,7 @@ class RecordSource:
 
     @property
     def blocks(self) -> int | tuple[int, ...]:
-        """What a sampler shuffles together: the rows of each block, or the row after each of unequal blocks."""
+        """What a sampler shuffles together: the rows of each block, or the end row of each of unequal blocks."""
         return self.block if self._data.ends is None else tuple(self._data.ends.tolist())
 
     @property
@@ -150,14 +150,14 @@ class RecordSource:
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the records of ``rows`` and their labels, in the order of ``rows``.
 
-        Only the blocks that contain these rows are read; recently read blocks stay in memory.
+        Only the blocks with these rows are read; recently read blocks stay in memory.
 
         Args:
-            rows: row numbers (n,), integers in [0, len(source)), in any order, with or without repetition.
+            rows: row numbers (n,), integers in [0, len(source)), in any order, maybe repeated.
 
         Returns:
             Data (n, *shape) in ``dtype``, and labels (n, *label_shape) in ``label_dtype``, or None without labels. Both
-            are new arrays, which the caller may change.
+                are new arrays, which the caller may change.
 
         Raises:
             IndexError: a row number is out of range.
@@ -168,12 +168,12 @@ class RecordSource:
     def draw(
         self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return records and labels like :meth:`read`; a user's code may make other records in each epoch.
+        """Return records and labels like :meth:`read`; user code may generate other records in each epoch.
 
         Args:
-            rows: row numbers (n,) int64, of which none is out of range.
-            seed: the job's.
-            epochs: returns the number of the epoch of each row, (n,); None for the first epoch.
+            rows: row numbers (n,) int64, all in range.
+            seed: the job's seed.
+            epochs: returns the epoch of each row, (n,); None for the first epoch.
         """
         labels = self._labels
         return self._gather(self._data, rows), None if labels is None else self._gather(labels, rows)
@@ -188,11 +188,11 @@ class RecordSource:
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
         """Return a copy that reads only some points of each record and of each label, in the same rows.
 
-        Where records, or labels, can only be read whole, the copy has whole ones: ``shape`` and ``label_shape`` say so.
+        Records or labels that can only be read whole stay whole, as ``shape`` and ``label_shape`` show.
 
         Args:
             data: the points along each axis of a record; None for all.
-            labels: those of a label.
+            labels: the points along each axis of a label; None for all.
         """
         changes: dict[str, Any] = {}
         if data is not None and (column := self._data.in_region(data)) is not None:
@@ -218,7 +218,7 @@ class RecordSource:
         return {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
-        """Return the records in the order of training, whose :meth:`job_settings` are given."""
+        """Return the records in the order of training, given the training data's :meth:`job_settings`."""
         return self
 
     def codes(self) -> dict[str, Any]:
@@ -227,13 +227,13 @@ class RecordSource:
         return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
     def label_parts(self) -> Iterator[np.ndarray]:
-        """Yield the labels of all records in their order, some thousand at a time; nothing where there are none."""
+        """Yield the labels of all records in order, LABEL_ROWS at a time; nothing without labels."""
         if (column := self._labels) is not None:
             for start in range(0, len(self), LABEL_ROWS):
                 yield self._gather(column, np.arange(start, min(start + LABEL_ROWS, len(self))))
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest integer label, or None for float labels or none; reads all labels.
+        """Return the smallest and the largest integer label; None without integer labels. Reads all labels.
 
         The -1 that pads sequences does not count.
         """
@@ -256,7 +256,7 @@ class RecordSource:
         return self._changed(_labels=None, label_shape=(), label_dtype=None)
 
     def _pickled_changes(self) -> dict[str, Any] | None:
-        """Return the changes that a copy has made to the source, for a pickle that opens it again; or None."""
+        """Return the changes of a copy, for a pickle that opens the source again; None without changes."""
         return {**self._changes, "_changes": self._changes} if self._changes else None
 
     def _changed(self, **changes: Any) -> RecordSource:
@@ -267,7 +267,7 @@ class RecordSource:
         return source
 
     def _checked(self, rows: Any) -> np.ndarray:
-        """Return row numbers as int64. Raises IndexError where one is out of range."""
+        """Return row numbers as int64. Raises IndexError if one is out of range."""
         rows = np.asarray(rows, np.int64)
         least, most = (rows.min(), rows.max()) if rows.size else (0, 0)
         if not 0 <= least <= most < len(self):
@@ -323,7 +323,7 @@ class RecordSource:
     def _check_finite(self, column: Column, rows: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
         """Raise UserError for the first NaN or infinity in the records of ``rows``.
 
-        NaN in labels that are fields is for losses to mask or to refuse.
+        NaN in labels that are fields is left to losses, which mask or refuse it.
         """
         bad = find_nonfinite(rows, allows_nan=self._may_be_masked(column))
         if bad is not None:
@@ -336,7 +336,7 @@ class RecordSource:
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
     """Return the most bytes of decoded records that a process keeps in the caches that its sources share.
 
-    ``shares`` says how much of the points of each source's records the process reads.
+    ``shares`` has the share of each record's points that the process reads.
     """
     decoded: dict[str, float] = {}
     limits: dict[str, int] = {}
@@ -347,15 +347,15 @@ def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
 
 
 class AlgorithmRecords(RecordSource):
-    """Replaces the store of an input layer whose records the job's algorithm provides, such as an agent's experience.
+    """Replaces the store of an input layer if the job's algorithm makes the records, such as an agent's experience.
 
-    Nothing is read for such a layer: the algorithm is called without records of it.
+    Nothing is read for such a layer: the algorithm gets no records from it.
 
     Args:
         rows: records of a batch.
         shape: shape of one record.
         dtype: uint8, int32 or float32.
-        labels: labels (n, ...) like those of the records, None for records without; only shape and dtype matter.
+        labels: an example of labels (n, ...), for their shape and dtype; None without labels.
     """
 
     def __init__(self, rows: int, shape: tuple[int, ...], dtype: Any, labels: np.ndarray | None = None):

@@ -1,7 +1,6 @@
-"""Checks that records can be sent to other processes, and names the array and the task that cannot be pickled.
+"""Checks that records can be sent to other processes, and names the array and task that cannot be pickled.
 
-Dask's error for a graph with an open file or a lock names the type of the whole graph, after a traceback for each layer
-through which it went.
+Dask's own error for a graph with an open file or a lock names only the type of the graph.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
 def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
     """Replace Dask's error for a graph that it cannot send by a UserError that names one of ``arrays``.
 
-    Values that are no Dask collections are passed over; those of a tuple are looked at as ``NAME[0]``, ``NAME[1]``.
+    Values that are no Dask collections are ignored; parts of a tuple are called ``NAME[0]``, ``NAME[1]``.
     """
     with pickling_not_logged():
         try:

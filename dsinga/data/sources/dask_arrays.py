@@ -1,7 +1,6 @@
-"""Columns of records that are dask arrays, whose blocks are computed in the process and thread that reads them.
+"""Columns of records that are dask arrays; blocks are computed in the process and thread that reads them.
 
-Only this file and ``data/sendable.py`` import Dask, in functions: where there is a dask array, it is
-loaded.
+Only this file and ``data/sendable.py`` import Dask.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
     """Return the column of a dask array of labels (n, ...) of ``length`` records.
 
-    The labels are computed at once, except for float labels of more than 128 MiB: their smallest and largest value is
-    needed before training.
+    Labels are computed at once, except for float labels of more than 128 MiB, since training needs the range of class
+    labels first.
     """
     check_chunks(y, name)
     y = with_nan(y, name, is_label=True)
@@ -77,17 +76,17 @@ def in_chunks(array: Any) -> Any:
 class DaskColumn(Column):
     """Records, or labels, that are a dask array (length, *shape), computed chunk by chunk when they are read.
 
-    Where its graph only cuts an array into chunks, as that of ``da.from_zarr`` does, blocks are read from that array,
-    several small chunks at once. Otherwise a :class:`DaskGraph` computes the chunks of a block. The process that loads
-    a pickle must call :meth:`connect` before it reads.
+    If the graph only cuts an array into chunks, as ``da.from_zarr`` does, blocks are read from that array, several
+    small chunks at once. Otherwise a :class:`DaskGraph` computes the chunks of a block. A process that loads a pickle
+    must call :meth:`connect` before it reads.
 
     Args:
         array: the dask array, with chunks along the first axis only.
-        name: the name by which messages call the array.
-        labels: whether the array has labels, in their dtypes, rather than records.
+        name: the name of the array in messages.
+        labels: whether the array has labels, with label dtypes, rather than records.
 
     Raises:
-        UserError: chunks have unknown sizes or cut records, or the dtype is not one of numbers.
+        UserError: chunks have unknown sizes or cut records, or the dtype is not numeric.
     """
 
     from_files = False
@@ -134,20 +133,18 @@ class DaskColumn(Column):
         return convert(rows[start - offset : stop - offset], self, self.labels)
 
     def why_unsendable(self) -> str:
-        """Return the reason and the task why the array cannot be sent to another process; "" if it can be."""
+        """Return the reason, and the task, why the array cannot be sent to another process; "" if it can be."""
         why = super().why_unsendable()
         if why and self._array is not None:
             return f"its chunks are of a {type(self._array).__name__}: {why}"
         return why and (why_graph_unsendable(self._graph.tasks) or why)
 
     def _compute(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Return the chunks with these numbers."""
         if self._chunks is None:
             return self._run(numbers)
         return [self._chunks.get((number,), partial(self._run_one, number)) for number in numbers]
 
     def _run_one(self, number: int) -> np.ndarray:
-        """Compute one chunk."""
         return self._run([number])[0]
 
     def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
@@ -159,7 +156,7 @@ class DaskColumn(Column):
         return [self._checked(chunk, number) for chunk, number in zip(chunks, numbers, strict=True)]
 
     def _checked(self, chunk: Any, number: int) -> np.ndarray:
-        """Return a chunk as a numpy array; raise UserError if its shape is not the one that the array declares."""
+        """Return a chunk as a numpy array. Raises UserError if the array declares another shape."""
         rows = plain_array(chunk, self.name)[:]  # a view, since a cache makes it read-only
         start = int(self._ends[number - 1]) if number else 0
         expected = (int(self._ends[number]) - start, *self.shape)
@@ -209,7 +206,7 @@ def check_chunks(array: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def naming_failures(what: str, remedy: str) -> Iterator[None]:
-    """Raise UserError, such as "chunk 3 cannot be computed", for any other error of the user's functions or files."""
+    """Raise UserError, such as "chunk 3 cannot be computed", for other errors of user functions or files."""
     try:
         yield
     except UserError:
@@ -219,7 +216,7 @@ def naming_failures(what: str, remedy: str) -> Iterator[None]:
 
 
 def compute(*collections: Any) -> tuple[Any, ...]:
-    """Compute dask collections on the cluster that keeps their data, or else by Dask's current scheduler."""
+    """Compute dask collections on the cluster that keeps their data, or else with Dask's current scheduler."""
     futures = [future for collection in collections for future in cluster_futures(collection)]
     if futures:
         client = futures[0].client
@@ -230,10 +227,10 @@ def compute(*collections: Any) -> tuple[Any, ...]:
 
 
 def with_fixed_partitions(frame: Any) -> Any:
-    """Return a Dask data frame or series that keeps its partitions, whatever is computed of it.
+    """Return a Dask data frame or series that keeps its partitions, whatever is computed from it.
 
-    Of files of parquet Dask joins small partitions when it computes something of some columns, more of them for fewer
-    columns, so that the values of a frame and their lengths would be those of other partitions.
+    For parquet files, Dask joins small partitions, more of them for fewer columns, so that values and lengths would
+    belong to different partitions.
     """
     from dask.dataframe.dask_expr import from_graph
     from dask.dataframe.dask_expr.io.parquet import ReadParquet
@@ -248,11 +245,10 @@ def with_fixed_partitions(frame: Any) -> Any:
 class DaskGraph:
     """The optimised tasks of a dask array or data frame.
 
-    The tasks that are needed run in the calling thread, one after another, without a scheduler: so a worker that reads
-    waits for no thread of the cluster. Values that a cluster keeps (of a persisted array) are fetched from its Dask
-    workers.
+    Tasks run in the calling thread, one after another, without a scheduler, so that a reading worker waits for no other
+    thread. Values that a cluster keeps (of a persisted array) are fetched from its Dask workers.
 
-    A pickle contains the graph. Where this has keys of values that a cluster keeps, the process that loads it must call
+    A pickle contains the graph. If the graph has values that a cluster keeps, the loading process must call
     :meth:`connect` before it computes.
 
     Attributes:
@@ -261,7 +257,7 @@ class DaskGraph:
 
     Args:
         array: the dask array.
-        name: the name by which messages call it.
+        name: the name of the array in messages.
 
     Raises:
         UserError: the cluster has not computed a value that it should keep.
@@ -294,7 +290,7 @@ class DaskGraph:
             self._futures |= {key: future(key, here, state="memory") for key in missing}
 
     def compute(self, keys: Sequence[Hashable]) -> list[Any]:
-        """Return the values of ``keys``, computed in one run, so that tasks they share run once."""
+        """Return the values of ``keys``, computed in one run, so that shared tasks run once."""
         from dask.core import get
 
         graph, cluster_keys = self._needed(keys)
@@ -330,7 +326,7 @@ class DaskGraph:
 
 
 class DaskRegions:
-    """Reads regions of a dask array, and computes or fetches only the chunks that a region overlaps."""
+    """Reads regions of a dask array; computes or fetches only the chunks that a region overlaps."""
 
     def __init__(self, array: Any, name: str):
         self.graph, self.name, self._dtype = DaskGraph(array, name), name, array.dtype
@@ -338,7 +334,7 @@ class DaskRegions:
         self._begins = [np.cumsum([0, *sizes[:-1]]).tolist() for sizes in array.chunks]
 
     def read(self, region: Sequence[slice]) -> np.ndarray:
-        """Return the numbers of a region, which is a slice with a start and a stop for each axis."""
+        """Return the numbers of a region, a slice with start and stop for each axis."""
         parts = list(product(*map(axis_parts, region, self._begins)))
         values = self.graph.compute([self.graph.keys[self._flat([axis.number for axis in part])] for part in parts])
         out = np.empty([part.stop - part.start for part in region], self._dtype)
@@ -353,7 +349,7 @@ class DaskRegions:
 def _finished_futures(futures: list[Any], name: str) -> list[Any]:
     """Wait for the futures in the graph of an array and return them.
 
-    A cluster that is busy with training could have no thread for them. Raises UserError where one has failed.
+    Later, a cluster busy with training might have no thread for them. Raises UserError if one has failed.
     """
     if futures:
         from distributed import wait

@@ -1,7 +1,4 @@
-"""Opens data frames of pandas and Dask: feature columns as records, and a column of labels.
-
-pandas is not imported here: whoever has a data frame has imported it.
-"""
+"""Opens data frames of pandas and Dask: feature columns as records, and a column of labels."""
 
 from __future__ import annotations
 
@@ -24,11 +21,11 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
     """Return the feature columns of a data frame or series as records, and its label column or ``y`` as labels.
 
     Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
-    bool, int32 if all are int32, else float32; a missing value is NaN, which is refused when it is read. The length and
-    the labels of a Dask data frame are computed at once, its features when they are read.
+    bool, int32 if all are int32, else float32. A missing value is NaN, which is refused when it is read. For a Dask
+    data frame, length and labels are computed at once, features when they are read.
 
     Raises:
-        UserError: a column is missing, or does not have numbers.
+        UserError: a column is missing, or has no numbers.
     """
     if frame.ndim == 1:
         frame = frame.to_frame()
@@ -63,7 +60,7 @@ def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | Non
 
 
 def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
-    """Return the common dtype of these columns; raise UserError for a column that is not numeric."""
+    """Return the common dtype of these columns. Raises UserError for a column that is not numeric."""
     dtypes = []
     for name in features:
         dtype = getattr(frame.dtypes[name], "numpy_dtype", frame.dtypes[name])  # pandas' nullable dtypes
@@ -81,7 +78,7 @@ def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
 def to_array(frame: Any, dtype: np.dtype) -> np.ndarray:
     """Return the columns of a pandas data frame as an array (rows, columns); missing values are NaN.
 
-    An array of integers is one of float32 where values are missing, so that NaN can say so.
+    Integers with missing values become float32.
     """
     if dtype.kind != "f" and frame.isna().any(axis=None):
         dtype = np.dtype(np.float32)
@@ -111,10 +108,10 @@ def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
 
 
 def frame_labels(labels: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the label column of a series or data frame, and the names of the classes if they are known.
+    """Return the label column of a series or data frame, and the names of the classes if known.
 
-    Those of a categorical series are its categories, where the options name none. Labels that Dask computes are
-    computed at once. Raises UserError where a label is missing.
+    A categorical series gives its categories as classes, unless the options name some. Dask labels are computed at
+    once. Raises UserError if a label is missing.
     """
     if is_dask_frame(labels):
         (labels,) = compute(labels)

@@ -28,8 +28,8 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 class ZarrColumn(Column):
     """A column that is an array of any zarr store, with any chunks and dtype; unwritten chunks have the fill value.
 
-    Where all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept, so
-    that no chunk is decoded more than once.
+    If all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept, so
+    that no chunk is decoded twice.
 
     Args:
         array: the array, (length, *shape).
@@ -39,7 +39,7 @@ class ZarrColumn(Column):
         key: identifies the contents of the group; None makes a new one.
 
     Raises:
-        UserError: the dtype is none of numbers, there is no axis of rows, or one block needs more than 256 MiB.
+        UserError: the dtype is not numeric, there is no axis of rows, or one block needs more than 256 MiB.
     """
 
     def __init__(self, array: zarr.Array, location: str, is_label: bool, key: str | None = None):
@@ -79,7 +79,7 @@ class ZarrColumn(Column):
         return self._all_rows.get(lambda: self.read_rows(0, self.length))[start:stop]
 
     def read_rows(self, start: int, stop: int) -> np.ndarray:
-        """Read the rows ``start`` to ``stop``, and no more, as :meth:`load` returns them."""
+        """Read only the rows ``start`` to ``stop``, as :meth:`load` returns them."""
         try:
             rows = self._reader.read((slice(start, stop), *self.index))
         except Exception as error:  # of codecs, file systems, web servers: any class
@@ -105,7 +105,7 @@ class ZarrColumn(Column):
 class _AllRows:
     """All rows of an array, decoded at most once in a process and kept while a column of the array exists.
 
-    A pickle contains the key alone: the process that loads it shares, or decodes, the rows of that key.
+    A pickle contains only the key: the loading process shares, or decodes, the rows of that key.
     """
 
     _by_key: ClassVar[WeakValueDictionary[Hashable, _AllRows]] = WeakValueDictionary()

@@ -1,4 +1,4 @@
-"""Reads regions of zarr arrays directly from chunk files, and notices files that were written again meanwhile."""
+"""Reads regions of zarr arrays directly from chunk files, and notices files that were rewritten meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
 
     Args:
         region: the points.
-        begins: the first point of each chunk, which may be a range.
+        begins: the first point of each chunk, maybe a range.
     """
     parts: list[AxisPart] = []
     if region.start == region.stop:
@@ -91,10 +91,9 @@ def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
 class RegionReader:
     """Reads regions of a zarr array, after checking the lengths of its chunks.
 
-    Files of a local folder are read in the thread that calls and one that helps it: zarr, which reads other stores,
-    hands each chunk through an event loop and threads, and copies it from an array of its own, which takes two to three
-    times as long. A chunk that is missing, or cannot be decoded, is left to zarr, which has its fill value, and raises
-    an exception of any class where it cannot read the chunk either.
+    The calling thread and one helper read local files directly, two to three times faster than zarr, which hands each
+    chunk through an event loop and copies it. zarr reads other stores, and chunks that are missing or cannot be
+    decoded: it returns the fill value, or raises an exception of any class.
 
     Attributes:
         reads_files: whether chunks are read without zarr.
@@ -137,7 +136,7 @@ class RegionReader:
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
         """Decode a part of a chunk into ``target``; return whether the chunk exists and is undamaged.
 
-        Raises OSError where something else than a file, or a file that is too large, is in its place.
+        Raises OSError if the path is no file, or the file is too large.
         """
         try:
             data = _read_file(f"{self._folder}{self._key(tuple(axis.number for axis in part))}", self._most_bytes)
@@ -177,7 +176,7 @@ class RegionReader:
 
 
 def _zstd_library() -> ctypes.CDLL | None:
-    """Return the C library in numcodecs, whose own function for Zstd lets no other thread run meanwhile."""
+    """Return the C library in numcodecs, since numcodecs' Zstd function blocks other threads."""
     try:
         library = ctypes.CDLL(numcodecs.zstd.__file__)
         decompress = library.ZSTD_decompress
@@ -198,7 +197,7 @@ class CutOff(ValueError):
 def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
     """Return the decoded and the encoded size of a Blosc chunk, from its header.
 
-    Raises CutOff for data with fewer bytes, beyond which blosc would read.
+    Raises CutOff for shorter data, where Blosc would read beyond the end.
     """
     before, _, after = np.frombuffer(data[:16].tobytes(), "<u4")[1:].tolist()
     if after > len(data):
@@ -207,7 +206,7 @@ def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
 
 
 def _read_file(path: str, most_bytes: int) -> np.ndarray:
-    """Return the bytes of a file (n,), uint8, in memory of the pool. Raises OSError as :func:`open_regular` does."""
+    """Return the bytes of a file (n,), uint8, in memory of the pool. Raises OSError like :func:`open_regular`."""
     with open_regular(path, most_bytes, buffering=0) as file:
         data = buffers.empty((os.fstat(file.fileno()).st_size,), dtype=np.uint8)
         count = cast(Any, file).readinto(memoryview(data))
@@ -217,7 +216,7 @@ def _read_file(path: str, most_bytes: int) -> np.ndarray:
 
 
 def location_of(value: Any) -> str:
-    """Return the path or URL of a store of zarr, or of the store of an array."""
+    """Return the path or URL of a zarr store, or of an array's store."""
     store = getattr(value, "store", value)
     if isinstance(store, ReadingStore):
         return store.location
@@ -227,7 +226,7 @@ def location_of(value: Any) -> str:
 
 
 def local_folder(array: zarr.Array) -> str | None:
-    """Return the folder of the store of an array, or None if it is not on this machine."""
+    """Return the folder of an array's store; None if it is not on this machine."""
     store = array.store
     if isinstance(store, ReadingStore):
         return None if store.is_remote else store.location
@@ -263,11 +262,11 @@ logger = logging.getLogger(__name__)
 class FileVersion:
     """The version of a local file when it was opened: modification time, size, and the content of JSON.
 
-    A pickle has the path alone, since other hosts may have copies that were written at other times: the process that
-    loads it notices what happens from then on.
+    A pickle has only the path, since copies on other hosts may have other times: the loading process notices changes
+    after loading.
 
     Args:
-        path: the file: of an array of zarr that of its metadata, which whoever writes an array writes first.
+        path: the file; for a zarr array its metadata file, which is written first.
     """
 
     def __init__(self, path: str):
@@ -278,9 +277,9 @@ class FileVersion:
         return FileVersion, (self.path,)
 
     def check(self) -> None:
-        """Raise UserError if the file was written again since it was opened.
+        """Raise UserError if the file was rewritten after it was opened.
 
-        An array of zarr that was appended to still has the same numbers, which the log says.
+        An appended zarr array still has the same numbers, so it is only logged.
         """
         status = _status(self.path)
         if status == self._status:

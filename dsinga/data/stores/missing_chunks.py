@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 
 
 class MissingChunks:
-    """Finds the chunks of an array that are not stored, when numbers of only the fill value were read.
+    """Finds chunks of an array that are not stored, if only the fill value was read.
 
-    Zarr leaves out chunks that have only the fill value, so that a missing one may be right: the log says it once. It
-    is refused where the array has no fill value, and where something else than a file is in its place. A chunk of a
-    shard is missing where the index of the shard says so.
+    Zarr leaves out chunks of only the fill value, so a missing chunk may be right: the log mentions it once. It is
+    refused if the array has no fill value, or if its path is no file. A chunk of a shard is missing if the shard's
+    index says so.
 
     Args:
         array: the array.
-        is_label: whether the rows are labels, whole chunks of which often have the fill value 0.
+        is_label: whether the rows are labels, where whole chunks often have the fill value 0.
     """
 
     def __init__(self, array: zarr.Array, is_label: bool = False):
@@ -51,9 +51,10 @@ class MissingChunks:
         return len(self._missing)
 
     def check(self, numbers: np.ndarray, points: Sequence[slice | np.ndarray]) -> None:
-        """Raise UserError if a chunk of ``numbers`` is missing where the array must have it; log other missing chunks.
+        """Raise UserError if a chunk of ``numbers`` is missing that must exist; log other missing chunks.
 
-        ``points`` are those of the first axes, as slices with a start and a stop, or one by one; all of the others.
+        ``points`` are the points along the first axes, as slices with a start and a stop, or one by one; the other axes
+        are whole.
         """
         if numbers.dtype.kind not in "biuf":
             return
@@ -94,7 +95,7 @@ class MissingChunks:
 
 
 def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
-    """Return the chunk, and the places among points of an axis, of each run of points that lie in one chunk."""
+    """Return the chunk, and the places among points of an axis, of each run of points in one chunk."""
     if isinstance(points, slice):
         return [(part.number, part.place) for part in axis_parts(points, range(0, points.stop, chunk))]
     numbers = points // chunk
@@ -103,7 +104,7 @@ def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
 
 
 def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | None:
-    """Return which chunks a shard lacks, by its index; None for an index in a code of its own."""
+    """Return which chunks a shard lacks, by its index; None for an index in an unknown encoding."""
     sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
     codecs = [codec.to_dict() for codec in sharding.index_codecs]
     is_plain = codecs[0].get("configuration", {}).get("endian") == "little"
@@ -126,9 +127,9 @@ def _is_equal(numbers: Any, fill: Any) -> Any:
 
 
 class CheckedArray:
-    """A zarr array that reports missing chunks by :class:`MissingChunks` when Dask reads it in the tasks of a graph.
+    """A zarr array that reports missing chunks (:class:`MissingChunks`) when Dask reads it in the tasks of a graph.
 
-    Raises UserError where the metadata in ``array`` are older than those in its store.
+    Raises UserError if the metadata in ``array`` are older than the store's.
     """
 
     def __init__(self, array: zarr.Array, is_label: bool = False):

@@ -30,10 +30,10 @@ class RecordStore(RecordSource):
 
     Attributes:
         location: absolute path or URL.
-        chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB
-            together, since each call of zarr costs a millisecond.
+        chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB in
+            total, since each call of zarr costs a millisecond.
         tokenizer: the content of the tokenizer.json with which a text was imported, "" for other records.
-        has_checksums: whether changed chunks are noticed; False for stores of versions that had no checksums.
+        has_checksums: whether changed chunks are noticed; False for stores of versions without checksums.
 
     Args:
         location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
@@ -93,7 +93,7 @@ def is_complete(location: str) -> bool:
 
 
 class StoreColumn(Column):
-    """The data array or label array of a record store, whose chunks all exist and hold whole records.
+    """The data array or label array of a record store; its chunks all exist and hold whole records.
 
     Raises UserError in :meth:`load`, saying which chunk is missing or damaged.
 
@@ -102,7 +102,7 @@ class StoreColumn(Column):
         location: path or URL of the store.
         digest: the hash of all records of the store; empty if it has none.
         dtype: the dtype in which rows are returned.
-        checksums: of its chunks, (chunks,) uint32; None for a store without checksums.
+        checksums: the checksums of its chunks, (chunks,) uint32; None for a store without checksums.
     """
 
     stays_cached = True
@@ -156,7 +156,7 @@ class StoreColumn(Column):
 
 
 def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
-    """Return the bytes of all chunks of ``arrays`` as stored, or None if files cannot be listed, as on web servers."""
+    """Return the stored bytes of all chunks of ``arrays``; None if files cannot be listed, as on web servers."""
     try:
         return sum(array.nbytes_stored() for array in arrays)
     except Exception:  # each package has classes of its own

@@ -1,4 +1,4 @@
-"""Opens the arrays of a record store, and names the array or chunk that is damaged where errors of zarr do not."""
+"""Opens the arrays of a record store, and names damaged arrays or chunks that zarr's errors do not name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def damaged(location: str, fault: str) -> UserError:
 
 
 def metadata_remedy(location: str, name: str = "") -> str:
-    """Return what to do about a zarr.json that zarr cannot open; "" where it is no metadata of zarr's third format."""
+    """Return the remedy for a zarr.json that zarr cannot open; "" if it is no metadata of zarr format 3."""
     try:
         if is_url(location):
             filesystem, path = file_system(join(location, name))
@@ -50,12 +50,12 @@ def metadata_remedy(location: str, name: str = "") -> str:
 
 
 def unreadable(location: str, what: str, error: Exception) -> UserError:
-    """Return the error for a part of a store, ``what``, that zarr, a codec or the file system cannot read."""
+    """Return the error for a part of a store that zarr, a codec or the file system cannot read."""
     return UserError(redact(f"{location}: {what} cannot be read ({type(error).__name__}: {error})", location))
 
 
 def zarr_group(location: str) -> zarr.Group | None:
-    """Return the zarr v3 group at ``location``, or None if there is none; raise UserError if it cannot be read."""
+    """Return the zarr v3 group at ``location``, or None if there is none. Raises UserError if it cannot be read."""
     store = zarr_store(location, read_only=True)
     try:
         return zarr.open_group(store=store, mode="r", zarr_format=3, use_consolidated=False)
@@ -70,9 +70,9 @@ def zarr_group(location: str) -> zarr.Group | None:
 
 
 def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
-    """Return the group and the attributes of the complete record store at ``location``; raise UserError if it is none.
+    """Return the group and attributes of the complete record store at ``location``. Raises UserError without one.
 
-    The arrays are not looked at.
+    The arrays are not checked.
     """
     group = zarr_group(location)
     if group is None and not exists(location):
@@ -105,7 +105,7 @@ def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
 
 
 def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
-    """Return the arrays ``data`` and, if present, ``labels`` of a store; raise UserError where one has a wrong form."""
+    """Return the arrays ``data`` and, if present, ``labels`` of a store. Raises UserError for a wrong form."""
     arrays: dict[str, zarr.Array] = {}
     for name in ("data", "labels"):
         try:
@@ -145,7 +145,7 @@ def chunk_checksums(
 ) -> dict[str, np.ndarray]:
     """Return the checksums of the chunks of each array of a store; empty for a version without checksums.
 
-    Raises UserError if the metadata of the store are not those that were written.
+    Raises UserError if the metadata of the store were changed.
     """
     table = attributes.get("checksums")
     if table is None and attributes["dsinga"] < CHECKSUMS_VERSION:
@@ -184,7 +184,7 @@ def _check_counts(arrays: Mapping[str, zarr.Array], location: str) -> None:
 
 
 def chunk_key(array: zarr.Array, index: int) -> str:
-    """Return the path, within the group of ``array``, of its chunk number ``index`` along the rows."""
+    """Return the path, within the group, of the chunk of ``array`` number ``index`` along the rows."""
     return f"{array.basename}/{array.metadata.encode_chunk_key((index, *(0 for _ in array.shape[1:])))}"
 
 
@@ -194,13 +194,13 @@ CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
 
 
 def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
-    """Raise UserError where a group's consolidated metadata differ from its store, or array metadata from chunks.
+    """Raise UserError if a group's consolidated metadata differ from its store, or array metadata from chunks.
 
-    They do where an array was written again, or its attributes were set, after the group was consolidated.
+    This happens if an array or its attributes were written after the group was consolidated.
 
     Args:
-        group: the group, None where it is not known.
-        arrays: the arrays of it that are read.
+        group: the group, None if unknown.
+        arrays: the arrays of the group that are read.
     """
     arrays = list(arrays)
     known = group if group is not None and group.metadata.consolidated_metadata is not None else None
@@ -222,7 +222,7 @@ def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
 
 
 def check_equal_chunks(array: zarr.Array) -> None:
-    """Raise UserError for an array whose chunks have various sizes, which newer releases of zarr read."""
+    """Raise UserError for an array with chunks of various sizes, which newer releases of zarr read."""
     try:
         _ = array.chunks
     except NotImplementedError:
@@ -233,7 +233,7 @@ def check_equal_chunks(array: zarr.Array) -> None:
 
 
 def check_array(array: zarr.Array) -> None:
-    """Raise UserError where an opened array has other metadata than its store, as by stale consolidated metadata."""
+    """Raise UserError if an opened array's metadata differ from its store, as with stale consolidated metadata."""
     check_equal_chunks(array)
     options: Any = {"store": array.store, "path": array.path, "zarr_format": array.metadata.zarr_format}
     try:
@@ -284,7 +284,7 @@ def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
 
 
 def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) -> UserError:
-    """Return the error that names the unreadable chunk of a region, for whose read ``error`` was raised."""
+    """Return the error that names the unreadable chunk of a region; reading the region raised ``error``."""
     reader = RegionReader(array)
     chunks = array.shards or array.chunks
     begins = [range(0, size, chunk or 1) for size, chunk in zip(array.shape, chunks, strict=True)]
