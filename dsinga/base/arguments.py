@@ -27,7 +27,7 @@ SHOWN = 100  # characters of a value in a message
 
 
 def is_whole(value: Any, least: int) -> bool:
-    """Whether a value is a whole number of at least ``least``, and not True or False."""
+    """Whether a value is a whole number of at least ``least``, and no boolean."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
@@ -44,7 +44,7 @@ def check_bool(name: str, value: Any) -> None:
 
 
 def check_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
-    """Raise UserError unless an argument is a number between two others."""
+    """Raise UserError unless an argument is a number from ``low`` to ``high``."""
     if isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high:
         return
     bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
@@ -52,16 +52,13 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
 
 
 def value_text(value: Any) -> str:
-    """Return the text of a value for a message: the name of a function or class, whose repr has an address.
-
-    Of long texts, such as those of arrays, it is the beginning.
-    """
+    """Return the text of a value for a message: the name of a function or class, else its repr, shortened."""
     text = getattr(value, "__name__", None) or repr(value)
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that has been there before, None where all differ."""
+    """Return the first name that occurs twice; None if all differ."""
     known = set[str]()
     for name in names:
         if name in known:
@@ -86,7 +83,7 @@ def format_bytes(size: float) -> str:
 class Remedies(UserDict[str, str]):
     """A mapping from unknown names to their replacements, read from a TOML file at the first look-up.
 
-    In a table the names, separated by blanks, are the value of what to write in their place.
+    A table maps each replacement to the names it replaces, separated by blanks.
     """
 
     def __init__(self, path: Path, *tables: str):
@@ -107,8 +104,8 @@ class MissingName(UserError, AttributeError):
 def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instead) -> NoReturn:
     """Raise MissingName for a name that ``owner`` lacks; suggest a replacement or the nearest ``known`` name.
 
-    For ``from package import name`` it raises a UserError. There importlib looks the name up, and Python would make an
-    ImportError without the message of an AttributeError.
+    For ``from package import name`` it raises a UserError, since Python's ImportError would hide the message of an
+    AttributeError.
     """
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
@@ -137,10 +134,10 @@ def missing_names(
     instead: Instead,
     public: str = "",
 ) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module: its error for a missing name suggests a replacement or the nearest name.
+    """Return a module's ``__getattr__``, which suggests a replacement or the nearest name for a missing name.
 
-    ``known`` are the names of the module, by default all that it has; ``derived`` returns further values by name.
-    ``public`` is the name by which users reach the module, if it is another.
+    ``known`` are the names of the module, by default all; ``derived`` returns further values by name. ``public`` is the
+    name by which users reach the module, if it differs.
     """
 
     def find(name: str) -> Any:
@@ -174,7 +171,7 @@ def check_names(
 def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
     """Return the values of a dict in the order of ``names``, the names of all inputs or outputs (``kind``).
 
-    Raises UserError for another name, with the nearest, and for a missing one.
+    Raises UserError for a missing name, and for an unknown name with the nearest one.
     """
     for key in given:
         if key not in names:
@@ -193,9 +190,9 @@ def bind(
     kwargs: Mapping[str, Any],
     instead: Instead = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the arguments by name; raise UserError for an unknown, a missing or a surplus one.
+    """Return the arguments by name. Raises UserError for an unknown, a missing or a surplus one.
 
-    A function that takes any name checks them itself. ``instead`` says what to write in place of unknown names.
+    A function with ``**arguments`` checks names itself. ``instead`` maps unknown names to replacements.
     """
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         check_names(function, [*signature.parameters], kwargs, instead)
@@ -210,7 +207,7 @@ def bind(
 def extended_signature(
     function: Callable[..., Any], more: Iterable[inspect.Parameter], returns: str
 ) -> inspect.Signature:
-    """Return the signature of a function with more parameters in place of ``**arguments``, and what it ``returns``."""
+    """Return the signature of a function with more parameters in place of ``**arguments``, and its ``returns``."""
     own = inspect.signature(function).parameters.values()
     parameters = sorted([*own, *more], key=lambda parameter: parameter.kind)
     parameters = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
@@ -218,7 +215,7 @@ def extended_signature(
 
 
 def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], returns: Any) -> Any:
-    """Return a signature with the given parameters; raise UserError where two parameters have the same name."""
+    """Return a signature with the given parameters. Raises UserError if two have the same name."""
     try:
         return inspect.Signature(parameters, return_annotation=returns)
     except ValueError as error:
@@ -226,7 +223,7 @@ def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Para
 
 
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:
-    """Return the function with a check of its argument names; messages have ``prefix`` before the function's name."""
+    """Return the function with a check of its argument names; messages have ``prefix`` before its name."""
     signature = inspect.signature(function)
 
     @public
@@ -241,10 +238,10 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
 def check_settings(
     cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
 ) -> type[T]:
-    """Return the class, whose constructor now raises UserError for an unknown, a missing or a surplus argument.
+    """Return the class with a constructor that raises UserError for unknown, missing or surplus arguments.
 
-    ``check`` is then called with the arguments by name, before the constructor. ``instead`` says what to write in place
-    of unknown names.
+    ``check`` is called with the arguments by name, before the constructor. ``instead`` maps unknown names to
+    replacements.
     """
     constructor = vars(cls).get("__init__")
     if constructor is None:

@@ -17,10 +17,10 @@ def available_cores() -> int:
 
 @functools.cache
 def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the smallest CPU quota of this process's cgroup and those around it, in cores, rounded up.
+    """Return the smallest CPU quota of this process's cgroup and its parents, in cores, rounded up.
 
     A large number without a quota. ``own`` lists the cgroups of the process, version 2 as ``0::/path``, version 1 as
-    ``4:cpu,cpuacct:/path``; in a container the path may be the host's, and the quota lies in the root of ``mounts``.
+    ``4:cpu,cpuacct:/path``. In a container the path may be the host's, and the quota lies in the root of ``mounts``.
     """
     quotas = [sys.maxsize]
     for line in _text(own).splitlines():
@@ -38,7 +38,7 @@ def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys
 
 
 def _text(file: Path) -> str:
-    """Return the text of a file of the system, nothing where it cannot be read."""
+    """Return the text of a system file; "" if it cannot be read."""
     try:
         return file.read_text()
     except OSError:

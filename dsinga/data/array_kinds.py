@@ -26,7 +26,7 @@ def is_of(value: Any, package: str, *names: str) -> bool:
 
 
 def is_dask_collection(value: Any) -> bool:
-    """Return whether Dask computes ``value``: a dask array, data frame or series, or an xarray object of dask arrays."""
+    """Whether Dask computes ``value``: a dask array, data frame or series, or an xarray object of dask arrays."""
     dask = sys.modules.get("dask")
     return dask is not None and dask.is_dask_collection(value)
 

@@ -34,14 +34,14 @@ from dsinga.ops import get_ops
 class ForecastScores(Layer):
     """Metrics of predicted quantiles, distributions or ensembles: "crps", "coverage", "spread", "spread_skill".
 
-    The first source gives predictions as the loss takes them, K numbers for each number of the labels, the second
-    source labels (B,), (B, n) or fields (B, C, *space), with ``weighted`` one channel more. With ``masked`` labels that
-    are NaN are left out. Sums are float64, over all numbers of all records of a test, each with its weight.
+    The first source gives predictions as for the loss, K numbers for each number of the labels. The second source gives
+    labels (B,), (B, n) or fields (B, C, *space), with ``weighted`` one channel more. With ``masked``, labels that are
+    NaN are left out. Sums are float64, over all numbers of all records of a test, each with its weight.
 
-    "crps" is the mean CRPS: of an ensemble with ``fairness`` as its loss has it, of quantiles twice the mean pinball
+    "crps" is the mean CRPS: for an ensemble with the ``fairness`` of its loss, for quantiles twice the mean pinball
     loss, as predicted, even if they cross. "coverage" of a distribution is for its middle 80 %. "spread" is the root of
-    the mean variance of predictions, "spread_skill" its ratio to the RMSE of their means, times √((K + 1) / K) of an
-    ensemble of K members, which is 1 where spread and error agree (Fortin et al., Why Should Ensemble Spread Match the
+    the mean variance of predictions. "spread_skill" is its ratio to the RMSE of their means, times √((K + 1) / K) for
+    an ensemble of K members. It is 1 if spread and error agree (Fortin et al., Why Should Ensemble Spread Match the
     RMSE of the Ensemble Mean?, 2014). Tests also give "rank_histogram", the share of labels in each bin between
     members, between quantiles, or between tenths of the distribution function (PIT); "coverage" is the share in all
     bins but the first and the last. The feature is the predictions.
@@ -108,9 +108,9 @@ class ForecastScores(Layer):
 
 
 def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any) -> ArraySum:
-    """Return Σ w, Σ w·t of CRPS, variance, that times its rise, squared error and coverage, and Σ w by bin.
+    """Return Σ w, Σ w·t for CRPS, variance, variance times rise, squared error and coverage, and Σ w by bin.
 
-    Of quantiles, which have no mean and variance, the sums of these are 0.
+    For quantiles, without mean and variance, their sums are 0.
     """
     ops, (first, last) = get_ops("numpy"), form.covered()
     moments, bins = form.moments(x, ops), form.bins(x, y, ops)
@@ -127,19 +127,18 @@ def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any
 
 @public
 def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: float = 1.0) -> MetricValues:
-    """Return "crps", "coverage", "spread", "spread_skill" and "rank_histogram" of an ensemble, as kForecastScores does.
+    """Return "crps", "coverage", "spread", "spread_skill" and "rank_histogram" of an ensemble, like kForecastScores.
 
     Args:
-        members: the predictions of K members, (K, ...), of arrays or of lazy ones, which are computed.
-        labels: what happened, (...). Points where it or a member is NaN are left out.
-        weights: of points, an array that broadcasts with the labels, or a DataArray of some of their dimensions, by its
-            coordinates; by default all count alike.
-        fairness: 1 for the fair CRPS, of members that are drawn at random, 0 for that of these members.
+        members: the predictions of K members, (K, ...), arrays or lazy arrays, which are computed.
+        labels: the outcomes, (...). Points where an outcome or a member is NaN are left out.
+        weights: weights of points, broadcastable to the labels, or a DataArray matched by its coordinates; equal by
+            default.
+        fairness: 1 for the fair CRPS, for randomly drawn members; 0 for the CRPS of these members.
 
     Raises:
-        UserError: there are fewer than two members, or these have another shape than the labels, or, of DataArrays,
-            other dimensions, times or points; a member or the labels have no number; numbers are masked; weights are
-            negative or not finite, or all 0.
+        UserError: there are fewer than two members, or shapes, dimensions, times or points differ from the labels; a
+            member or the labels have no number; numbers are masked; weights are negative or not finite, or all 0.
     """
     for member in members if isinstance(members, (list, tuple)) else ():
         _check_same_points(member, labels, weights, axes=0)
@@ -178,7 +177,7 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
-    """Return an array as float64. Raises UserError where a mask hides some of its numbers."""
+    """Return an array as float64. Raises UserError for masked numbers."""
     if any(map(np.ma.is_masked, values if isinstance(values, (list, tuple)) else (values,))):
         filled = "0: weights.filled(0)" if name == "weights" else f"NaN, which is left out: {name}.filled(numpy.nan)"
         raise UserError(f"{name} have masked numbers; give {filled}")
@@ -186,7 +185,7 @@ def _numbers(values: Any, name: str) -> np.ndarray:
 
 
 def _weights_at(members: Any, labels: Any, weights: Any) -> Any:
-    """Return weights that are a DataArray at the coordinates, and with the dimensions, of labels or members."""
+    """Return DataArray weights at the coordinates, and with the dimensions, of labels or members."""
     like = labels if hasattr(labels, "indexes") else members[0]
     if not (hasattr(weights, "indexes") and hasattr(like, "indexes")):
         return weights
@@ -207,7 +206,7 @@ def _weights_at(members: Any, labels: Any, weights: Any) -> Any:
 
 
 def _check_same_points(members: Any, labels: Any, weights: Any, axes: int = 1) -> None:
-    """Raise UserError for DataArrays whose labels are not at the same coordinates as the members, after ``axes``."""
+    """Raise UserError if DataArrays of labels and members, after ``axes``, have other coordinates."""
     if any(hasattr(values, "data_vars") for values in (members, labels, weights)):
         raise UserError("ensemble_scores takes one variable of Datasets, such as members['t'] and data['t']")
     if not (hasattr(members, "indexes") and hasattr(labels, "indexes")):  # of xarray
@@ -228,7 +227,7 @@ def _check_same_points(members: Any, labels: Any, weights: Any, axes: int = 1) -
 
 @register("composed_metric", "forecast")
 def forecast_metrics(parts: Sums) -> MetricValues:
-    """Return the figures of all records; nothing without records."""
+    """Return the metrics of all records; none without records."""
     ((part, (state, _)),) = parts.items()
     total, crps, variance, raised, squares, covered, *bins = state.sums
     if not total:
@@ -254,15 +253,15 @@ BINS = 10  # of probabilities, of equal width
 class Reliability(Layer):
     """Metrics "brier" and "calibration_error" of probabilities p; tests also give "reliability", a row for each bin.
 
-    The first source gives the probabilities of K classes, (B, K) or of fields (B, K, *space), the second source labels
-    (B,), (B, *space) or (B, 1, *space); or the probabilities of as many answers as there are labels 0 and 1, (B, K).
-    Those of one class, (B, 1) or (B, 1, *space), are of class 1 of two. Points with the label -1 or NaN are left out;
-    with ``weighted`` the last channel of the labels weighs points.
+    The first source gives the probabilities of K classes, (B, K) or for fields (B, K, *space). The second source gives
+    labels (B,), (B, *space) or (B, 1, *space); or 0 and 1 for each of K answers, (B, K). Probabilities of one class,
+    (B, 1) or (B, 1, *space), are for class 1 of two. Points with the label -1 or NaN are left out; with ``weighted``
+    the last channel of the labels weights points.
 
-    "brier" is the mean of (p - t)² over answers, t = 1 where the answer is yes, else 0; of classes it is the mean over
-    records of the sum over classes (Brier, Verification of Forecasts Expressed in Terms of Probability, 1950).
-    "reliability" has the mean p, the share of yes and the number of answers of each tenth of [0, 1] that has any;
-    "calibration_error" is the mean of their distance, weighted by number. The feature is the probabilities.
+    "brier" is the mean of (p - t)² over answers, t = 1 for yes, else 0; for classes it is the mean over records of the
+    sum over classes (Brier, Verification of Forecasts Expressed in Terms of Probability, 1950). "reliability" has the
+    mean p, the share of yes and the number of answers of each tenth of [0, 1] that has any. "calibration_error" is the
+    mean distance of the first two, weighted by number. The feature is the probabilities.
     """
 
     class Conf(Settings):
@@ -306,7 +305,7 @@ class Reliability(Layer):
         return self.count > 1 and labels.size == len(labels) * math.prod(self.shape[1:])
 
     def _answers(self, labels: np.ndarray) -> tuple[Any, Any, Any]:
-        """Return answers 0 and 1, which are valid, and weights, to broadcast to (B, K, points)."""
+        """Return answers 0 and 1, their validity, and weights, broadcastable to (B, K, points)."""
         if self._are_answers(labels):
             return labels.reshape(len(labels), self.count, math.prod(self.space)), np.ones((), bool), np.ones(())
         channels = 1 + self.settings.weighted
@@ -329,7 +328,7 @@ class Reliability(Layer):
 
 @register("composed_metric", "reliability")
 def reliability_metrics(parts: Sums) -> MetricValues:
-    """Return the figures of all records; nothing without records."""
+    """Return the metrics of all records; none without records."""
     state, _ = parts["sums"]
     count, predicted, yes, squares, records = state.sums
     if not count.sum():

@@ -34,11 +34,11 @@ class SearchProgress(ProgressDisplay):
 
     @abstractmethod
     def update(self, done: int, running: int, best: str) -> None:
-        """Show how many runs have ended, how many are running, and which setting is the best."""
+        """Show the number of ended and of running runs, and the best setting."""
 
 
 class SearchLines(SearchProgress):
-    """A display that prints a line for every run that has ended, for logs, pipes and batch jobs."""
+    """A display that prints a line for every ended run, for logs, pipes and batch jobs."""
 
     def __init__(self, total: int, out: TextIO):
         self._total, self._out = total, out

@@ -60,7 +60,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def open(self) -> Any:
-        """Return the records, in any form that :func:`open_records` accepts: arrays, a pair (x, y), or a RecordSource."""
+        """Return the records in any form that :func:`open_records` accepts: arrays, a pair (x, y), a RecordSource."""
 
 
 @checked

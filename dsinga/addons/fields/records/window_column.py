@@ -93,7 +93,7 @@ class WindowColumn(Column):
         return f"channel {names[index[0]]!r}, index {tuple(index)}"
 
     def _cut(self, rows: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return the windows of ``rows`` (n, C, *space), before masks are applied, and whether all fields are finite."""
+        """Return the windows of ``rows``, (n, C, *space), without masks, and whether all fields are finite."""
         out = buffers.empty((len(rows), *self.shape))
         numbers = rows if self.numbers is None else self.numbers[rows]
         places = self.blocks.places(numbers)

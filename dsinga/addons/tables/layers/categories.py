@@ -1,4 +1,4 @@
-"""kCategories: the codes of categories as numbers, one-hot vectors of those with few codes and embeddings of others."""
+"""kCategories: codes of categories as one-hot vectors (few codes) or embeddings (many codes)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ WIDTH = 8  # the numbers of the embedding of another
 
 @register("layer", kCategories=906)
 class Categories(Layer):
-    """Codes (B, c) of c categories as numbers (B, n): first one-hot vectors of those with few codes, then embeddings.
+    """Turns codes (B, c) of c categories into numbers (B, n): first one-hot vectors, then embeddings.
 
-    The codes of category i are 0 to ``size[i]`` - 1. Those with at most ``one_hot`` codes are one-hot vectors; the
-    others are ``width`` numbers each, rows of the param weight (codes of all of them, width), if there are such.
+    The codes of category i are 0 to ``size[i]`` - 1. Categories with at most ``one_hot`` codes become one-hot vectors.
+    The others become ``width`` numbers each, rows of the param weight (total codes of these categories, width).
     """
 
     class Conf(Settings, needed=True):
@@ -91,7 +91,7 @@ class Categories(Layer):
         return (None,), (recorded.array_of(compute, output.saved, vectors),)
 
     def _check(self, source: Array, ctx: Context) -> None:
-        """Raise UserError for a number that is none of the codes of its category, unless a device records the pass."""
+        """Raise UserError for a number that is no code of its category, unless a device records the pass."""
         if ctx.unread is not None and is_on_device(source):
             return
         codes = ctx.ops.to_numpy(source)

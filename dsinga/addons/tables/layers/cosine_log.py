@@ -1,4 +1,4 @@
-"""kCosineLog, a learning rate that rises and falls in cycles, each twice as long as the one before."""
+"""kCosineLog: a learning rate that rises and falls in cycles, each twice as long as the last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.training.schedules import Schedule
 class CosineLog(Schedule):
     """base·(1 - cos(2π·log₂(1 + (2^cycles - 1)·step / change_freq))) / 2, and 0 after change_freq steps.
 
-    Holzmüller et al., Better by Default: Strong Pre-Tuned MLPs (2024), whose coslog4 has four cycles.
+    Holzmüller et al., Better by Default: Strong Pre-Tuned MLPs (2024); their coslog4 has four cycles.
     """
 
     class Conf(Settings):
@@ -26,7 +26,6 @@ class CosineLog(Schedule):
     settings: Conf
 
     def __call__(self, step: int) -> float:
-        """Return the rate at a step."""
         share = min(step / self.settings.change_freq, 1.0)
         place = math.log2(1 + (2**self.settings.cycles - 1) * share)
         return self.base * (1 - math.cos(2 * math.pi * place)) / 2

@@ -1,8 +1,8 @@
-"""Layers of k nets that are trained as one, the members of an ensemble, and the mean of what they predict.
+"""Layers of k nets that are trained as one, the members of an ensemble, and the mean of their predictions.
 
-The feature of such a layer is (B, k, n): what each of the k members computes of each row. Wen, Tran and Ba,
-BatchEnsemble (2020); Gorishniy, Kotelnikov and Babenko, TabM (2024). Dimension 1 of these features are the members, so
-that a layer that is cut by features is cut by members, each of which needs no other.
+Features are (B, k, n): what each of the k members computes from each row. Wen, Tran and Ba, BatchEnsemble (2020);
+Gorishniy, Kotelnikov and Babenko, TabM (2024). Dimension 1 is the members, so cutting a layer by features cuts it by
+members, which are independent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BatchEnsemble(Layer):
 
     The source is (B, n), given to all members, or (B, k, n). Params: weight (num_output, n), and for each member
     factors r (k, n) of its source and s (k, num_output) of its products, and a bias (k, num_output). Members differ by
-    what r begins with (the initialiser kMemberScales); s begins with 1.
+    the initial r (kMemberScales); s begins with 1.
     """
 
     class Conf(Settings):
@@ -92,7 +92,7 @@ class BatchEnsemble(Layer):
         return (for_source,), (for_weight, for_r, for_s, grad.sum(axis=0))
 
     def _of_members(self, x: Array) -> Array:
-        """Return a source as (B, k, n), or (B, 1, n) where all members take the same."""
+        """Return a source as (B, k, n), or (B, 1, n) if members share it."""
         return x if x.ndim == 3 else x[:, None]
 
     def saved_sizes(self, rows: int) -> list[int]:
@@ -113,7 +113,7 @@ def _scaled(x: Array, factors: Array, ops: Ops) -> Array:
 
 @register("layer", kMemberDense=901)
 class MemberDense(Layer):
-    """A dense layer for each member, with params of its own: (B, k, n) to (B, k, num_output).
+    """A dense layer for each member, with its own params: (B, k, n) to (B, k, num_output).
 
     Params: weight (k, n, num_output) and bias (k, num_output). As the last layer it is the members' heads.
     """
@@ -157,11 +157,11 @@ class Predicted(Enum):
 
 @register("layer", kMemberMean=902)
 class MemberMean(Layer):
-    """The mean of what the members predict: (B, k, n) to (B, n).
+    """The mean of the members' predictions: (B, k, n) to (B, n).
 
-    ``of`` NUMBERS it is their mean. Of scores of CLASSES it is the logarithm of the mean of the members' probabilities,
-    so that its softmax is this mean; of scores of yes-or-no ANSWERS the score whose sigmoid is the mean probability.
-    So the layers after it take it as the scores of one net.
+    For NUMBERS it is their mean. For scores of CLASSES it is the logarithm of the mean of the members' probabilities,
+    so that its softmax is this mean. For scores of yes-or-no ANSWERS it is the score with the mean probability as its
+    sigmoid. Later layers can use it like the scores of one net.
     """
 
     class Conf(Settings):
@@ -194,7 +194,7 @@ class MemberMean(Layer):
         return Output(y, saved=(parts, means) if ctx.training else None)
 
     def _probabilities(self, x: Array, ops: Ops) -> Array:
-        """Return the probabilities that each member gives, (B, k, n)."""
+        """Return each member's probabilities, (B, k, n)."""
         if self.settings.of is Predicted.ANSWERS:
             return ops.sigmoid(x)
         return ops.softmax(x.reshape(-1, x.shape[2])).reshape(x.shape)

@@ -1,7 +1,7 @@
-"""Embeddings of numbers: piecewise-linear and periodic functions of each, whose outputs a net learns.
+"""Embeddings of numbers: learnt piecewise-linear and periodic functions of each number.
 
 Gorishniy, Rubachev and Babenko, On Embeddings for Numerical Features in Tabular Deep Learning (2022). Each number of a
-record (B, n) becomes ``width`` numbers, which are neighbours in the feature (B, n·width).
+record (B, n) becomes ``width`` neighbouring numbers of the feature (B, n·width).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECTIFIED = "whether what is negative becomes 0 in the end"
 
 
 class NumberEmbedding(Layer):
-    """Base of embeddings of numbers: a code (B, n, c) of each, times a weight (n, c, width) of its own."""
+    """Base of embeddings of numbers: a code (B, n, c) of each, times its own weight (n, c, width)."""
 
     settings: Any
     source_count = 1
@@ -50,12 +50,12 @@ class NumberEmbedding(Layer):
 
 @register("layer", kPiecewiseLinear=907)
 class PiecewiseLinear(NumberEmbedding):
-    """A piecewise-linear function of each number, whose kinks are given and whose values are learnt: to (B, n·width).
+    """A piecewise-linear function of each number, with given kinks and learnt values: to (B, n·width).
 
-    The code of a number x that has the edges b₀ < b₁ < ... is (x - bᵢ)/(bᵢ₊₁ - bᵢ) for each bin i, limited to [0, 1],
-    but not below in the first bin and not above in the last. Params: weight (n, bins, width), which its code is
-    multiplied by, bias (n, width) and, unless ``linear`` is false, slope (n, width): x·slope is added. So it is version
-    "B" of the package rtdl_num_embeddings where the weight begins with 0, and "A" without ``linear``.
+    The code of a number x with the edges b₀ < b₁ < ... is (x - bᵢ)/(bᵢ₊₁ - bᵢ) for each bin i, limited to [0, 1], but
+    not below in the first bin and not above in the last. Params: weight (n, bins, width), which multiplies the code,
+    bias (n, width) and, unless ``linear`` is false, slope (n, width): x·slope is added. This is version "B" of the
+    package rtdl_num_embeddings if the weight begins with 0, and "A" without ``linear``.
     """
 
     class Conf(Settings):
@@ -68,7 +68,7 @@ class PiecewiseLinear(NumberEmbedding):
         rectified: bool = setting(False, RECTIFIED + ", before the linear function is added")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield edges that are no bins: too few, not as many as ``edges`` says, or in a wrong order."""
+            """Yield faults of edges: too few, not as many as ``edges`` says, or in a wrong order."""
             if sum(self.edges) != len(self.edge):
                 yield Fault(f"edge has {len(self.edge)} numbers, but edges has {sum(self.edges)} in all", "edges")
                 return
@@ -138,7 +138,7 @@ class PiecewiseLinear(NumberEmbedding):
         return (for_x,), for_params
 
     def _constants(self, x: Array, ctx: Context) -> list[Array]:
-        """Return the factor and the shift of x, and the limits of its code, as arrays of the backend."""
+        """Return factor and shift of x, and the limits of its code, as backend arrays."""
         return [ctx.ops.asarray(array.astype(x.dtype)) for array in (self.factor, self.shift, self.low, self.high)]
 
     def saved_sizes(self, rows: int) -> list[int]:
@@ -147,13 +147,13 @@ class PiecewiseLinear(NumberEmbedding):
 
 @register("layer", kPeriodic=908)
 class Periodic(NumberEmbedding):
-    """Waves of each number times a weight of its own: to (B, n·width).
+    """Waves of each number times its own weight: to (B, n·width).
 
-    The code of a number x are ``waves`` cosines cos(2π·f·x + p) with learnt frequencies f and phases p or, unless there
-    are ``phases``, as many cosines cos(2π·f·x) and sines. Params: frequency (n, waves), perhaps phase (n, waves),
-    weight (n, waves or twice as many, width) and bias (n, width). Rectified and without phases it is PLR of Gorishniy
-    et al. (2022); with phases and not rectified, beside the number itself, PBLD of Holzmüller et al., Better by Default
-    (2024).
+    The code of a number x has ``waves`` cosines cos(2π·f·x + p) with learnt frequencies f and phases p or, without
+    ``phases``, as many cosines cos(2π·f·x) and sines. Params: frequency (n, waves), with phases also phase (n, waves),
+    weight (n, waves or twice as many, width) and bias (n, width). Rectified without phases it is PLR of Gorishniy et
+    al. (2022). With phases, not rectified, next to the number itself, it is PBLD of Holzmüller et al., Better by
+    Default (2024).
     """
 
     class Conf(Settings):
@@ -212,7 +212,7 @@ class Periodic(NumberEmbedding):
 
 @register("layer", kColumnScale=909)
 class ColumnScale(Layer):
-    """The source times a learnt factor for each column of a row, which begins with 1: (B, n) to (B, n).
+    """The source times a learnt factor for each column, initially 1: (B, n) to (B, n).
 
     As the first layer it learns which columns matter (Holzmüller et al., Better by Default, 2024).
     """
