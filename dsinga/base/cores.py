@@ -38,7 +38,6 @@ def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys
 
 
 def _text(file: Path) -> str:
-    """Return the text of a system file; "" if it cannot be read."""
     try:
         return file.read_text()
     except OSError:

@@ -66,7 +66,6 @@ def _masked_user(match: re.Match[str]) -> str:
 
 
 def _secrets(location: str) -> set[str]:
-    """Return the password and query values of a URL, as written and decoded."""
     found: set[str] = set()
     for match in _USER.finditer(location):
         if _masked_user(match) != match[0]:

@@ -73,7 +73,6 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _check(path: str | os.PathLike[str], status: os.stat_result, most_bytes: int | None) -> None:
-    """Raise OSError unless ``status`` describes a regular file of at most ``most_bytes``."""
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))

@@ -61,7 +61,6 @@ def _load(file: str) -> Any:
 
 
 def _configured() -> dict[str, Any]:
-    """Return the settings in Dask's configuration, by name."""
     for key in dask.config.config:
         if key.replace("-", "_").startswith("dsinga_"):
             name = key.replace("-", "_").removeprefix("dsinga_")
@@ -81,7 +80,6 @@ def _configured() -> dict[str, Any]:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raise UserError unless a setting exists and has a value that its schema allows."""
     if name not in schema():
         hint = nearest(name, schema()).replace("'", "").replace("mean ", "mean dsinga.")
         known = "" if hint else f"; there are dsinga.{', dsinga.'.join(schema())}"
@@ -107,7 +105,6 @@ def _is_allowed(value: Any, rule: Mapping[str, Any]) -> bool:
 
 
 def _allowed(name: str) -> str:
-    """Return in words the values that a setting may have."""
     rule = schema()[name]
     if "enum" in rule:
         return " or ".join([", ".join(rule["enum"][:-1]), rule["enum"][-1]])

@@ -68,7 +68,6 @@ def _cast(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
 
 
 def _named(dtype: np.dtype) -> str:
-    """Return the name of a dtype that is not numeric, and a remedy, for an error message."""
     name = "records of fields" if dtype.fields else "strings" if dtype.kind in "SUT" else dtype.name
     return f"{name}; {_REMEDIES.get(dtype.kind, 'give an array with a dtype of numbers')}"
 

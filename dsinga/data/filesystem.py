@@ -80,7 +80,6 @@ def is_references(location: str) -> bool:
 
 
 def _reference_store(location: str) -> Store:
-    """Return the zarr store described by a file of references. Raises UserError for a file without references."""
     try:
         return FsspecStore(References(location), read_only=True)
     except Exception as error:  # of JSON, of the file, of packages for URLs: any class

@@ -232,7 +232,6 @@ class _StoredArray:
             self._missing_values = missing_values(array)
 
     def reads(self) -> list[tuple[int, Callable[[], np.ndarray]]]:
-        """Return the rows of each region that is read at once, and the function that reads it."""
         return [
             (each[0].stop - each[0].start if each else 1, partial(self._read, each)) for each in _regions(self.array)
         ]

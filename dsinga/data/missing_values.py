@@ -216,7 +216,6 @@ def decoded_dataset(dataset: Any) -> Any:
 
 
 def _decoded_variable(variable: Any, name: Any, indexes: Any) -> Any:
-    """Return an xarray variable with NaN in place of missing values; the same variable if it has none."""
     if name in indexes or variable.dtype.kind not in "iuf" or not {*ATTRIBUTES, *UNPACKED} & variable.attrs.keys():
         return variable
     values = _named(missing_values, variable, name)

@@ -70,7 +70,6 @@ def inputs_of(array: Any) -> tuple[str, ...]:
 
 
 def _origin(value: Any) -> str | None:
-    """Return the place of the zarr array inside nested lazy arrays."""
     while value is not None and not isinstance(value, zarr.Array):
         value = getattr(value, "_array", getattr(value, "array", None))
     return None if value is None else join(location_of(value), value.path)

@@ -94,7 +94,6 @@ class RecordSource:
         self._register()
 
     def _register(self) -> None:
-        """Tell the cache that this source exists."""
         self._unread: dict[Hashable, set[int]] = {}  # blocks by the key of a column that has all rows in memory
         _cache.reserve(self, self._data.block_bytes)
         _cache.forget_after(self, [column.key for column in self.columns if not column.stays_cached])
@@ -267,7 +266,6 @@ class RecordSource:
         return source
 
     def _checked(self, rows: Any) -> np.ndarray:
-        """Return row numbers as int64. Raises IndexError if one is out of range."""
         rows = np.asarray(rows, np.int64)
         least, most = (rows.min(), rows.max()) if rows.size else (0, 0)
         if not 0 <= least <= most < len(self):
@@ -366,12 +364,9 @@ class AlgorithmRecords(RecordSource):
 
 
 class _NoColumn(Column):
-    """A column without data."""
-
     from_files = False
 
     def load(self, start: int, stop: int) -> NoReturn:
-        """Raise RunError, because there is no data."""
         raise RunError("an algorithm makes these records while it trains; there are none to read")
 
 

@@ -101,7 +101,6 @@ def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str
 
 
 def _check(windows: PredictionWindows, axis: Axis) -> None:
-    """Raise UserError if predictions cannot be fed back."""
     targets = {target.name: target.dims for target in windows.targets}
     check_feedback([part.name for part in windows.layout.inputs], targets, axis)
     windows.layout.check_lead_names(targets)
@@ -340,7 +339,6 @@ class LeadRecord(Layer):
         return Output(y)
 
     def _normalised(self, prediction: Array) -> Array:
-        """Return a prediction normalised like the records."""
         mean, std = self.settings.mean, self.settings.std
         if (mean, std) == (0, 1):
             return prediction
@@ -359,7 +357,6 @@ class LeadRecord(Layer):
         ), ()
 
     def _gradient(self, number: int, source: Array, record: Array, grad: Array, ops: Ops) -> Array:
-        """Return the gradient for a source: the sum of the gradients of all channels that copy each of its channels."""
         dx = ops.empty(source.shape, grad.dtype)
         dx[...] = 0
         for run in self._runs:

@@ -271,7 +271,6 @@ def _normalisation(data: LayerConf) -> dict[str, float]:
 
 
 def _labels_name(lead: int, data: str) -> str:
-    """Return the name of the layer with the labels of a lead."""
     return lead_name(lead, f"labels({data})", of_record=True)
 
 

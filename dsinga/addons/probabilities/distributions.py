@@ -85,7 +85,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def quantile(self, level: float, params: Params) -> np.ndarray:
-        """Return the ``level`` quantile, in (0, 1), from numpy arrays: the least value with that probability up to it."""
+        """Return the least value up to which the probability is ``level``, in (0, 1), for numpy arrays."""
 
     @abstractmethod
     def mean(self, params: Params, xp: Any = np) -> Array:

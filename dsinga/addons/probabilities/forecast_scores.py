@@ -177,7 +177,6 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
-    """Return an array as float64. Raises UserError for masked numbers."""
     if any(map(np.ma.is_masked, values if isinstance(values, (list, tuple)) else (values,))):
         filled = "0: weights.filled(0)" if name == "weights" else f"NaN, which is left out: {name}.filled(numpy.nan)"
         raise UserError(f"{name} have masked numbers; give {filled}")
@@ -206,7 +205,6 @@ def _weights_at(members: Any, labels: Any, weights: Any) -> Any:
 
 
 def _check_same_points(members: Any, labels: Any, weights: Any, axes: int = 1) -> None:
-    """Raise UserError if DataArrays of labels and members, after ``axes``, have other coordinates."""
     if any(hasattr(values, "data_vars") for values in (members, labels, weights)):
         raise UserError("ensemble_scores takes one variable of Datasets, such as members['t'] and data['t']")
     if not (hasattr(members, "indexes") and hasattr(labels, "indexes")):  # of xarray
@@ -301,7 +299,6 @@ class Reliability(Layer):
         return Output(sources[0], metrics={"reliability:sums": (state, len(labels))})
 
     def _are_answers(self, labels: np.ndarray) -> bool:
-        """Return whether the labels hold an answer, 0 or 1, for each probability."""
         return self.count > 1 and labels.size == len(labels) * math.prod(self.shape[1:])
 
     def _answers(self, labels: np.ndarray) -> tuple[Any, Any, Any]:

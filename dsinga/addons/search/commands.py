@@ -102,7 +102,6 @@ def search(
 
 
 def _print(result: SearchResult) -> None:
-    """Print a line for each setting, the best first, and name the best."""
     import rich.box
     import rich.console
     import rich.table

@@ -158,7 +158,6 @@ class Halving:
         return score is None or math.isnan(score)
 
     def _sorted(self, rung: int, among: Iterable[int]) -> list[int]:
-        """Return the settings that ended a rung without failing, the best first."""
         scores = [(self.scores[rung][number], number) for number in among]
         known = [(score, number) for score, number in scores if score is not None and not math.isnan(score)]
         known.sort(key=lambda entry: (-entry[0] if self._higher else entry[0], entry[1]))

@@ -40,7 +40,6 @@ def _ranks(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 
 def _groups(values: Sequence[Any]) -> np.ndarray:
-    """Return the number of each value's group, (N,) int."""
     distinct, numbers = np.unique([cell(value) for value in values], return_inverse=True)
     are_numbers = all(isinstance(value, (int, float)) for value in values)
     if not are_numbers or len(distinct) <= MOST_GROUPS:

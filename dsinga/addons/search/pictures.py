@@ -121,7 +121,6 @@ def _draw_axis(
 def _draw_settings(
     axis: Any, rows: Sequence[Row], heights: Mapping[str, Callable[[Any], float]], colours: Mapping[int, str]
 ) -> None:
-    """Draw a line for each setting from axis to axis, the best one on top, and a legend."""
     scored = [row for row in rows if row["number"] in colours]
     failed = [row for row in rows if row["number"] not in colours]
     places = {name: i / (len(heights) - 1) for i, name in enumerate(heights)}

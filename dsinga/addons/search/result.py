@@ -47,7 +47,13 @@ class SearchResult(Sequence[Row]):
 
     A row is a dict: "number", a column for each name of the setting, and
 
-    | | | | --- | --- | | "rung" | in a search with halving the rung that the run has reached, from 1 | | "state" | "finished", "stopped" (by halving), "cut" (on time, with the cluster; ``resume`` goes on), "failed" | | "score" | the last value of the metric, or its value for the best params if the run keeps them; None if unknown | | "steps", "seconds" | the steps done, and the time that they took, without waiting for Dask workers | | "remark" | why the run was stopped, or has failed; otherwise "" |
+    | | |
+    | --- | --- |
+    | "rung" | with halving: the rung that the run has reached, from 1 |
+    | "state" | "finished", "stopped" (by halving), "cut" (on time, with the cluster; ``resume`` goes on), "failed" |
+    | "score" | the last value of the metric, or for the best params if the run keeps them; None if unknown |
+    | "steps", "seconds" | the steps done, and their time, without waiting for Dask workers |
+    | "remark" | why the run was stopped, or has failed; otherwise "" |
 
     So ``pandas.DataFrame(result)`` is the table. In a notebook it is displayed, best setting first, with pictures.
 
@@ -284,7 +290,6 @@ def read_outcome(
 
 
 def _check_row(row: Any, rung: int | None) -> None:
-    """Raise ValueError for anything but the row of a run, with halving of this rung."""
     if not isinstance(row, dict) or row.get("state") not in (*STATES, "failed") or row.get("rung") != rung:
         raise ValueError(f"{str(row)[:80]} is not the row of a run{f' of rung {rung}' if rung else ''}")
     for name, kinds in KINDS.items():

@@ -210,13 +210,11 @@ class SearchRuns:
         entry.run.add_done_callback(lambda _: self._ended.put(entry))
 
     def _create(self, number: int, rung: int) -> SearchRun:
-        """Return a run, with the extension that keeps its metric and ends it at its rung."""
         rungs = self._plan.rungs
         values = MetricValues(self._result.monitor, self._plan.mode, rungs[rung] if rungs else None)
         return SearchRun(number, rung, self._plan.settings[number], values)
 
     def _wait(self) -> None:
-        """Wait a moment for the end of a run, and add its row."""
         if not self._active:
             return
         try:
@@ -362,7 +360,6 @@ class SearchRuns:
         return rows[rung] if rung < len(rows) else None
 
     def _cancel(self) -> None:
-        """Cancel the runs, and wait until they have ended."""
         runs = [entry.run for entry in self._active.values() if entry.run is not None]
         for run in runs:
             run.cancel()

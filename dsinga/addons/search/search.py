@@ -164,7 +164,6 @@ def search(
 
 
 def _folder_of(workspace: str | os.PathLike[str] | None, first: Job, resume: bool) -> Path | None:
-    """Return the folder of a search with the job ``first``. Raises UserError if it cannot be used."""
     folder = workspace or (first.cluster.workspace if first.cluster else None)
     if resume and folder is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier search has left its runs")
@@ -190,7 +189,6 @@ def _execute(
     progress: bool,
     cancelled: threading.Event,
 ) -> SearchResult:
-    """Train the settings of a plan on a cluster; ``first`` is the job of one of them."""
     earlier = None
     runs = count_runs(
         plan.count if plan.sampled else len(plan.jobs), 1 if plan.asynchronous else len(plan.rungs), plan.halving
@@ -235,7 +233,6 @@ def _make_jobs(
 
 
 def _make_job(make: Callable[..., Job], setting: Setting) -> Job | Exception:
-    """Return the job of a setting, or the error of making it."""
     try:
         job = make(**setting)
     except Exception as error:
@@ -247,7 +244,6 @@ def _make_job(make: Callable[..., Job], setting: Setting) -> Job | Exception:
 
 
 def _checked(function: Callable[..., Job], settings: Sequence[Setting]) -> Callable[..., Job]:
-    """Return a function that makes jobs. Raises UserError if it does not accept the names of a setting."""
     signature = inspect.signature(function)
     for names in {tuple(setting) for setting in settings}:
         bind(getattr(function, "__name__", type(function).__name__), signature, (), dict.fromkeys(names))
@@ -255,7 +251,6 @@ def _checked(function: Callable[..., Job], settings: Sequence[Setting]) -> Calla
 
 
 def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Setting]) -> Callable[..., Job]:
-    """Return a function that makes the job of a setting. Raises UserError for a wrong path or type."""
     if not isinstance(job, (Job, str, os.PathLike)):
         raise UserError(f"job must be a dsinga.Job, the path of a job file or a function, not a {type(job).__name__}")
     base = job if isinstance(job, Job) else load(job)

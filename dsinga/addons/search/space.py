@@ -153,7 +153,6 @@ def choose(space: Space, places: Mapping[str, int], offset: Mapping[str, int], d
 
 
 def _combination(space: Space, offset: Mapping[str, int], number: int) -> Setting:
-    """Return one of all combinations of values, by its number."""
     places = {}
     for name in reversed(list(space)):
         number, places[name] = divmod(number, len(choices_of(space[name])))
@@ -282,7 +281,6 @@ def _split(text: str) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """Return the number in a text, else the text."""
     for kind in (int, float):
         try:
             return kind(text)

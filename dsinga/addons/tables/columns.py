@@ -23,10 +23,10 @@ class RecordParts(NamedTuple):
     """The names of the numbers of a record, in its three parts, and the sizes of the categories.
 
     Attributes:
-        numbers: scaled numbers; of dates such as "departure.hour".
+        numbers: scaled numbers; for dates such as "departure.hour".
         flags: 0 or 1: booleans, and whether a value is missing, such as "age is missing".
-        categories: columns whose value is a code: 0 for a missing or unknown one.
-        sizes: how many codes each category has, with code 0.
+        categories: columns of codes: 0 for a missing or unknown value.
+        sizes: how many codes each category has, including code 0.
     """
 
     numbers: tuple[str, ...]
@@ -103,7 +103,6 @@ class TableColumns:
         return np.ascontiguousarray(out.T)
 
     def _values(self, table: Any, first: int) -> Iterator[np.ndarray]:
-        """Yield the numbers, the flags and the codes of an Arrow table, each (rows,)."""
         dates = {
             conf.name: Dates(in_zone(table.column(conf.name), conf.name, conf.zone), conf.name)
             for conf in self.numbers

@@ -34,7 +34,6 @@ def facts_of(frame: Frame, definition: TableDefinition, parts: RecordParts) -> d
 
 
 def _described(confs: list[TableColumnConf], rows: int) -> str:
-    """Return the kind of a column, its range or categories, the share missing, and what it becomes."""
     first, *_ = confs
     words = []
     if first.kind == "number":

@@ -141,7 +141,6 @@ class DaskFrame(Frame):
 
 
 def _has_dask_client() -> bool:
-    """Whether Dask computes on a cluster by default."""
     if "distributed" not in sys.modules:
         return False
     from dsinga.cluster.clients import current_client  # imports distributed
@@ -170,7 +169,6 @@ def _merged(tasks: list[Any], merge: Merge[Any], location: str) -> Any:
 
 
 def _columns_of(frame: Any, names: Sequence[str], part: int) -> Any:
-    """Return some columns of a partition as an Arrow table. Raises UserError if one is missing."""
     try:
         table = to_arrow(frame)
     except UserError as error:

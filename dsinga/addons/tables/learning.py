@@ -141,7 +141,6 @@ class ColumnLearner:
                 yield from [codes] if codes.category else []
 
     def _describe_category(self, name: str, column: ColumnSummary) -> Iterator[TableColumnConf]:
-        """Yield what a column of categories is, unless each occurs once."""
         counts = column.sampled_counts if column.counts is None else column.counts
         if max(counts.values(), default=0) < 2 and not column.missing:
             self.left_out["another text in each record"].append(name)
@@ -170,7 +169,6 @@ class ColumnLearner:
         return TableColumnConf(name=name, kind="category", category=known[:MOST_CATEGORIES], missing=column.missing)
 
     def _describe_numbers(self, name: str, column: ColumnSummary) -> Iterator[TableColumnConf]:
-        """Yield what the numbers of a column are, or the parts of its dates that differ."""
         sample = np.concatenate(column.sample).astype(np.float64)
         if not len(sample):
             sample = np.array([column.low, column.high])

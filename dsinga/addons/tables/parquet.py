@@ -201,7 +201,6 @@ def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) ->
 
 
 def _check_groups(largest: int, most_rows: int, location: str) -> None:
-    """Raise UserError for row groups that are too large to be cut; warn of row groups that are cut."""
     if largest > MOST_CUTS * most_rows:
         raise UserError(
             f"{location} has row groups of up to {largest:,} rows, too many to decode for a part of them; write it "

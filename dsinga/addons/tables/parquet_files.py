@@ -199,7 +199,6 @@ def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
 
 
 def _kinds(path: str, schema: Any, values: Values) -> Kinds:
-    """Return the kinds of values of the columns of a file, without those of an index."""
     names = distinct_names(schema.names, redact(path))
     for key, value in values.items():
         if key in names:
@@ -221,13 +220,11 @@ def _kind(arrow_type: Any) -> str | None:
 
 
 def _words(kind: str | None) -> str:
-    """Return the words for a kind of values in messages."""
     word, _, zone = str(kind).partition(" ")
     return zone_words(zone) if word == "date" else WORDS.get(word, "values of another type")
 
 
 def _check_alike(first: str, known: Kinds, path: str, own: Kinds) -> None:
-    """Raise UserError if a file has other columns than the first one, or other kinds of values."""
     first, path = redact(first), redact(path)
     for here, names, there, others in ((path, own, first, known), (first, known, path, own)):
         check_columns(others, [*names], here, f", which {there} has")

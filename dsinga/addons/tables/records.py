@@ -207,7 +207,6 @@ def _names(argument: str, names: Any) -> list[str]:
 
 
 def _checked_dates(dates: Any) -> DateParts:
-    """Return the parts of dates for all columns, or by column, as texts. Raises UserError like _names."""
     if isinstance(dates, Mapping):
         return {str(name): _names(f"dates[{name!r}]", parts) for name, parts in dates.items()}
     return _names("dates", dates)
@@ -227,7 +226,6 @@ def records_without_labels(value: Any) -> Kind | None:
 
 
 def _with_labels(records: TableRecords, y: Any, _options: Options) -> TableRecords:
-    """Return the records of a table with labels ``y``; None for none."""
     classes = [] if y is None else records.definition.classes or _classes_of(y)
     return TableRecords(records.frame, records.definition.replace(classes=classes), y, has_labels=False)
 
@@ -257,7 +255,6 @@ def _label_column(frame: Frame, definition: TableDefinition) -> Column:
 
 
 def _bounds(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the smallest and the largest of all labels; empty without labels."""
     labels = np.concatenate(list(parts))
     return np.array([labels.min(), labels.max()] if len(labels) else [], np.int64)
 

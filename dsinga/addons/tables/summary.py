@@ -178,7 +178,6 @@ def _text_counts(column: Any, name: str, drawn: np.ndarray) -> tuple[Counter[str
 
 
 def _are_few_and_whole(numbers: np.ndarray) -> bool:
-    """Whether numbers are whole, with few distinct values."""
     parts = (np.unique(part) for part in (numbers[:1000], numbers))
     return all(len(distinct) <= MOST_NUMBERS and (distinct == np.trunc(distinct)).all() for distinct in parts)
 

@@ -61,7 +61,6 @@ def drawing() -> Iterator[Callable[..., None]]:
 
 
 def _seed(*numbers: int) -> None:
-    """Seed the random generators of this process with a sequence of whole numbers."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little")
     random.seed(seed)
@@ -202,7 +201,6 @@ class Batches:
         return self.sequence[number]
 
     def _forget(self) -> None:
-        """Reset the cached batches and the epoch counters."""
         self._lock = threading.RLock()  # the user's code need not be ready for threads
         self._kept: OrderedDict[tuple[int, int, int], Parts] = OrderedDict()
         self._begun = self._ended = 0  # epochs
@@ -235,7 +233,6 @@ class Batches:
                 getattr(self.sequence, name)()
 
     def _batch(self, number: int, seed: int, epoch: int) -> Parts:
-        """Return the parts of a batch in the dtypes of the columns."""
         while self._begun <= epoch:
             self.end_epoch(self._begun - 1, seed)
             self._call("on_epoch_begin", self._begun, seed)

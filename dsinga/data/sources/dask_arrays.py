@@ -148,7 +148,6 @@ class DaskColumn(Column):
         return self._run([number])[0]
 
     def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Compute several chunks in one run, so that tasks they share run once."""
         which = " or ".join(str(number) for number in numbers[:3]) + (" or a later one" if len(numbers) > 3 else "")
         what = f"dask array: chunk {which} of {self.name!r} cannot be computed"
         with naming_failures(what, f"see whether {self.name}.compute() can"):
@@ -301,7 +300,6 @@ class DaskGraph:
         return [values[key] for key in keys]
 
     def _needed(self, keys: Sequence[Hashable]) -> tuple[dict[Any, Any], list[Any]]:
-        """Return the part of the graph that computes ``keys``, and the keys to fetch from the cluster."""
         graph: dict[Any, Any] = {}
         cluster_keys: list[Any] = []
         stack = list(keys)
@@ -317,7 +315,6 @@ class DaskGraph:
         return graph, cluster_keys
 
     def _fetch(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """Return values kept by the cluster, by key."""
         if not keys:
             return {}
         futures = [self._futures[key] for key in keys]
@@ -366,7 +363,6 @@ def _finished_futures(futures: list[Any], name: str) -> list[Any]:
 
 
 def _futures_of_keys(keys: Collection[Any]) -> list[Any]:
-    """Return futures of the current client for keys of values that its cluster keeps."""
     import distributed
 
     client = distributed.get_client()

@@ -47,7 +47,6 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | None) -> list[Any]:
-    """Return the names of the feature columns, by default all columns except the labels."""
     known = distinct_names(frame.columns)
     for name in [*(columns or ()), *([label] if label is not None else [])]:
         if name not in frame.columns:
@@ -60,7 +59,6 @@ def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | Non
 
 
 def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
-    """Return the common dtype of these columns. Raises UserError for a column that is not numeric."""
     dtypes = []
     for name in features:
         dtype = getattr(frame.dtypes[name], "numpy_dtype", frame.dtypes[name])  # pandas' nullable dtypes
@@ -97,7 +95,6 @@ def _warn_of_rounding(series: Any) -> None:
 
 
 def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
-    """Return the features of a Dask data frame as a dask array, and its labels."""
     lengths = features.map_partitions(len, meta=("length", "i8"))
     lazy = is_dask_frame(labels)
     counts, *computed = compute(lengths, *([labels] if lazy else []))

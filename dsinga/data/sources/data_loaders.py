@@ -170,7 +170,6 @@ def _of_loader(loader: Any) -> ByNumber | None:
 
 
 def _is_exactly(value: Any, name: str) -> bool:
-    """Whether ``value`` is an instance of exactly this PyTorch class, not of a subclass."""
     return type(value).__name__ == name and _is_torchs(type(value))
 
 
@@ -296,7 +295,6 @@ def read_batches(
 
 
 def _arrays(batch: Any, what: str, before: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """Return the parts of a batch. Raises UserError if it has none, or other shapes than the batches before."""
     arrays = batch_parts(columns(batch, what) if isinstance(batch, Mapping) else batch, what)
     shapes = _shapes_of_records(arrays)
     expected = _shapes_of_records(before[0]) if before else shapes

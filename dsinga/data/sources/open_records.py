@@ -124,7 +124,6 @@ def open_records(
 
 
 def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
-    """Return the RecordSource of records and labels (or None) that are objects such as arrays."""
     kind = _kind_of(x)
     if kind is None:
         raise _refusal(x)
@@ -154,7 +153,6 @@ def open_labels_of(y: Any, name: str, length: int, options: Options) -> Labels:
 
 
 def _kind_of(value: Any) -> Kind | None:
-    """Return the kind of an object with records or labels; None for an unknown object."""
     if is_path(value):
         from dsinga.data.sources.paths import PATHS  # which arrays do not need
 
@@ -171,7 +169,6 @@ def _kind_of(value: Any) -> Kind | None:
 
 
 def _pair(source: Any) -> tuple[Any, Any]:
-    """Return x and y of a pair, or (source, None)."""
     if not isinstance(source, tuple):
         return source, None
     if len(source) != 2:
@@ -180,7 +177,6 @@ def _pair(source: Any) -> tuple[Any, Any]:
 
 
 def _check_options(options: Options, words: str, known: Sequence[str]) -> None:
-    """Raise UserError for an option that does not apply to this kind of source."""
     for name in ("data", "label", "columns", "dim", "classes"):
         if getattr(options, name) is not None and name not in known:
             raise UserError(
@@ -189,7 +185,6 @@ def _check_options(options: Options, words: str, known: Sequence[str]) -> None:
 
 
 def _refusal(x: Any) -> UserError:
-    """Return the error for an object of an unsupported type, with a remedy for common types."""
     kind, remedy = type(x).__name__, "give an array, a pair (x, y), a data frame, or the path or URL of a store"
     if type(x).__module__.startswith("zarr."):
         remedy = 'give its path, or its arrays: (group["x"], group["y"])'

@@ -137,7 +137,6 @@ def _format_of(location: str, backend: str | None) -> str | None:
 
 
 def _formats() -> list[str]:
-    """Return the names of file formats, other than zarr, that can be opened."""
     return [name for name in registered("records") if name.isidentifier()]
 
 

@@ -54,7 +54,6 @@ def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
-    """Return the only candidate. Raises UserError if there is none or more than one."""
     if len(candidates) == 1:
         return candidates[0]
     which = f"may be {' or '.join(map(repr, candidates))}" if candidates else "have no usual name"
@@ -90,14 +89,12 @@ def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _samples_first(array: Any, dim: str) -> Any:
-    """Return a DataArray with ``dim`` as its first dimension."""
     if dim not in array.dims:
         raise missing_name("dimension", dim, [str(name) for name in array.dims], f"DataArray {array.name!r}")
     return array.transpose(dim, ...)
 
 
 def _variable_column(array: Any, name: str) -> Column:
-    """Return the column of a DataArray that is in memory, computed by Dask, or read from its file by blocks."""
     if array.chunks is not None:
         return DaskColumn(array.data, name)
     if getattr(array.variable, "_in_memory", True):
@@ -136,7 +133,6 @@ class FileColumn(Column):
 
 
 def _chunk_rows(array: Any) -> int | None:
-    """Return the number of rows in a chunk of the file; None if unknown."""
     preferred = array.encoding.get("preferred_chunks") or {}
     rows = preferred.get(array.dims[0])
     return int(rows) if isinstance(rows, int) else None

@@ -121,12 +121,10 @@ class _AllRows:
 
     @classmethod
     def shared(cls, key: Hashable) -> _AllRows:
-        """Return the rows of the array that has ``key``."""
         with cls._lock:
             return cls._by_key.setdefault(key, cls(key))
 
     def get(self, decode: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the rows; the first call decodes them."""
         with self._own_lock:
             if self._rows is None:
                 self._rows = decode()

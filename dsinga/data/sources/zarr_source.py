@@ -142,7 +142,6 @@ def arrays_to_verify(location: str, data: str | None, label: str | None) -> list
 def _records_and_labels(
     node: zarr.Array | zarr.Group, location: str, data: str | None, label: str | None
 ) -> tuple[zarr.Array, zarr.Array | None]:
-    """Return the array of records and the array of labels, or None. Raises UserError for wrong metadata."""
     if isinstance(node, zarr.Group):
         records, labels = find_arrays(node, location, data, label)
         check_group(node, [records] if labels is None else [records, labels])
@@ -208,7 +207,6 @@ def _is_record_store(group: zarr.Group) -> bool:
 
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
-    """Raise UserError if attributes define packed numbers, or an integer that means "missing"."""
     _check_attributes_of(array, location)
     try:
         missing_values(array)
@@ -221,7 +219,6 @@ def _check_encoding(array: zarr.Array, location: str) -> None:
 
 
 def _check_attributes_of(array: zarr.Array, location: str) -> None:
-    """Raise UserError if the attributes of an array are not a JSON object."""
     try:
         _check_attributes(array)
     except TypeError as error:
@@ -345,7 +342,6 @@ def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
 
 
 def _listing(group: zarr.Group) -> str:
-    """Return the lines of a message that list the arrays of a group with their shapes and dtypes."""
     arrays, fault = _all_arrays(group)
     if not arrays:
         return f"; it has no arrays that can be listed{fault}"

@@ -154,7 +154,6 @@ def _read_file(
 
 
 def _check_length(key: str, buffer: Buffer, byte_range: ByteRequest | None, limits: _ChunkLimits | None) -> None:
-    """Raise ValueError for a chunk, or a range of one, that is empty or too short."""
     length = len(buffer)
     if isinstance(byte_range, RangeByteRequest) and length < byte_range.end - byte_range.start:
         raise ValueError(
@@ -222,7 +221,6 @@ def retry(call: Callable[[], T], name: str) -> T:
 
 
 def _note(error: Exception, name: str, delay: float, began: float) -> None:
-    """Log an error before a retry; raise the error if it is not transient or retries took too long."""
     if not is_transient(error) or time.monotonic() - began > LONGEST:
         raise error
     logger.info(redact(f"{name}: {type(error).__name__}: {error}; trying again in {delay} s", name))

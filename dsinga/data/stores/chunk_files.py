@@ -128,7 +128,6 @@ class RegionReader:
         return out
 
     def _read_part(self, part: _ChunkPart, out: np.ndarray) -> None:
-        """Read the numbers of a part of a chunk into the output array."""
         target = out[tuple(axis.place for axis in part)]
         if not self._decode(part, target):
             target[...] = self._array[tuple(axis.points for axis in part)]
@@ -249,7 +248,6 @@ def has_plain_chunks(array: zarr.Array) -> bool:
 
 
 def _decoder(array: zarr.Array) -> Any:
-    """Return the numcodecs codec of an array; None if its chunks are not compressed."""
     if not array.compressors:
         return None
     codec: Any = array.compressors[0]
@@ -303,7 +301,6 @@ def _status(path: str) -> tuple[int, int] | None:
 
 
 def _content(path: str) -> Any:
-    """Return the metadata in a JSON file of a zarr array; None for other files."""
     if not path.endswith((".zarray", "zarr.json")):
         return None
     try:

@@ -122,7 +122,6 @@ def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | 
 
 
 def _is_equal(numbers: Any, fill: Any) -> Any:
-    """Return whether numbers equal the fill value, which may be NaN."""
     return np.isnan(numbers) if fill != fill else numbers == fill
 
 

@@ -143,7 +143,6 @@ class StoreColumn(Column):
         return block
 
     def _fault(self, index: int, rows: np.ndarray) -> str:
-        """Return an error text for wrong rows of the chunk ``index``; empty if they are right."""
         if self.checksums is not None:
             if checksum(rows) == self.checksums[index]:
                 return ""

@@ -36,7 +36,6 @@ def scale_faults(array: zarr.Array) -> list[str]:
 
 
 def _attributes(path: str, name: str, files: Any) -> dict[str, Any]:
-    """Return the numbers in the attributes of a file's variable; empty if it cannot be opened."""
     try:
         import h5py  # type: ignore[import-untyped]
 

@@ -94,7 +94,6 @@ class StagedStores:
         return self._stagings[destination]
 
     def _remove_all(self) -> None:
-        """Remove all incomplete stores and the folders created for them, without hiding another error."""
         try:
             _finish_writes()
         finally:
@@ -130,7 +129,6 @@ def _finish_writes() -> None:
 
 
 def _missing_folders(folder: str) -> list[str]:
-    """Return the missing folders among a folder and its parents, the innermost first."""
     missing = []
     while not os.path.exists(folder):
         missing.append(folder)
@@ -177,7 +175,6 @@ def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> 
 
 
 def _attempt(rename: Callable[[Any, Any], None], source: str, destination: str) -> bool:
-    """Rename or exchange folders; return False if the destination exists or a folder is gone."""
     try:
         rename(Path(source), Path(destination))
     except OSError as error:

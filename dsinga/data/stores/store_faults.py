@@ -122,7 +122,6 @@ def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
 
 
 def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) -> None:
-    """Raise UserError unless data and labels have the form that the format requires."""
     if data.dtype.name not in DTYPES:
         raise UserError(f"{location} has data of dtype {data.dtype}; a store has one of {', '.join(DTYPES)}")
     if data.chunks[1:] != data.shape[1:] or not 1 <= data.chunks[0] <= LABEL_ROWS:
@@ -255,7 +254,6 @@ def check_array(array: zarr.Array) -> None:
 
 
 def _facts(array: zarr.Array) -> dict[str, Any]:
-    """Return the facts in the metadata of an array, by name."""
     plain = {what: getattr(array, what) for what in ("shape", "dtype", "chunks")}
     facts = dict(array.metadata.to_dict())
     attributes: Any = facts.pop("attributes", {})
@@ -301,7 +299,6 @@ def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) ->
 
 
 def _named(array: zarr.Array, index: tuple[int, ...], error: Exception) -> UserError:
-    """Return the error that names a chunk, with a remedy that fits its cause."""
     location, key = location_of(array), join(array.path, array.metadata.encode_chunk_key(index))
     remedy = "see whether every process can reach the data"
     if local_folder(array) is not None and os.path.lexists(join(location, key)):

@@ -114,10 +114,6 @@ def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mappin
 
 
 def _as_stored(data: Any, labels: Any, start: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return data and labels in the dtypes of a store. Raises UserError if they cannot be converted.
-
-    ``start`` is the number of the first record, for messages.
-    """
     data = as_records(as_numpy(data, "data"))
     if labels is None:
         return data, None

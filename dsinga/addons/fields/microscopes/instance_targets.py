@@ -96,7 +96,6 @@ class _InstanceTarget(BackendArray):
         return explicit_indexing_adapter(key, self.shape, IndexingSupport.BASIC, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
-        """Return the target at an index of integers and slices."""
         ranges, within = [], []
         for part, size in zip(key, self.shape, strict=True):
             points = range(size)[part] if isinstance(part, slice) else range(size)[part : part + 1 or None]
@@ -166,12 +165,10 @@ class _InstanceTarget(BackendArray):
         return max(ends[0] - more, 0), min(ends[1] + more, self.shape[axis])
 
     def _numbers(self, ranges: Ranges) -> np.ndarray:
-        """Return the label image in a region, read or computed in this thread."""
         part = self._labels[tuple(slice(*ends) for ends in ranges)]
         values = part.data.compute(scheduler="synchronous") if part.chunks is not None else part.values
         return np.asarray(values)
 
 
 def _within(ranges: Ranges, wide: Ranges) -> tuple[slice, ...]:
-    """Return the index of a region in a wider one."""
     return tuple(slice(start - low, stop - low) for (start, stop), (low, _) in zip(ranges, wide, strict=True))

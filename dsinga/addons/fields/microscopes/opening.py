@@ -229,7 +229,6 @@ def _group_at(location: str) -> zarr.Group | None:
 
 
 def _dataset(image: OmeImage, level: int | str, labels: str | Iterable[str] | None) -> Any:
-    """Return the Dataset of one resolution."""
     try:
         import xarray
     except ImportError:
@@ -255,7 +254,6 @@ def _dataset(image: OmeImage, level: int | str, labels: str | Iterable[str] | No
 
 
 def _variable(image: OmeImage, level: OmeLevel) -> Any:
-    """Return the array of a resolution as a lazy xarray Variable."""
     where, dims = f"{redact(image.location)}: the level {level.path!r}", image.multiscale.dims
     try:
         array = image.group[level.path]

@@ -72,7 +72,6 @@ def write_ome_zarr(
 
 
 def _label_images(dataset: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the label images of a Dataset by name. Raises UserError if one is missing or has no integers."""
     names = [str(name) for name in dataset.data_vars]
     for name in labels:
         if name not in names:
@@ -86,7 +85,6 @@ def _label_images(dataset: Any, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_sizes(label_images: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """Raise UserError for a label image that has other sizes than the image."""
     for name, array in label_images.items():
         if any(sizes.get(dim) != size for dim, size in array.sizes.items()):
             raise UserError(
@@ -140,7 +138,6 @@ def _axes_in_order(array: Any) -> Any:
 
 
 def _name_labels(location: str, version: str, names: Sequence[str]) -> None:
-    """Write the names of the label images of an image into its group "labels"."""
     if names:
         store = zarr_store(join(location, "labels"), read_only=False)
         group = zarr.open_group(store=store, mode="a", zarr_format=VERSIONS[version])
@@ -152,7 +149,6 @@ def _set_attributes(group: zarr.Group, version: str, metadata: dict[str, Any]) -
 
 
 def _write_image(location: str, array: Any, version: str, name: str, is_label: bool = False) -> None:
-    """Write a DataArray as an image of several levels."""
     array = array.astype(np.uint8) if array.dtype.kind == "b" else array
     space = [str(dim) for dim in array.dims if dim not in (*TIMES, *CHANNELS)]
     axes, scale, start = zip(*(_axis(array, str(dim), dim in space) for dim in array.dims), strict=True)
@@ -201,7 +197,6 @@ def _axis(array: Any, dim: str, is_space: bool) -> tuple[dict[str, str], float, 
 
 
 def _write_level(group: zarr.Group, name: str, array: Any, chunks: tuple[int, ...], format_: int) -> zarr.Array:
-    """Write a DataArray to a new array of a group, chunk by chunk."""
     chunks = tuple(min(chunk, size) for chunk, size in zip(chunks, array.shape, strict=True))
     settings: dict[str, Any] = {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
     if format_ == 3:

@@ -219,7 +219,6 @@ class GroupedErrors:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """The shape of a label without its weights."""
         return (self._points.channels, *self.windows.label_shape[1:])
 
     def _add(self, rows: np.ndarray, prediction: np.ndarray) -> None:

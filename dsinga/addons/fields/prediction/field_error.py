@@ -68,7 +68,6 @@ class FieldError(Layer):
             self._targets(self.source_shapes[1])
 
     def _targets(self, labels: Shape) -> FieldTargets:
-        """Return how labels of a shape are read. Raises UserError if they do not fit."""
         settings, rows = self.settings, self.source_shapes[0][0]
         targets = FieldTargets(self, (rows, *labels[1:]), settings.masked, settings.weighted)
         if settings.channel and len(settings.channel) != targets.channels:

@@ -240,7 +240,6 @@ def make_predictor(
 
 
 def _later(target: MaskedTarget, channels: int) -> MaskedTarget:
-    """Return a target that lies ``channels`` channels later."""
     return target._replace(channels=slice(target.channels.start + channels, target.channels.stop + channels))
 
 
@@ -316,7 +315,6 @@ def _map(
     plans: Iterator[BlockPlan],
     earlier: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
-    """Return the dask array of ``function(predictor, selections, *arguments)``."""
     name = f"dsinga-fields-{uuid.uuid4().hex}"
     return map_selections(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
 

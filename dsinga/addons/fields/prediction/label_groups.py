@@ -243,7 +243,6 @@ def _areas(points: LabelPoints, array: Any) -> Grouping:
 
 
 def _regions(points: LabelPoints, regions: Mapping[Any, Any]) -> Grouping:
-    """Return the groups of regions, given as first and last coordinate by name; they may overlap."""
     members = [_region(points, str(name), bounds) for name, bounds in regions.items()]
     if not members:
         raise UserError("by has regions without any; give some, such as {'tropics': {'lat': (-20, 20)}}")
@@ -257,7 +256,6 @@ def _regions(points: LabelPoints, regions: Mapping[Any, Any]) -> Grouping:
 
 
 def _region(points: LabelPoints, name: str, bounds: Any) -> tuple[list[str], np.ndarray]:
-    """Return the dimensions of a region, and which points along them are inside."""
     dataset = points.windows.dataset
     if not isinstance(bounds, Mapping) or not bounds:
         raise UserError(f"the region {name!r} takes ends by coordinate, such as {{'lat': (35, 70), 'lon': (-10, 40)}}")

@@ -102,7 +102,6 @@ def map_selections(
 
 
 def _needs(chunk: Any) -> Iterable[Any]:
-    """Return the keys of the values that a task needs for a chunk."""
     return chunk.dependencies if isinstance(chunk, GraphNode) else (chunk,)
 
 
@@ -134,7 +133,6 @@ class _Source:
         self._known: dict[tuple[int, bytes], list[_Run]] = {}
 
     def plan(self, selection: Points) -> _Selection:
-        """Return the pieces of a selection."""
         runs = [self._runs(axis, points) for axis, points in enumerate(selection)]
         pieces = [
             _Piece(
@@ -168,7 +166,6 @@ class _Source:
 
 
 def _runs(points: np.ndarray, bounds: np.ndarray) -> Iterator[_Run]:
-    """Yield the runs of increasing ``points`` along an axis with chunks between ``bounds``."""
     chunks = np.searchsorted(bounds, points, side="right") - 1
     breaks = np.flatnonzero((np.diff(points) != 1) | (np.diff(chunks) != 0)) + 1
     for start, stop in pairwise([0, *breaks.tolist(), len(points)]):
@@ -196,7 +193,6 @@ class PredictionBlocks:
     most: int | None = None
 
     def __len__(self) -> int:
-        """Return the number of blocks."""
         return math.prod(map(len, self._ranges()))
 
     def _chunk(self, dim: str) -> int:
@@ -218,7 +214,6 @@ class PredictionBlocks:
 
     @property
     def _counts(self) -> list[int]:
-        """The number of windows along each dimension of samples."""
         return [len(self.predictor.layout.axes[dim].starts) for dim in self.predictor.samples]
 
     @cached_property
@@ -277,7 +272,6 @@ class PredictionBlocks:
         return (*windows, (self.predictor.channels,), *points)
 
     def _blocks(self) -> Iterator[tuple[tuple[int, ...], PredictionBlock]]:
-        """Yield the position of each block in the prediction, and the block."""
         samples = len(self.predictor.samples)
         for chosen in product(*(enumerate(ranges) for ranges in self._ranges())):
             index, ranges = tuple(place for place, _ in chosen), tuple(each for _, each in chosen)
@@ -298,5 +292,4 @@ class PredictionBlocks:
 
 
 def _chunk_bytes(array: da.Array) -> int:
-    """Return the bytes of the largest chunk of an array."""
     return int(array.dtype.itemsize * math.prod(max(sizes, default=0) for sizes in array.chunks))

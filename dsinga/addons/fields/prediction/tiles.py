@@ -92,7 +92,6 @@ def _follow(layer: Layer, sources: Sequence[tuple[_Tracked, ...] | None]) -> tup
 
 
 def _through(source: _Tracked, reach: Reach) -> _Tracked:
-    """Return what is known of a layer's feature along an axis, from one source."""
     stride = source.stride * Fraction(reach.step, reach.factor)
     # floor((j·step - before) / factor) lies up to (factor - 1) / factor below the quotient.
     before = source.before + source.stride * Fraction(reach.before + reach.factor - 1, reach.factor)
@@ -298,7 +297,6 @@ def _one_tile(
     outputs: Shape,
     margins: Sequence[tuple[int, int]],
 ) -> FieldTiles:
-    """Return the whole field as the only tile."""
     net = _net_for(make_net, params, window, lengths)
     if (given := net.layer(layer).shape[2:]) != outputs:
         raise _misfit(layer, given, lengths, outputs, None)

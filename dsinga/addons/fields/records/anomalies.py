@@ -41,11 +41,9 @@ class _Field:
 
     @property
     def time(self) -> str:
-        """The dimension of the dates."""
         return str(self._dates.dims[0])
 
     def read(self, key: tuple[Any, ...]) -> np.ndarray:
-        """Return the climatology of a region, float64."""
         keys = dict(zip(self._dims, key, strict=True))
         (time,) = self._dates.dims
         dates = self._dates.isel({time: np.atleast_1d(np.arange(self._dates.size)[keys[time]])})
@@ -174,7 +172,6 @@ def _joined(parts: list[Any], dim: str | None, like: Any) -> Any:
 
 
 def _field(dataset: Any, name: str, climatology: FieldClimatology) -> _Field:
-    """Return the climatology of a variable at its dates and points."""
     array, kept = dataset[name], climatology.means[name].dims[1:]
     times = [dim for dim in array.dims if dim not in kept]
     if len(times) != 1 or times[0] not in dataset.coords:
@@ -188,7 +185,6 @@ def _field(dataset: Any, name: str, climatology: FieldClimatology) -> _Field:
 
 
 def _with_field(variable: Any, field: _Field, sign: int, mark: Mapping[str, int] | None = None) -> Any:
-    """Return a variable plus or minus a climatology, with a mark in its encoding."""
     encoding = {**variable.encoding, **(mark or {})}
     if variable.chunks is not None:
         data = variable.data.map_blocks(
@@ -202,7 +198,6 @@ def _with_field(variable: Any, field: _Field, sign: int, mark: Mapping[str, int]
 
 
 def _of_block(field: _Field, sign: int, block: np.ndarray, block_info: Any = None) -> np.ndarray:
-    """Task: a block plus or minus the climatology at its place."""
     place = tuple(slice(start, stop) for start, stop in block_info[0]["array-location"])
     return _added(block, field.read(place), sign)
 

@@ -205,7 +205,6 @@ def _check_length(conf: WindowDimConf, size: int, length: int, leads: int, has_t
 
 
 def _no_window(conf: WindowDimConf, size: int, length: int, last: int) -> UserError:
-    """Return the error for a dimension along which no window fits; ``last`` is the offset of the last target."""
     context = conf.before + conf.after if conf.edges == "inside" else 0
     parts = {"of its own": size, "of context": context, "of lead": abs(last)}
     points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)

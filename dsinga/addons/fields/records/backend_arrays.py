@@ -56,7 +56,6 @@ class _Joined(BackendArray):
         return np.split(points, np.flatnonzero(np.diff(owners)) + 1)
 
     def _part(self, key: tuple[Any, ...], points: np.ndarray, place: int) -> np.ndarray:
-        """Return the numbers at points of the axis that lie in one variable."""
         owner = int(np.searchsorted(self._ends, points[0], "right")) if len(points) else 0
         before, after = key[: self._axis], key[self._axis + 1 :]
         if self._is_new:

@@ -95,7 +95,6 @@ def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
 
 
 def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
-    """Raise UserError if inputs and targets lie on different grids."""
     first = definition.inputs[0]
     dims = set(dataset[first].dims)
     for name in (*definition.inputs, *definition.targets):
@@ -162,7 +161,6 @@ def open_path(path: str) -> Any:
 
 
 def _check_file(path: str) -> None:
-    """Raise an error if there is no regular file, or a damaged HDF5 file."""
     if is_url(path) or os.path.isdir(path):  # some engines of xarray read folders
         return
     with open_regular(path) as file:
@@ -177,7 +175,6 @@ def _check_file(path: str) -> None:
 
 
 def _name_fault(path: str) -> None:
-    """Raise UserError for the damaged part of a zarr store, if one is found."""
     try:
         check_members(path)
     except UserError:
@@ -247,7 +244,6 @@ def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> A
 
 
 def _check_alike(first: Any, dataset: Any, first_name: str, name: str, dim: str) -> None:
-    """Raise UserError if a Dataset lacks the variables and coordinates of the first one."""
     for known, variable in first.variables.items():
         if known not in dataset.variables:
             raise UserError(f"{name} has no {known!r}, which {first_name} has; it has {listed(dataset.variables)}")
@@ -275,7 +271,6 @@ def _check_alike(first: Any, dataset: Any, first_name: str, name: str, dim: str)
 
 
 def _check_order(datasets: Sequence[Any], names: Sequence[str], dim: str) -> None:
-    """Raise UserError if a Dataset begins before the previous one ends."""
     for number in range(1, len(datasets)):
         if dim not in datasets[number].indexes:
             return

@@ -236,7 +236,6 @@ class WindowDefinition(RecordsDefinition):
             yield Fault(f"memory is in bytes, at least 1 MiB (1 << 20), not {self.memory}", "memory")
 
     def _lead_faults(self) -> Iterator[Fault]:
-        """Yield faults in settings of leads that do not fit the number of leads."""
         leads, weights, starts = self.leads, self.lead_weights, self.lead_start
         if leads > 1 and not any(dim.lead for dim in self.dim):
             yield Fault(

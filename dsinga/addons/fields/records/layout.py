@@ -238,7 +238,6 @@ class _ChannelGroups:
         return ChannelGroup(reader, dims, self.space, sizes, is_masked, fills.get(reader.name, fills.get("*", 0.0)))
 
     def of_targets(self, reader: VariableReader) -> ChannelGroup:
-        """Return the part of labels for a variable."""
         part = self.of_inputs(reader)
         return replace(part, sizes=tuple(self.axes[dim].size for dim in part.dims))
 

@@ -241,7 +241,6 @@ def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges
 
 
 def _read_runs(reader: VariableReader, runs: list[list[slice]]) -> np.ndarray:
-    """Return the runs of points along each dimension, joined."""
     if all(len(parts) == 1 for parts in runs):
         return reader.read(tuple(parts[0] for parts in runs))
     shape = [sum(part.stop - part.start for part in parts) for parts in runs]

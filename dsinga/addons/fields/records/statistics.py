@@ -226,7 +226,6 @@ def _chunked(array: Any) -> Any:
 
 
 def _moments_of(array: Any, dims: Sequence[str]) -> list[Any]:
-    """Return count, mean, std, min and max of an array over ``dims``, as arrays of the other dimensions."""
     count, mean, squares, least, most = moments_over(array, dims)
     with np.errstate(invalid="ignore", divide="ignore"):
         std = np.sqrt(squares / count)
@@ -269,7 +268,6 @@ def _blocks(array: Any, dims: Sequence[str]) -> Iterator[Any]:
 
 
 def _in_threads(blocks: Iterable[Any], axes: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Yield the moments of blocks in their order, each read and computed in a thread."""
     threads = available_cores()
     pending: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(threads, "dsinga-moments") as pool:

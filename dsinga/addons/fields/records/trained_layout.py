@@ -150,7 +150,6 @@ def select(dataset: Any, definition: WindowDefinition) -> Any:
 
 
 def _between(dataset: Any, dim: str, first: Any, last: Any) -> Any:
-    """Return the part of a Dataset between two coordinates of a dimension; None is an open end."""
     if dim not in dataset.indexes or dataset[dim].dtype.kind not in "iuf":
         return dataset.isel({dim: _places(dataset, dim, first, last)})
     first, last = (None if end is None else _number(dataset, dim, end) for end in (first, last))
@@ -186,7 +185,6 @@ def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:
 
 
 def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
-    """Return the points of a dimension from one coordinate to another. Raises UserError for an invalid coordinate."""
     if dim not in dataset.indexes:
         numbers = [end if end is None else int(_number(dataset, dim, end)) for end in (first, last)]
         return slice(numbers[0], None if numbers[1] is None else numbers[1] + 1)
@@ -240,7 +238,6 @@ def _label(end: Any, index: Any) -> str | None:
 
 
 def _number(dataset: Any, dim: str, end: Any) -> float:
-    """Return an end of a dimension with numeric coordinates. Raises UserError for anything but a number."""
     try:
         number = float(end)
     except (TypeError, ValueError):
@@ -290,7 +287,6 @@ def _first_from(dataset: Any, dim: str, label: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    """Return a coordinate as text."""
     value = np.asarray(value)[()]
     if isinstance(value, (np.integer, np.floating)) and not isinstance(value, np.timedelta64):
         return str(value.item())

@@ -57,7 +57,6 @@ def documented_settings(function: F) -> F:
 
 
 def _refused(what: str, wanted: str, value: Any) -> UserError:
-    """Return the error for a setting with an unsuitable value."""
     return UserError(f"{what} takes {wanted}, not {reprlib.repr(value)}")
 
 
@@ -85,7 +84,6 @@ def _by_dim(convert: Callable[[str, Any], Any], what: str, given: Any) -> dict[s
 
 
 def _points(what: str, value: Any) -> int:
-    """Return a number of points. Raises UserError for anything else, such as a span of time."""
     try:
         number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
@@ -96,7 +94,6 @@ def _points(what: str, value: Any) -> int:
 
 
 def _pair_of_points(what: str, value: Any) -> tuple[int, int]:
-    """Return the context before and after a window; a single number stands for both."""
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, str) or np.ndim(value) != 1:
         value = (value, value)
     if len(value) != 2:
@@ -114,7 +111,6 @@ def _text(what: str, value: Any) -> str:
 
 
 def _ends(what: str, ends: Any) -> tuple[str | None, str | None]:
-    """Return the first and last coordinate as texts, or None for an open end."""
     if isinstance(ends, (str, bytes)) or not isinstance(ends, (Sequence, np.ndarray)) or len(ends) != 2:
         raise UserError(f"{what} is a pair (first, last) of coordinates, not {reprlib.repr(ends)}")
     return _end(what, ends[0]), _end(what, ends[1])
@@ -150,7 +146,6 @@ def _fill(what: str, given: Any) -> list[WindowFillConf]:
 
 
 def _climatology(what: str, value: Any) -> str:
-    """Return the text of a climatology."""
     if not isinstance(value, (FieldClimatology, str)):
         raise UserError(f"{what} is one of dsinga.data.field_climatology(dataset), not {reprlib.repr(value)}")
     return value if isinstance(value, str) else climatology_text(value)

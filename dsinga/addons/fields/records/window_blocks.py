@@ -56,7 +56,6 @@ class WindowBlocks:
         )
 
     def __len__(self) -> int:
-        """Return the number of windows."""
         return math.prod(self.counts)
 
     def _block_counts(self, most_bytes: int) -> tuple[int, ...]:

@@ -180,7 +180,6 @@ class WindowColumn(Column):
             channel += part.channels
 
     def _check(self, out: np.ndarray, rows: np.ndarray) -> None:
-        """Raise UserError for the first NaN that is not masked, or infinity."""
         channel = 0
         for part in self.parts:
             numbers = out[:, channel : channel + part.channels]
@@ -191,7 +190,6 @@ class WindowColumn(Column):
             channel += part.channels
 
     def _nonfinite(self, part: ChannelGroup, row: int, index: list[int], value: Any) -> UserError:
-        """Return the error for a number of a window: its variable, its index and its coordinates."""
         layout = self.blocks.layout
         number = row if self.numbers is None else int(self.numbers[row])
         starts = {

@@ -194,7 +194,6 @@ class MemberMean(Layer):
         return Output(y, saved=(parts, means) if ctx.training else None)
 
     def _probabilities(self, x: Array, ops: Ops) -> Array:
-        """Return each member's probabilities, (B, k, n)."""
         if self.settings.of is Predicted.ANSWERS:
             return ops.sigmoid(x)
         return ops.softmax(x.reshape(-1, x.shape[2])).reshape(x.shape)

@@ -138,7 +138,6 @@ class PiecewiseLinear(NumberEmbedding):
         return (for_x,), for_params
 
     def _constants(self, x: Array, ctx: Context) -> list[Array]:
-        """Return factor and shift of x, and the limits of its code, as backend arrays."""
         return [ctx.ops.asarray(array.astype(x.dtype)) for array in (self.factor, self.shift, self.low, self.high)]
 
     def saved_sizes(self, rows: int) -> list[int]:
