@@ -42,14 +42,14 @@ def in_notebook() -> bool:
 
 
 def short_path(path: Path | str) -> Path | str:
-    """Return a path relative to the working directory if it is below it; other paths and URLs unchanged."""
+    """Return a path relative to the working directory if below it; others and URLs unchanged."""
     with contextlib.suppress(ValueError, OSError):  # elsewhere; a working directory that was deleted
         return Path(path).relative_to(Path.cwd())
     return path
 
 
 def how_to_resume() -> str:
-    """Return how to resume from the last checkpoint: the whole command, or the argument of ``dsinga.train``.
+    """Return how to resume from the last checkpoint: the command, or the Python argument.
 
     A path behind ``--resume`` is dropped, to resume from the newest checkpoint; ``--resume auto`` stays.
     """
@@ -63,7 +63,7 @@ def how_to_resume() -> str:
 
 
 def join_resume(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command, with the two words ``--resume WORD`` joined to ``--resume=WORD``.
+    """Return a command's arguments, with ``--resume WORD`` joined to ``--resume=WORD``.
 
     The word is the value if it is ``auto``, a folder, or the name of a checkpoint; else it is the job file.
     """

@@ -52,7 +52,7 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
 
 
 def value_text(value: Any) -> str:
-    """Return the text of a value for a message: the name of a function or class, else its repr, shortened."""
+    """Return a value's text for a message: its name if it has one, else its repr, shortened."""
     text = getattr(value, "__name__", None) or repr(value)
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
@@ -119,7 +119,7 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
-    """Return the error for a name not in ``known``; it suggests a replacement or the nearest name, or lists all."""
+    """Return the error for a name not in ``known``, with a replacement, the nearest name, or all."""
     remedy = instead.get(str(name), "")
     remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
     hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
@@ -134,7 +134,7 @@ def missing_names(
     instead: Instead,
     public: str = "",
 ) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__``, which suggests a replacement or the nearest name for a missing name.
+    """Return a module's ``__getattr__``, which suggests a replacement or the nearest name.
 
     ``known`` are the names of the module, by default all; ``derived`` returns further values by name. ``public`` is the
     name by which users reach the module, if it differs.
@@ -157,7 +157,7 @@ def missing_names(
 def check_names(
     function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
 ) -> None:
-    """Raise UserError, with the nearest name or a remedy, for the first name that is not ``known``."""
+    """Raise UserError, with the nearest name or remedy, for the first name not ``known``."""
     known = [name for name in dict.fromkeys(known) if name != "self"]
     for name in given:
         if name in known:
@@ -169,7 +169,7 @@ def check_names(
 
 
 def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
-    """Return the values of a dict in the order of ``names``, the names of all inputs or outputs (``kind``).
+    """Return a dict's values in the order of ``names``, of all inputs or outputs (``kind``).
 
     Raises UserError for a missing name, and for an unknown name with the nearest one.
     """
@@ -238,7 +238,7 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
 def check_settings(
     cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
 ) -> type[T]:
-    """Return the class with a constructor that raises UserError for unknown, missing or surplus arguments.
+    """Return the class; its constructor raises UserError for unknown, missing or surplus arguments.
 
     ``check`` is called with the arguments by name, before the constructor. ``instead`` maps unknown names to
     replacements.

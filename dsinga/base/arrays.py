@@ -37,7 +37,7 @@ def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, 
 
 
 def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the first array that contains NaN or infinity; None if all are finite."""
+    """Return the name of the first array with NaN or infinity; None if all are finite."""
     return next((name for name in arrays if not is_finite(arrays[name])), None)
 
 

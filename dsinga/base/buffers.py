@@ -1,13 +1,12 @@
-"""A memory pool for the result arrays of kernels, which have the same shapes in every iteration.
+"""A memory pool for the result arrays of kernels, with the same shapes in every iteration.
 
 The operating system maps a new large array page by page at the first write, which takes longer than most elementwise
 kernels, and aligns it badly. Here every array is a view of a *base*, an array of bytes. A base is free again once only
 its pool refers to it. CPython's reference counts show this exactly, because every view, memoryview or DLPack export
 refers to the base.
 
-All threads share one pool: with a pool for each thread, each would keep the memory of an iteration's features. Taking a
-base needs a lock; releasing one does not. A thread may also have its own bases, which it uses first, for instance in
-shared memory.
+All threads share one pool: with a pool for each thread, each would keep the memory of an iteration's features. A thread
+may also have its own bases, which it uses first, for instance in shared memory.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def size_class(size: int) -> int:
 
 
 class ResultPool:
-    """A pool of bases (blocks of memory for arrays) by their sizes in bytes, rounded up by :func:`size_class`."""
+    """A pool of bases (memory blocks) by size in bytes, rounded up by :func:`size_class`."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, list[np.ndarray]] = {}
@@ -87,7 +86,7 @@ class ResultPool:
 
 
 class ThreadBases(threading.local):
-    """The bases (blocks of memory) that a thread uses before it asks the pool, by size in bytes, and its hook."""
+    """A thread's own bases (memory blocks), used before the pool, by size in bytes, and its hook."""
 
     bases: Mapping[int, Sequence[np.ndarray]] = {}
     hook: Callable[[np.ndarray], Any] | None = None
@@ -99,7 +98,7 @@ _thread_bases = ThreadBases()
 
 @contextmanager
 def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
-    """Allocate the calling thread's arrays in free blocks of ``bases``, by size in bytes, within the context.
+    """Allocate this thread's arrays in free blocks of ``bases``, by size in bytes, in the context.
 
     Sizes are as from :func:`base_bytes`. Each base is an array of bytes, no view, and only its sequence refers to it.
     """
@@ -111,7 +110,7 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
 
 
 def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
-    """Return bases for :func:`use_bases` that let large arrays of these sizes in bytes share one block in turn.
+    """Return bases for :func:`use_bases` that let large arrays of these sizes in bytes share one block.
 
     For gradients of params that are applied as soon as they are computed. Smaller arrays are not included.
     """
@@ -133,7 +132,7 @@ def set_hook(hook: Callable[[np.ndarray], Any] | None) -> None:
 
 
 def base_bytes(nbytes: int) -> int:
-    """Return the size in bytes of the base (block of memory) of an array of ``nbytes`` bytes."""
+    """Return the size in bytes of the base of an array of ``nbytes`` bytes."""
     return nbytes + ALIGNMENT
 
 

@@ -64,7 +64,7 @@ def _entry_points() -> Mapping[str, Mapping[str, list[EntryPoint]]]:
 
 
 def _names_group(place: str) -> bool:
-    """Whether a file of entry points in a folder of the path has GROUP; archives, which are not read, may.
+    """Whether an entry-points file in a folder of the path has GROUP; True for archives.
 
     This takes a tenth of importing ``importlib.metadata``.
     """
@@ -129,7 +129,7 @@ def note_distributions(text: str) -> None:
 
 
 def written_distribution(kind: str, name: str) -> str:
-    """Return half a sentence on the distribution of a component that a job file noted; "" for none."""
+    """Return half a sentence on a component's distribution, as noted in a job file; "" if none."""
     distribution = _written.get((kind, name))
     return f"; it is of the distribution {distribution}: pip install {distribution}" if distribution else ""
 
@@ -137,7 +137,7 @@ def written_distribution(kind: str, name: str) -> str:
 def lazy_names(
     package: str, otherwise: Callable[[str], Any] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``, which import its names when they are first used.
+    """Return a package's ``__getattr__`` and ``__dir__``, which import names at first use.
 
     The names and their modules are read where type checkers read them: in the block ``if TYPE_CHECKING:`` of
     ``__init__.py``, or else in ``__init__.pyi``, where the core names add-ons without importing them. ``otherwise`` is
@@ -171,7 +171,7 @@ def lazy_names(
 
 
 def _names_for_type_checkers(file: Path) -> dict[str, tuple[str, str]]:
-    """Return the module, and the name there, of each name that a package imports for type checkers."""
+    """Return the module, and name there, of each name that a package imports for type checkers."""
     blocks = [block for block in ast.parse(file.read_bytes()).body if isinstance(block, ast.If)]
     lines = [line for block in blocks if ast.unparse(block.test) == "TYPE_CHECKING" for line in block.body]
     lines = lines or ast.parse(file.with_suffix(".pyi").read_bytes()).body

@@ -1,4 +1,4 @@
-"""Writes files and folders durably and atomically: even if the process is killed, each is complete or absent.
+"""Writes files and folders durably and atomically: complete or absent, even if killed.
 
 A replacement is written into a draft folder next to the original and renamed. The next process that writes there
 removes the drafts of killed processes.
@@ -33,7 +33,7 @@ FOLDER_OF_PROCESS, EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace the contents of the file ``path`` by ``text``; a process killed meanwhile leaves the old contents."""
+    """Replace the contents of file ``path`` by ``text``; a kill meanwhile leaves the old contents."""
     with draft_folder(path) as draft:
         write_file(draft / path.name, text)
         os.replace(draft / path.name, path)
@@ -50,7 +50,7 @@ def write_file(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replaced_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
-    """Give a temporary folder for new files, which then replace the files ``names`` in ``folder`` in one step.
+    """Give a temporary folder for new files, which then replace ``names`` in ``folder`` in one step.
 
     That step is the renaming to SAVED. Names without a new file are deleted; other files stay. Read the files with
     :func:`read_saved` or :func:`current_file`, since a killed process may leave files in SAVED. Raises UserError if
@@ -127,7 +127,7 @@ def _move(descriptor: int, folder: Path, names: Iterable[str]) -> bool:
 
 @contextlib.contextmanager
 def _open_own(folder: Path) -> Iterator[int | None]:
-    """Give a descriptor of this user's folder that nobody else can write to; None for others, and for a link."""
+    """Give a descriptor of this user's folder that nobody else can write to; None for others and links."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
@@ -158,7 +158,7 @@ def current_file(path: Path) -> Path:
 
 
 def read_saved(folder: Path, names: Collection[str], read: Callable[[Callable[[str], Path]], T]) -> T:
-    """Return ``read(place)``, which reads the files ``names`` of one save, each from the path ``place(name)``.
+    """Return ``read(place)``, which reads ``names`` of one save, each from ``place(name)``.
 
     It is called again if another process has replaced files meanwhile.
     """
@@ -206,7 +206,7 @@ def holds_files(folder: Path, names: Collection[str]) -> bool:
 
 
 def replace_folder(draft: Path, path: Path) -> None:
-    """Exchange the names of the folders ``draft`` and ``path``, in one step if the system can, as on Linux.
+    """Exchange the names of two folders, in one step if the system can, as on Linux.
 
     Elsewhere a process killed between two renames leaves the old folder in the draft folder around ``draft``, and the
     next :func:`draft_folder` moves it back. Raises OSError.
@@ -222,7 +222,7 @@ def replace_folder(draft: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """Give a new folder next to ``path`` to prepare a replacement of ``path``, and remove it at the end.
+    """Give a new folder next to ``path`` to prepare its replacement, and remove it at the end.
 
     Draft folders of killed processes are removed, too; a process locks its own.
     """
@@ -256,7 +256,7 @@ def _remove(draft: Path, descriptor: int) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[bool]:
-    """Hold the system's lock of a folder, which ends with the process; give False if locks are unsupported.
+    """Hold a folder's system lock, which ends with the process; give False if unsupported.
 
     Raises BlockingIOError if it is held already, OSError if the folder cannot be opened.
     """
@@ -282,7 +282,7 @@ def _lock(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def explained_writing(folder: Path) -> Iterator[None]:
-    """Raise UserError, naming ``folder``, in place of an OSError, such as no permission or a full disk."""
+    """Raise UserError, naming ``folder``, for an OSError, such as no permission or a full disk."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,7 @@
-"""Shortens tracebacks: clears the variables of frames, and hides dsinga's frames in UserErrors of public calls.
+"""Shortens tracebacks: clears frames' variables, and hides dsinga's frames in UserErrors.
 
 A traceback refers to the local variables of all its frames: nets, params, futures. Keeping the error, as an interactive
-session does, keeps them alive. If a variable refers to the error, as a Dask future does, both stay until the garbage
-collector finds the cycle.
+session does, keeps them alive.
 """
 
 from __future__ import annotations

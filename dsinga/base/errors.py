@@ -1,4 +1,4 @@
-"""The exceptions that dsinga raises: a fault in the user's input; a failed, a cancelled and a diverged run."""
+"""The exceptions that dsinga raises: faults of input; failed, cancelled and diverged runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Diverged(RunError):
 
 
 class Cancelled(RunError):
-    """A run was cancelled by its user, while it waited for Dask workers or while it trained."""
+    """A run was cancelled by its user, while waiting for workers or training."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -80,11 +80,11 @@ class Terminated(KeyboardInterrupt):
 
 
 class WorkerLost(RunError):
-    """A Dask worker, a server or a connection of a run was lost; its work can be computed again elsewhere."""
+    """A worker, server or connection of a run was lost; its work can be computed again."""
 
 
 class ClusterNotReady(RunError):
-    """The Dask workers or the scheduler of a run have not come in time; a later attempt may find them.
+    """A run's Dask workers or scheduler have not come in time; a later attempt may find them.
 
     The command line exits with status 75, at which batch scripts queue their job again.
     """

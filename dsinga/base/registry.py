@@ -99,10 +99,7 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
 
 def implements(protocol: type[T]) -> Callable[[T], T]:
-    """Return a decorator that lets type checkers compare a component with the core's protocol for it.
-
-    Type checkers then know the component by the protocol.
-    """
+    """Return a decorator that lets type checkers compare a component with the core's protocol."""
     return lambda entry: entry
 
 
@@ -114,7 +111,7 @@ def _set(kind: str, name: str, entry: Any, file: str) -> None:
 
 
 def unregister(kind: str, name: str) -> None:
-    """Remove the registration of a name, if any; a built-in component of that name is found again."""
+    """Remove the registration of a name, if any; a built-in one of that name is found again."""
     global _version
     _version += _entries[kind].pop(name, None) is not None
     _files[kind].pop(name, None)
@@ -127,7 +124,7 @@ def version() -> int:
 
 
 def registered_numbers(kind: str) -> Mapping[str, int]:
-    """Return the numbers of the components of a kind, by name, if they have one; nothing is imported."""
+    """Return the numbers of a kind's components, by name; imports nothing."""
     return {**{name: row.number for name, row in built_in(kind).items() if row.number is not None}, **_numbers[kind]}
 
 
@@ -142,9 +139,9 @@ def imported(kind: str) -> Mapping[str, Any]:
 
 
 def entries(kind: str) -> Mapping[str, Any]:
-    """Import all components of a kind, except components of missing add-ons, and return them by name.
+    """Import all components of a kind, without missing add-ons, and return them by name.
 
-    Other distributions' components are included once requested by name. :func:`registered` returns all names.
+    Other distributions' components are included once requested by name.
     """
     for name, row in built_in(kind).items():
         if name not in _entries[kind]:
@@ -215,7 +212,7 @@ def how_to_register(kind: str, name: str) -> str:
 
 
 def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
-    """Execute a user's Python file, which registers classes or functions, and return it as a module.
+    """Execute a user's Python file, which registers components, and return it as a module.
 
     The module is not kept in ``sys.modules``, so its classes are pickled by value, like a script's, and workers need
     not have the file. Raises UserError if the file cannot be read, registers nothing, or raises an exception, which
@@ -244,7 +241,7 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
 
 @contextlib.contextmanager
 def user_errors(what: str = "", file: str = "") -> Iterator[None]:
-    """Raise UserError, with file and line, in place of any exception of user code within, also sys.exit().
+    """Raise UserError, with file and line, for any exception of user code, also sys.exit().
 
     ``what`` begins the message; the line is the last one in ``file``, by default in any file.
     """
@@ -293,7 +290,7 @@ def _words(name: str) -> set[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names separated by commas, "none" for none; the first LISTED, and how many more there are."""
+    """Return names separated by commas, "none" for none; of many the first LISTED, and a count."""
     names = list(names)
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return (", ".join(names[:LISTED]) or "none") + more

@@ -63,7 +63,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def name_fault(error: UnicodeEncodeError) -> str:
-    """Return why a text cannot be the name of a file in this process, and the remedy."""
+    """Return why a text cannot be a file name in this process, and the remedy."""
     remedy = "rename it" if error.encoding == "utf-8" else "set LC_ALL=C.UTF-8"
     return f"{error.object!a} cannot be the name of a file here, where names are in {error.encoding}; {remedy}"
 

@@ -1,4 +1,4 @@
-"""Reads dsinga's settings from Dask's configuration; errors name the file or variable of a wrong setting.
+"""Reads dsinga's settings from Dask's configuration; errors name the source of a wrong one.
 
 Defaults are in dsinga.yaml; types, ranges and meanings in dsinga-schema.yaml.
 """

@@ -1,4 +1,4 @@
-"""Turns signals that end a process into exceptions, so that the main thread ends its work in order."""
+"""Turns signals that end a process into exceptions, to end the main thread's work in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _open: list[SignalPipes] = []  # the pipes while there are contexts
 
 
 class SignalPipes:
-    """Pipes to which signals are written, since any thread may install the C handlers of ``faulthandler``.
+    """Pipes for signals, since any thread may install the C handlers of ``faulthandler``.
 
     Attributes:
         received: the signals that have come.
@@ -88,7 +88,7 @@ class SignalPipes:
 
 @contextlib.contextmanager
 def seen_signals(numbers: Iterable[int], event: threading.Event) -> Iterator[None]:
-    """Set ``event`` when a given signal arrives; the signal ends the process after the last such context."""
+    """Set ``event`` when a signal arrives, which ends the process after the last such context."""
     with _lock:
         if not _open:
             _open.append(SignalPipes(numbers))
@@ -141,7 +141,7 @@ def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]
 
 @contextlib.contextmanager
 def raised_terminations() -> Iterator[list[int]]:
-    """Raise Terminated when a signal of TERMINATIONS arrives within the context; give the list of arrived signals.
+    """Raise Terminated when a signal of TERMINATIONS arrives; give the list of arrived signals.
 
     Python discards exceptions raised in finalizers and callbacks of the garbage collector. So the events of
     :func:`deferred_terminations` are set, too, and Terminated is raised at the end of the context at the latest.
@@ -189,17 +189,17 @@ def _noted(numbers: list[int]) -> Iterator[None]:
 
 
 def ending_signals() -> set[int]:
-    """Return the signals that end the program now: the ones that raise Terminated, and ENDING, by its own handlers."""
+    """Return the signals that end the program now: raising Terminated, or ENDING by its own handlers."""
     return {*_raised, *ENDING}
 
 
 @contextlib.contextmanager
 def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
-    """On a signal of TERMINATIONS, unwind the code in the context, then end the process by the same signal.
+    """On a signal of TERMINATIONS, unwind the context, then end the process by the same signal.
 
-    ``cancelled`` is set then, for code that missed the exception, and for other threads, which are not interrupted. The
-    log says what was done. :func:`raised_terminations` says when this does nothing; threads also ignore signals in
-    processes started by multiprocessing.
+    ``cancelled`` is set then, for code that missed the exception, and for other threads, which are not interrupted.
+    :func:`raised_terminations` says when this does nothing; threads also ignore signals in processes started by
+    multiprocessing.
     """
     received: list[int] = []
     _events.append(cancelled)
@@ -224,7 +224,7 @@ def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
 
 
 def ignore_terminations() -> None:
-    """Ignore the signals of TERMINATIONS that would end the process, because it is about to exit.
+    """Ignore the signals of TERMINATIONS that would end the process, which is about to exit.
 
     CPU time limits send their signal every second, and batch systems signal several processes, which pass it on.
     """

@@ -1,4 +1,4 @@
-"""Recognises arrays and data frames of other libraries without importing them, and the order of their dimensions."""
+"""Recognises arrays and frames of other libraries without importing them, and their order."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def is_a(value: Any, module: str, *names: str) -> bool:
 
 
 def is_of(value: Any, package: str, *names: str) -> bool:
-    """Return whether ``value`` is an instance of a class with one of these names anywhere in a package."""
+    """Return whether ``value`` is of a class with one of these names anywhere in a package."""
     return any(base.__module__.split(".")[0] == package and base.__name__ in names for base in type(value).__mro__)
 
 
 def is_dask_collection(value: Any) -> bool:
-    """Whether Dask computes ``value``: a dask array, data frame or series, or an xarray object of dask arrays."""
+    """Whether Dask computes ``value``, maybe inside an xarray object."""
     dask = sys.modules.get("dask")
     return dask is not None and dask.is_dask_collection(value)
 
@@ -53,7 +53,7 @@ ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the l
 
 
 def order_of(value: Any) -> ArrayOrder:
-    """Return the order of dimensions and labels of a DataArray, or of a data frame's columns; () for other objects.
+    """Return the order of a DataArray's dimensions and labels, or a frame's columns; else ().
 
     Along dimensions of many points, only labels that are texts count. Raises UserError for equal column names.
     """
@@ -70,7 +70,7 @@ def order_of(value: Any) -> ArrayOrder:
 
 
 def in_order(value: Any, order: ArrayOrder) -> Any:
-    """Return an xarray object or data frame with its dimensions, labels and columns in the order of training.
+    """Return an xarray object or data frame in the order of training.
 
     Fields of numbered points, such as another region, are only transposed; other objects are returned unchanged. For
     records that are rows, columns go by their names, whatever their dimension is called. Raises UserError for other
@@ -101,7 +101,7 @@ def is_frame(value: Any) -> bool:
 
 
 def is_table(value: Any) -> bool:
-    """Whether an object is a data frame of pandas, Dask, or a library that exports columns to Arrow."""
+    """Whether an object is a data frame of pandas, Dask, or a library that exports to Arrow."""
     return is_frame(value) or is_arrow_table(value)
 
 
@@ -119,13 +119,13 @@ def distinct_names(columns: Iterable[Any], where: str = "the data frame") -> lis
 
 
 def is_arrow_table(value: Any) -> bool:
-    """Whether a value can export its rows and columns to Arrow repeatedly: no stream and no series."""
+    """Whether a value exports rows and columns to Arrow repeatedly: no stream, no series."""
     is_two_dimensional = len(getattr(value, "shape", ())) == 2
     return is_two_dimensional and hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
 
 
 def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = False) -> Any:
-    """Return the points of a dimension that have these coordinates, in this order.
+    """Return the points of a dimension with these coordinates, in this order.
 
     Raises UserError for missing coordinates; with ``may_differ`` all points are returned instead.
     """
@@ -161,7 +161,7 @@ def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
 
 
 def check_columns(names: Iterable[str], known: Collection[str], where: str, which: str = "") -> None:
-    """Raise UserError for a column that is not among ``known``; ``which`` is a clause for the message."""
+    """Raise UserError for a column not in ``known``; ``which`` is a clause for the message."""
     columns = set(known)
     for name in names:
         if name not in columns:
@@ -185,14 +185,14 @@ def point_text(label: Any) -> str:
 
 
 def _nearest(label: str, numbers: Sequence[tuple[float, int]]) -> int | None:
-    """Return the place of the first number equal to a label within rounding; None if there is none."""
+    """Return the place of the first number equal to a label within rounding, or None."""
     if not is_number(label):
         return None
     return next((place for number, place in numbers if np.isclose(number, float(label), rtol=NEAR, atol=0)), None)
 
 
 def label_text(value: Any) -> str:
-    """Return a coordinate as a short text: a date without trailing zeros, a number with six digits."""
+    """Return a coordinate as short text: dates without trailing zeros, numbers with six digits."""
     value = np.asarray(value)[()]
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")
@@ -210,14 +210,14 @@ def is_number(text: str) -> bool:
 
 
 def origins(array: Any) -> dict[str, Any]:
-    """Return the arrays that a dask array reads, by the name of their layer in the graph; empty for other arrays."""
+    """Return the arrays that a dask array reads, by layer of its graph; empty for others."""
     layers = getattr(getattr(array, "dask", None), "layers", {})
     nodes = {key: node for key, layer in layers.items() if key.startswith("original-") for node in layer.values()}
     return {key: getattr(node, "value", node) for key, node in nodes.items()}
 
 
 def with_origins(array: Any, replaced: Callable[[Any], Any]) -> Any:
-    """Return a dask array that reads ``replaced(array)`` in place of each array in its graph, unless that is None."""
+    """Return a dask array reading ``replaced(array)``, unless None, for each array in its graph."""
     others = {key: replaced(value) for key, value in origins(array).items()}
     changed = {key: {key: other} for key, other in others.items() if other is not None}
     if not changed:

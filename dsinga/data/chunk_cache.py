@@ -40,7 +40,7 @@ class ChunkCache:
 
     @property
     def limit(self) -> int:
-        """The most bytes that the cache keeps, which grows while a source with large blocks is in use."""
+        """The most bytes that the cache keeps; it grows for sources with large blocks."""
         return max([self._limit, *self._reserved.values(), sum(self._reserved_for_parts.values())])
 
     def bytes_of(self, content: Hashable) -> int:
@@ -54,7 +54,7 @@ class ChunkCache:
         self.reserve_bytes(source, MIXED_BLOCKS * block_bytes)
 
     def reserve_for_part(self, whole: Any, part: Any, block_bytes: int) -> None:
-        """Raise the limit for a source that reads a part of each record, in place of the limit for ``whole``.
+        """Raise the limit for a source that reads parts of records, in place of ``whole``'s limit.
 
         The limits of all parts add up, since threads of a process may read different parts.
         """
@@ -69,13 +69,13 @@ class ChunkCache:
                 self._reserved[source] = count
 
     def forget_after(self, source: Any, contents: Sequence[Hashable]) -> None:
-        """Drop the chunks of ``contents`` when ``source`` and all other sources of the same contents are deleted."""
+        """Drop the chunks of ``contents`` when all their sources, such as ``source``, are deleted."""
         with self._lock:
             self._sources.update(contents)
         weakref.finalize(source, self._forget, contents).atexit = False
 
     def get(self, key: tuple[Hashable, ...], load: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the chunk ``key``, read-only; call ``load`` if it is not cached and no other thread is loading it.
+        """Return the chunk ``key``, read-only; call ``load`` unless it is cached or being loaded.
 
         An error of ``load`` is raised in every waiting thread, and the next call tries again. Raises RunError after 300
         s of waiting for another thread.
@@ -155,7 +155,7 @@ class ChunkCache:
         entry.set_result(chunk)
 
     def _evict(self) -> None:
-        """Drop the least recently used chunks until the rest fit; readers of a dropped chunk keep it alive."""
+        """Drop the least recently used chunks until the rest fit; readers may keep theirs."""
         limit = self.limit
         for key in list(self._entries) if self._bytes > limit else ():
             if self._bytes <= limit:

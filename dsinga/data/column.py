@@ -1,4 +1,4 @@
-"""Defines Column, the data or the labels of a source, which are loaded in blocks of rows."""
+"""Defines Column, the data or labels of a source, loaded in blocks of rows."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Column(ABC):
         return int(self.ends[block - 1]) if block else 0, int(self.ends[block])
 
     def in_region(self, ranges: PointRanges) -> Self | None:
-        """Return a copy that reads only the points ``ranges`` of each row; None if rows can only be read whole."""
+        """Return a copy that reads only the points ``ranges`` of each row; None if impossible."""
         if not self.reads_regions:
             return None
         part = copy.copy(self)
@@ -111,14 +111,14 @@ class Column(ABC):
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """The slices that select the points to read from an array of the shape of a row."""
+        """The slices that select the points to read from an array shaped like a row."""
         return () if self.ranges is None else tuple(starmap(slice, self.ranges))
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
         """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
 
     def why_unsendable(self) -> str:
-        """Return the reason why the column cannot be sent to another process; "" if it can be."""
+        """Return why the column cannot be sent to another process; "" if it can be."""
         return why_unsendable(self)
 
     def place(self, index: Sequence[int]) -> str:

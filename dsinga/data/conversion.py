@@ -21,7 +21,7 @@ _REMEDIES = {
 
 
 def record_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype for reading records of ``dtype``: uint8 for uint8 and bool, int32 for int32, else float32.
+    """Return the dtype of records read from ``dtype``: uint8 (uint8, bool), int32 (int32), else float32.
 
     Raises UserError if ``dtype`` is not numeric.
     """
@@ -34,7 +34,7 @@ def record_dtype(dtype: Any) -> np.dtype:
 
 
 def label_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype for reading labels of ``dtype``: int64 for integers and bool, float32 for floats.
+    """Return the dtype of labels read from ``dtype``: int64 (integers, bool) or float32 (floats).
 
     Raises UserError if ``dtype`` is not numeric.
     """
@@ -73,7 +73,7 @@ def _named(dtype: np.dtype) -> str:
 
 
 class Nonfinite(NamedTuple):
-    """The first NaN or infinity in an array (n, ...): its row, its position in the row, "NaN" or "infinity"."""
+    """The first NaN or infinity in an array (n, ...): its row, position in it, and name."""
 
     row: int
     position: tuple[int, ...]

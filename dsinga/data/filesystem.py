@@ -1,4 +1,4 @@
-"""File operations of stores on paths and fsspec URLs, and the lookup of paths that a job names.
+"""File operations of stores on paths and fsspec URLs, and the lookup of a job's paths.
 
 A path may lead to references: JSON, as kerchunk and VirtualiZarr write it, that names the chunks of a zarr store in
 other files. Such a file is not trusted: nothing in it is rendered or executed. Its chunks are read only next to it, at
@@ -72,7 +72,7 @@ def zarr_store(location: str, read_only: bool) -> Store:
 
 
 def is_references(location: str) -> bool:
-    """Whether a location is a JSON file of references to zarr chunks in other files, as from kerchunk or VirtualiZarr.
+    """Whether a location is JSON references to zarr chunks, as from kerchunk or VirtualiZarr.
 
     zarr's own metadata file, zarr.json, is not one.
     """
@@ -120,7 +120,7 @@ MOST_NAMES = 1000  # of a folder that are compared with that of a missing file
 
 
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = (), remedy: str = "") -> str:
-    """Return the absolute path or URL of an existing file, folder or store that a job names as ``path``.
+    """Return the absolute path or URL of an existing file, folder or store named ``path``.
 
     A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). In each place
     the path itself comes first, then the store imported from it: ``train_data.zarr`` for ``train_data.bin``. A pattern
@@ -167,7 +167,6 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = (), remedy: str
 
 
 def _nearest_file(place: str) -> str:
-    """Return "; did you mean 'NAME'?" if the folder of a missing path has a file with a similar name, else ""."""
     folder, name = os.path.split(place)
     while not is_url(place) and not os.path.isdir(folder):  # a folder is missing, too
         folder, name = os.path.split(folder)
@@ -204,7 +203,7 @@ NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class References(ReferenceFileSystem):  # type: ignore[misc]
-    """A file system of zarr chunks in other files, found through a file of references.
+    """A file system of zarr chunks in other files, by a file of references.
 
     Raises OSError or ValueError for a file without references, or one that names files that may not be read.
     """
@@ -273,7 +272,7 @@ def _folder(location: str) -> str:
 
 
 def _read(location: str) -> dict[str, Any]:
-    """Return the references of a file by key: metadata as text, else [URL or path] with an optional range."""
+    """Return references by key: metadata as text, else [URL or path] with an optional range."""
     if "://" in location:
         with fsspec.open(location) as file:
             data = file.read(METADATA_BYTES + 1)

@@ -75,7 +75,6 @@ def describe(source: RecordSource) -> dict[str, Any]:
 
 
 def _steps(source: RecordSource) -> dict[str, float]:
-    """Return the longest and mean length of sequences of codes, and the share of padding; empty without sequences."""
     if source.dtype != np.int32 or len(source.shape) != 1:
         return {}
     lengths = np.concatenate([(part != -1).sum(axis=1) for part in _data_parts(source)])
@@ -118,7 +117,7 @@ def _outputs(source: RecordSource, counts: dict[int, int] | None) -> int | None:
 
 
 def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
-    """Return rows, min, max, mean and standard deviation of arrays, combined by Chan, Golub and LeVeque (1983)."""
+    """Return rows, min, max, mean and std of arrays, combined by Chan, Golub and LeVeque (1983)."""
     rows = count = nonfinite = 0
     low, high, mean, squares = np.inf, -np.inf, 0.0, 0.0
     for part in parts:
@@ -141,7 +140,7 @@ def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
 
 
 class Verified(NamedTuple):
-    """The result of :func:`verify_store`: the numbers of records and chunks read, and which checks were made.
+    """The result of :func:`verify_store`: what was read, and which checks were made.
 
     Adjacent chunks that are read together count once. If ``has_checksums`` is False, changed bytes that can be decoded
     go unnoticed.
@@ -150,7 +149,6 @@ class Verified(NamedTuple):
         records: the records, or the largest length of an array of a group without records.
         nonfinite: the numbers that are NaN, infinite or mean "missing"; training refuses them.
         missing_chunks: the chunks that are not stored and read as the fill value.
-        arrays: the arrays that were read.
     """
 
     records: int
@@ -169,7 +167,7 @@ def verify_store(
     label: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
-    """Read all records and labels of a store, or all arrays of another zarr group, and check them in bounded memory.
+    """Read and check all records and labels of a store, or all arrays of a zarr group, in bounded memory.
 
     In a record store every chunk is compared with its checksum. In other zarr data, and in stores without checksums,
     chunks must exist and be decodable, and records and labels must be equally many. Numbers may be packed
@@ -246,7 +244,7 @@ class _StoredArray:
 
 
 def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
-    """Yield the regions of an array that are read at once: adjacent chunks, up to 256 MiB or one chunk."""
+    """Yield the regions of an array read at once: adjacent chunks up to 256 MiB, or one chunk."""
     steps, chunks = list(array.shape), array.shards or array.chunks
     for axis, chunk in enumerate(chunks):
         if not axis or math.prod(steps) * array.dtype.itemsize > MAX_BLOCK_BYTES:

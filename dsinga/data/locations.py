@@ -20,7 +20,7 @@ def is_url(location: str) -> bool:
 
 
 def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a local path or ``file://`` URL as an absolute path with ``~`` expanded; other URLs unchanged."""
+    """Return a local path or ``file://`` URL as an absolute path, ``~`` expanded; other URLs unchanged."""
     text = os.fspath(location)
     if is_url(text):
         return text.rstrip("/")

@@ -36,8 +36,7 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
     not stored, also in Dask graphs, are logged, less loudly with ``is_label``: labels often lack chunks.
 
     Raises:
-        UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN. For a
-            Dataset, :func:`check_decoded` raises it for the variables in use.
+        UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN.
     """
     if is_a(value, "xarray", "Dataset") or is_data_array(value):
         from dsinga.data.sources.xarray_files import reading_files  # which imports xarray
@@ -79,13 +78,12 @@ def _named(function: Any, value: Any, name: Any) -> Any:
 
 
 def missing_values(array: Any) -> tuple[float, ...]:
-    """Return the numbers that mean "missing" by the attributes of a zarr or xarray array, except NaN.
+    """Return the numbers that mean "missing" by an array's attributes, except NaN.
 
     In zarr format 2, xarray writes ``_FillValue`` as the fill value of the array.
 
     Raises:
-        UserError: numbers are packed, or are integers, which cannot be NaN. The message names the attribute, not the
-            array.
+        UserError: numbers are packed, or are integers, which cannot be NaN.
     """
     attributes = dict(array.attrs)
     values = {name: value for name in ATTRIBUTES if (value := attributes.get(name)) is not None}
@@ -105,7 +103,7 @@ def missing_values(array: Any) -> tuple[float, ...]:
 
 
 def _numbers(name: str, value: Any) -> list[float]:
-    """Return the numbers of an attribute: a number, a list, or xarray's base64 of a float64 in zarr format 3."""
+    """Return an attribute's numbers: a number, a list, or xarray's base64 of a float64 in zarr 3."""
     parts = value if isinstance(value, (list, tuple)) else np.ravel(value).tolist()
     try:
         return [_from_text(part) if isinstance(part, str) else float(part) for part in parts]
@@ -122,7 +120,7 @@ def _from_text(text: str) -> float:
 
 
 def as_nan(numbers: np.ndarray, values: tuple[float, ...]) -> np.ndarray:
-    """Return floats with NaN in place of ``values``; the same array if it contains none of them."""
+    """Return floats with NaN for ``values``; the same array if it has none of them."""
     if not values or numbers.dtype.kind != "f":
         return numbers
     is_missing = np.isin(numbers, np.array(values, numbers.dtype)) if len(values) > 1 else numbers == values[0]
@@ -158,7 +156,7 @@ def values_text(values: tuple[float, ...]) -> str:
 
 
 def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
-    """Return a dask array with NaN in place of masked numbers, and of missing values of its zarr arrays.
+    """Return a dask array with NaN for masked numbers, and missing values of its zarr arrays.
 
     If the graph computes with such numbers, missing values stay, and the log says so.
     """
@@ -200,7 +198,7 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
 
 
 def _is_move(key: str) -> bool:
-    """Whether a layer of a Dask graph, by its name, only moves numbers of other arrays unchanged."""
+    """Whether a Dask graph's layer, by its name, only moves numbers unchanged."""
     return key.startswith("rechunk") or key.rpartition("-")[0] in _MOVES
 
 

@@ -31,7 +31,7 @@ def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None
 
 
 def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
-    """Return the input, or a file that it refers to, that writing to ``target`` would replace; "" for none."""
+    """Return the input, or a file it refers to, that writing ``target`` would replace; "" if none."""
     place = place_of(target)
     written = join(place, component.strip("/")) if place is not None else ""
     for source in inputs if written else ():
@@ -45,7 +45,7 @@ def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
 
 
 def place_of(value: Any) -> str | None:
-    """Return the path without links, or the normalised URL, of a path, store or array; None if unknown."""
+    """Return a path without links, or normalised URL, of a path, store or array; None if unknown."""
     if isinstance(value, Store):
         return place_of(location_of(value))
     if hasattr(value, "fs") and hasattr(value, "root"):  # a mapping of fsspec
@@ -65,7 +65,7 @@ def place_of(value: Any) -> str | None:
 
 
 def inputs_of(array: Any) -> tuple[str, ...]:
-    """Return the paths or URLs of the zarr arrays that a lazy xarray or dask array reads."""
+    """Return the paths or URLs of the zarr arrays behind a lazy xarray or dask array."""
     return tuple(dict.fromkeys(filter(None, map(_origin, [*origins(array).values()] or [array]))))
 
 

@@ -44,14 +44,6 @@ class RecordSource:
         digest: hash of the contents; empty if unknown.
         allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
 
-    Args:
-        location: as the attribute.
-        data: the records.
-        labels: the labels, with as many rows.
-        classes: as the attribute.
-        vocabulary: as the attribute.
-        digest: as the attribute.
-
     Raises:
         UserError: there are no records, or not as many labels.
     """
@@ -105,7 +97,7 @@ class RecordSource:
 
     @property
     def blocks(self) -> int | tuple[int, ...]:
-        """What a sampler shuffles together: the rows of each block, or the end row of each of unequal blocks."""
+        """What a sampler shuffles together: the rows of a block, or the ends of unequal blocks."""
         return self.block if self._data.ends is None else tuple(self._data.ends.tolist())
 
     @property
@@ -120,7 +112,7 @@ class RecordSource:
 
     @property
     def label_bytes(self) -> int:
-        """Bytes of one record's label in memory if the label is a field (an array over points), else 0."""
+        """Bytes of one record's label in memory if it is a field, else 0."""
         return self._labels.row_bytes if self._labels is not None and len(self._labels.shape) > 1 else 0
 
     @property
@@ -130,7 +122,7 @@ class RecordSource:
 
     @property
     def cache_limit(self) -> int:
-        """The most bytes of decoded records that a process keeps for all sources that share the cache."""
+        """The most bytes of decoded records in the process's shared cache."""
         return max(LIMIT_BYTES, MIXED_BLOCKS * self._data.block_bytes)
 
     @property
@@ -167,7 +159,7 @@ class RecordSource:
     def draw(
         self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return records and labels like :meth:`read`; user code may generate other records in each epoch.
+        """Return records and labels like :meth:`read`; user code may change them in each epoch.
 
         Args:
             rows: row numbers (n,) int64, all in range.
@@ -185,7 +177,7 @@ class RecordSource:
         return None if self._labels is None else self._gather(self._labels, self._checked(rows))
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
-        """Return a copy that reads only some points of each record and of each label, in the same rows.
+        """Return a copy that reads only some points of each record and label, in the same rows.
 
         Records or labels that can only be read whole stay whole, as ``shape`` and ``label_shape`` show.
 
@@ -209,11 +201,11 @@ class RecordSource:
         return {}
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the fields of a ``store_conf`` that a job keeps to prepare other data in the same way."""
+        """Return the ``store_conf`` fields that a job keeps to prepare other data in the same way."""
         return {}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the fields of a ``store_conf`` with which a job can open the records; empty if it cannot."""
+        """Return the ``store_conf`` fields with which a job can open the records; empty if impossible."""
         return {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
@@ -221,7 +213,7 @@ class RecordSource:
         return self
 
     def codes(self) -> dict[str, Any]:
-        """Return the number of different codes of a text, "codes", and a hash of its vocabulary, "words"."""
+        """Return a text's number of codes, "codes", and a hash of its vocabulary, "words"."""
         words = "\n".join(self.vocabulary)
         return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
@@ -247,7 +239,7 @@ class RecordSource:
         return (-1, -1) if low is None or high is None else (low, high)
 
     def allowing_nonfinite(self) -> RecordSource:
-        """Return a copy that may return NaN and infinity, for jobs that skip batches with such values."""
+        """Return a copy that may return NaN and infinity, for jobs that skip such batches."""
         return self._changed(allows_nonfinite=True)
 
     def without_labels(self) -> RecordSource:
@@ -255,7 +247,7 @@ class RecordSource:
         return self._changed(_labels=None, label_shape=(), label_dtype=None)
 
     def _pickled_changes(self) -> dict[str, Any] | None:
-        """Return the changes of a copy, for a pickle that opens the source again; None without changes."""
+        """Return the changes of a copy, for a pickle that reopens the source; None without any."""
         return {**self._changes, "_changes": self._changes} if self._changes else None
 
     def _changed(self, **changes: Any) -> RecordSource:
@@ -332,7 +324,7 @@ class RecordSource:
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
-    """Return the most bytes of decoded records that a process keeps in the caches that its sources share.
+    """Return the most bytes of decoded records in the caches that a process's sources share.
 
     ``shares`` has the share of each record's points that the process reads.
     """
@@ -345,14 +337,11 @@ def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
 
 
 class AlgorithmRecords(RecordSource):
-    """Replaces the store of an input layer if the job's algorithm makes the records, such as an agent's experience.
+    """Replaces the store of an input layer if the algorithm makes the records, such as experience.
 
     Nothing is read for such a layer: the algorithm gets no records from it.
 
     Args:
-        rows: records of a batch.
-        shape: shape of one record.
-        dtype: uint8, int32 or float32.
         labels: an example of labels (n, ...), for their shape and dtype; None without labels.
     """
 

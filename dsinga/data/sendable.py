@@ -1,4 +1,4 @@
-"""Checks that records can be sent to other processes, and names the array and task that cannot be pickled.
+"""Checks that records can be pickled for other processes, and names the array and task at fault.
 
 Dask's own error for a graph with an open file or a lock names only the type of the graph.
 """
@@ -37,7 +37,7 @@ def unsendable(what: str, why: str, instead: str = ", or give a numpy array or t
 
 
 def why_unsendable(value: Any) -> str:
-    """Return the text of Dask's error if it cannot pickle ``value``; "" if it can. Copies no array."""
+    """Return Dask's error text if it cannot pickle ``value``, else "". Copies no array."""
     from distributed.protocol.pickle import dumps
 
     with pickling_not_logged():
@@ -49,7 +49,7 @@ def why_unsendable(value: Any) -> str:
 
 
 def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
-    """Return the first task of a Dask graph that cannot be pickled, and the reason; "" if all can."""
+    """Return a Dask graph's first task that cannot be pickled, with the reason; "" if none."""
     from dask.utils import key_split
 
     for key, task in graph.items():
@@ -60,7 +60,7 @@ def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
 
 @contextlib.contextmanager
 def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
-    """Replace Dask's error for a graph that it cannot send by a UserError that names one of ``arrays``.
+    """Replace Dask's error for an unsendable graph by a UserError that names one of ``arrays``.
 
     Values that are no Dask collections are ignored; parts of a tuple are called ``NAME[0]``, ``NAME[1]``.
     """

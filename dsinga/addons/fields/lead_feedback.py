@@ -1,4 +1,4 @@
-"""Feeds the prediction for one lead (how far ahead a forecast is) to the net as input for later leads."""
+"""Feeds the prediction for one lead (how far ahead) to the net as input for later leads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lead_axis(layout: Layout) -> Axis:
 
 
 def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindows:
-    """Return the windows from which ``leads`` leads can be predicted by feeding predictions back.
+    """Return the windows from which ``leads`` leads can be predicted by feedback.
 
     Inputs along time that are not predicted are read at the later times, so windows too near the end of the data are
     dropped. Coordinates continue beyond the data.
@@ -70,7 +70,7 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
 
 
 def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points: int) -> ChannelGroup:
-    """Return a part of the record; a function of the time coordinate gets ``points`` more points beyond the data."""
+    """Return a part of the record; a function of time gets ``points`` points beyond the data."""
     if type(part.reader) is VariableReader or axis.name not in part.reader.dims or not points:
         return part
     dataset = windows.dataset
@@ -83,10 +83,7 @@ def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points
 
 
 def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str]], axis: Axis) -> None:
-    """Raise UserError if no target is an input, or the inputs of a later lead are neither predicted nor known.
-
-    ``targets`` maps names to dimensions; ``axis`` is the dimension along which targets lie ahead.
-    """
+    """Raise UserError if no target is an input, or later inputs are neither predicted nor known."""
     if not any(name in inputs and axis.name in dims for name, dims in targets.items()):
         raise UserError(
             f"none of the targets ({', '.join(targets)}) is an input of the windows, so that none can be fed back"
@@ -119,7 +116,7 @@ Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 
 
 def lead_plan(layout: Layout, definition: WindowDefinition) -> LeadPlan | None:
-    """Return the plan of training on several leads; None for one lead, or if the net predicts all leads at once.
+    """Return the plan of training on several leads; None for one lead, or leads predicted at once.
 
     Raises UserError where predictions cannot be fed back.
     """
@@ -220,7 +217,6 @@ def _first_channel(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
 
 
 def _first_mask(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
-    """Return the first mask channel of a part in the record as read; -1 without a mask."""
     masked = [other for other in layout.inputs if other.masked]
     channel = sum(other.channels for other in layout.inputs)
     for other in masked:
@@ -231,7 +227,7 @@ def _first_mask(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
 
 
 def check_ends(layout: Layout, axis: Axis) -> None:
-    """Raise UserError for an input known in advance that is all NaN at the last lead of the last window."""
+    """Raise UserError for a known input that is all NaN at the last lead of the last window."""
     last = int(axis.starts[-1]) + axis.size + axis.ahead - 1  # the last point that a later lead reads
     for part in layout.inputs:
         if part.number != axis.leads - 1 or not part.reads_variable:
@@ -273,9 +269,8 @@ class LeadRecord(Layer):
     """Layer that builds the input record of one lead, (B, C, *space), from channels of its source layers.
 
     The first source is the record as read, (B, R, *space); the others are predictions of earlier leads. Where its mask
-    channel is 0, a prediction is replaced by ``fill`` and gets no gradient. A net trained on several leads has one such
-    layer for each lead. If the input layer normalises records, this layer normalises predictions in the same way, (x -
-    mean) / std; masks in the record are normalised, too.
+    channel is 0, a prediction is replaced by ``fill`` and gets no gradient. If the input layer normalises records, this
+    layer normalises predictions in the same way, (x - mean) / std; masks in the record are normalised, too.
     """
 
     class Conf(Settings):

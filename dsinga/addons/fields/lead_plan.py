@@ -1,4 +1,4 @@
-"""Builds the net for training on several leads: one copy of its layers per lead, fed with earlier predictions."""
+"""Builds the net for training on several leads: one copy per lead, fed with earlier predictions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LeadChannels(NamedTuple):
 
 @dataclass(frozen=True)
 class LeadPlan:
-    """How the records of several leads are made from one record, which also has the inputs known in advance.
+    """How the records of several leads are made from one record.
 
     Attributes:
         shape: the shape (C, *space) of one lead's record.
@@ -93,7 +93,7 @@ class LeadPlan:
     def create_nets(
         self, conf: NetConf, inputs: Sequence[LayerConf], phase: Phase, create: Callable[[NetConf], NeuralNet]
     ) -> NeuralNet:
-        """Return the net of a phase with one copy per lead, and nets of fewer leads for the beginning of training.
+        """Return the net of a phase with one copy per lead, and nets of fewer leads for early training.
 
         ``conf`` has the layers of the phase, ``inputs`` the input layers with a plan, and ``create`` builds a net.
 
@@ -125,18 +125,18 @@ class LeadPlan:
 
 
 def lead_name(lead: int, layer: str, of_record: bool = False) -> str:
-    """Return the name of a layer's copy for a lead (from 1); the first keeps the name unless ``of_record``."""
+    """Return the name of a layer's copy for a lead (from 1); lead 1 keeps it unless ``of_record``."""
     return layer if lead == 1 and not of_record else f"lead{lead}#{layer}"
 
 
 def unroll_leads(
     layers: Sequence[LayerConf], followers: set[str], name: str, plan: LeadPlan, leads: int
 ) -> list[LayerConf]:
-    """Return the layers of one phase with a copy of the ``followers`` of input layer ``name`` for each lead.
+    """Return the layers of one phase with a copy of the ``followers`` of layer ``name`` per lead.
 
-    Layer x is copied as ``leadn#x`` for lead n > 1; lead 1 keeps the name x. Copies share params. The layer
-    ``leadn#name`` gives the record of a lead: inputs known in advance, and earlier predictions with their context.
-    ``leadn#labels(name)`` gives its labels.
+    Layer x is copied as ``leadn#x`` for lead n > 1; lead 1 keeps the name x. The layer ``leadn#name`` gives the record
+    of a lead: inputs known in advance, and earlier predictions with their context. ``leadn#labels(name)`` gives its
+    labels.
 
     The prediction is the first source of the loss. If no layer uses labels, only the first lead is computed.
 
@@ -161,7 +161,7 @@ def unroll_leads(
 
 
 def prediction_of(layers: Sequence[LayerConf]) -> str:
-    """Return the name of the layer that losses, or else metrics, compare with labels; "" if there is none.
+    """Return the layer that losses, or else metrics, compare with labels; "" if none.
 
     Raises JobError if they compare several layers, or several numbers with each number of a target.
     """
@@ -186,7 +186,7 @@ def prediction_of(layers: Sequence[LayerConf]) -> str:
 
 
 def check_prediction(plan: LeadPlan, shape: Shape, layer: LayerConf) -> None:
-    """Raise JobError unless a layer that is fed back has the channels and points of the targets."""
+    """Raise JobError unless a fed-back layer has the channels and points of the targets."""
     expected = (plan.channels, *plan.label_shape[1:])
     if shape[1:] != expected:
         raise layer.error(
@@ -209,7 +209,7 @@ def _whole_record(layer: LayerConf) -> LayerConf:
 def _record_layers(
     data: LayerConf, plan: LeadPlan, number: int, predictions: Sequence[str], labelled: bool
 ) -> list[LayerConf]:
-    """Return the layers that give the record and labels of a lead, after layers that pad earlier predictions."""
+    """Return the layers that give a lead's record and labels, and pad earlier predictions."""
     record, common = plan.records[number], {"partition_dim": data.partition_dim, "partition_grid": data.partition_grid}
     used, layers, sources = sorted({source for source in record.source if source}), [], [data.name]
     for back in used:
@@ -293,7 +293,7 @@ def _copy(layer: LayerConf, lead: int, followers: set[str], passed_on: set[str],
 
 
 def _copy_param(param: ParamConf, lead: int) -> ParamConf:
-    """Return the param of a copy, shared with lead 1; params without a name get one later."""
+    """Return a copy's param, shared with lead 1; params without a name get one later."""
     if lead == 1 or not param.name or param.name == param.share_from:
         return param
     return param.replace(name=lead_name(lead, param.name), share_from=param.share_from or param.name)
@@ -312,9 +312,9 @@ def _scaled(layer: LayerConf, share: float) -> LayerConf:
 
 
 def mark_leads(nodes: Sequence[Node], needed: Sequence[bool]) -> None:
-    """Set ``recompute`` for the layers of all leads but the last, so that only their predictions are kept.
+    """Set ``recompute`` for the layers of all leads but the last; only their predictions are kept.
 
-    ``needed`` says which nodes get a gradient. The last lead keeps its features, since the backward pass begins there.
+    The last lead keeps its features, since the backward pass begins there.
     """
     leads = [node.layer.conf.copy_number or 0 for node in nodes]
     kept = {source for node, lead in zip(nodes, leads, strict=True) for source in node.sources if leads[source] != lead}

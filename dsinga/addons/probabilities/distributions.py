@@ -1,4 +1,4 @@
-"""Distributions with predicted parameters: likelihood, CRPS, mean, variance and quantiles of each.
+"""Distributions with predicted parameters: likelihood, CRPS, mean, variance and quantiles.
 
 Each class declares one distribution; losses, metrics, predicted quantiles and the layer kDistributionParams follow from
 it. Arrays of parameters and of values have one shape; the backend of the arrays computes formulas. CRPS is ∫ (F(x) -
@@ -103,7 +103,7 @@ class Distribution(ABC):
 
 
 class LocationScale(Distribution):
-    """Distributions of loc + scale·z: formulas of z, with f the density and F the distribution function. Abstract.
+    """Distributions of loc + scale·z: formulas of z, with density f and distribution function F. Abstract.
 
     ``unit_variance`` is the variance of z; its mean is 0.
     """
@@ -254,7 +254,7 @@ class LogNormal(Distribution):
 
 
 class Counts(Distribution):
-    """Distributions of counts 0, 1, 2 ...: quantiles and CRPS are sums over counts, up to 12 deviations. Abstract."""
+    """Distributions of counts 0, 1, 2 ...; quantiles and CRPS are sums, up to 12 deviations. Abstract."""
 
     support = "counts"
     has_crps_slopes = False

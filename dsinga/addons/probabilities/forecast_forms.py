@@ -1,4 +1,4 @@
-"""Forms of a probabilistic prediction: quantiles, parameters of a distribution, or members of an ensemble.
+"""Forms of a probabilistic prediction: quantiles, distribution parameters, or ensemble members.
 
 Each has K numbers for each number of the target. A form defines K and their meaning; its loss, metrics and dimension in
 a predicted Dataset follow from it. Predictions x are (B, C, K, points), targets y (B, C, points).
@@ -73,11 +73,11 @@ class ForecastForm(ABC):
 
     @abstractmethod
     def point(self, x: np.ndarray) -> np.ndarray:
-        """Return the mean or the median of each prediction; its K numbers are the last axis of x."""
+        """Return each prediction's mean or median; its K numbers are the last axis of x."""
 
     @abstractmethod
     def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-        """Return quantiles of predictions; K numbers are the last axis of x, quantiles the last of the result.
+        """Return quantiles of predictions; K numbers are x's last axis, quantiles the result's.
 
         Raises UserError for a level that is not predicted.
         """

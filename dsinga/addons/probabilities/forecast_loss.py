@@ -31,7 +31,7 @@ DISTRIBUTION = "the distribution: normal, laplace, lognormal, poisson or negativ
 
 
 class ForecastTargets(FieldTargets):
-    """Reads targets (B, C, ...), and predictions with K numbers for each number of the target, in a loss or metric.
+    """Reads targets (B, C, ...), and predictions with K numbers for each, in a loss or metric.
 
     Fields are predicted as (B, C·K, *space): the K numbers of a channel are neighbours. Otherwise the K numbers of each
     target are neighbours in the row, as in (B, n·K) or, for sequences, (B, T, n·K).
@@ -67,7 +67,7 @@ class ForecastTargets(FieldTargets):
 
 
 class ForecastLoss(PairLoss):
-    """Base of losses with several numbers in the first source for each number of the target, the second source.
+    """Base of losses with several numbers in the first source for each number of the second, the target.
 
     The target gets no gradient. The feature is the prediction, (B, n).
     """

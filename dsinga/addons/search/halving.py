@@ -46,7 +46,7 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
 
 
 def recorded_steps(checked: CheckedJob, given: Sequence[ExtensionLike], monitor: str) -> Callable[[int], int]:
-    """Return a function that maps a step of a job to the next step, itself included, with the metric ``monitor``.
+    """Return a function that maps a step of a job to the next step, or itself, with ``monitor``.
 
     ``given`` are the extensions that the job does not name; they are changed as by a run.
     """
@@ -63,7 +63,7 @@ def recorded_steps(checked: CheckedJob, given: Sequence[ExtensionLike], monitor:
 
 
 def check_halving(halving: int | None, first_rung: int | None, asynchronous: bool, is_part: bool) -> None:
-    """Raise UserError for an invalid factor, and for options that have no effect with it or without it."""
+    """Raise UserError for an invalid factor, and for options without effect."""
     if halving is None:
         if first_rung is not None or asynchronous:
             name = "asynchronous" if first_rung is None else "first_rung"

@@ -16,7 +16,7 @@ LEAST_OF_A_GROUP = 4  # settings, on average, so that a group's mean says someth
 
 
 def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
-    """Return the share of the variance of the settings' ranks that each name explains by itself, the highest first.
+    """Return the share of the variance of ranks that each name explains by itself, the highest first.
 
     Ranks follow the order of ``rows``, the best first; failed settings share the last ranks. For each name, settings
     are grouped by value, numbers of many values into up to five groups of equal size. The share is the variance between
@@ -30,7 +30,7 @@ def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[
 
 
 def _ranks(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Return the rank of each row, (N,) float64; rows with the same score, or none, share their mean rank."""
+    """Return the rank of each row, (N,) float64; ties share their mean rank."""
     ranks = np.arange(len(rows), dtype=float)
     scores = [None if row["score"] is None or row["score"] != row["score"] else row["score"] for row in rows]
     for _, places in itertools.groupby(range(len(rows)), key=lambda place: (scores[place], rows[place]["steps"])):

@@ -46,7 +46,6 @@ class RateSearch:
     Attributes:
         rates: the learning rate of each step, rising.
         losses: the loss of each step, before its update; as many as rates.
-        end: why the search ended, a sentence.
     """
 
     rates: Sequence[float]
@@ -65,7 +64,7 @@ class RateSearch:
 
     @property
     def suggestion(self) -> float | None:
-        """The suggested learning rate; None if the loss was lowest in the first tenth of the search."""
+        """The suggested learning rate; None if the loss was lowest in the first tenth."""
         return PART_OF_LOWEST * self.rates[self.lowest] if self.lowest > len(self.rates) // 10 else None
 
     def __repr__(self) -> str:
@@ -89,7 +88,7 @@ class RateSearch:
         return to_svg(self.figure())
 
     def figure(self) -> Any:
-        """Return a Matplotlib figure: the losses by learning rate, smoothed and raw, and the suggestion.
+        """Return a Matplotlib figure: losses by learning rate, smoothed and raw, and the suggestion.
 
         Losses so high that they would hide the others are left out. Raises UserError if Matplotlib is not installed.
         """

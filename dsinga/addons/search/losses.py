@@ -15,7 +15,7 @@ def is_of_cluster(error: BaseException | None) -> TypeGuard[Exception]:
 
 
 def may_start_again(error: BaseException | None) -> bool:
-    """Whether another start may help: a Dask worker was lost, or another program was writing to the folder."""
+    """Whether a restart may help: a worker was lost, or another program used the folder."""
     if isinstance(error, (WorkerLost, WorkspaceHeld)) or type(error).__module__.startswith("distributed."):
         return True
     return error is not None and may_start_again(error.__cause__)

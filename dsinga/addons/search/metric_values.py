@@ -1,4 +1,4 @@
-"""Extensions (callbacks) for the runs of a search, which keep a metric's values and end a run at its rung."""
+"""Extensions (callbacks) for a search's runs: keep a metric's values, end a run at its rung."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rung(NamedTuple):
     total: int
 
     def is_done(self, step: int, train_steps: int) -> bool:
-        """Return whether ``step`` of a run of ``train_steps`` is the end of this rung, or beyond it."""
+        """Return whether ``step`` of a run of ``train_steps`` reaches the end of this rung."""
         return step * self.total >= self.steps * train_steps
 
 
@@ -36,9 +36,7 @@ class MetricValues(Extension):
 
     Attributes:
         values: (step, value) for each row that has the metric.
-        best: the best value so far.
         score: the value at the step of the returned params, the last value at the last step; None if unknown.
-        fault: why there is no score, else "".
         has_paused: whether the run has paused at its rung.
     """
 
@@ -96,5 +94,5 @@ class MetricValues(Extension):
 
 
 def copied(extension: ExtensionLike) -> ExtensionLike:
-    """Return a copy of an extension for one run, since it keeps state; functions are returned unchanged."""
+    """Return a copy of an extension for one run, since it keeps state; functions unchanged."""
     return copy.deepcopy(extension) if isinstance(extension, Extension) else extension

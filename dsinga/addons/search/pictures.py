@@ -80,7 +80,7 @@ def draw_search(
 def _draw_axis(
     host: Any, x: float, name: str, values: Sequence[Any], range_: SearchRange | None, is_score: bool = False
 ) -> Callable[[Any], float]:
-    """Draw a vertical axis of values, and return the function of a value's height, from 0 to 1.
+    """Draw a vertical axis of values; return the function of a value's height, 0 to 1.
 
     It has the scale of the range, else a tick for each of a few values, or numbers.
     """
@@ -153,7 +153,7 @@ def is_wide(values: Sequence[float]) -> bool:
 def _curves_panel(
     rows: Sequence[Row], monitor: str, curves: Mapping[int, Sequence[panels.Point]], colours: Mapping[int, str]
 ) -> panels.Panel | None:
-    """Return the panel with a line for each setting, the best one on top and named; None without values."""
+    """Return the panel with a line per setting, the best on top and named; None without values."""
     lines: dict[str, panels.Line] = {}
     for place, row in reversed(list(enumerate(rows))):
         number = row["number"]

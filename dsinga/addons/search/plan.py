@@ -18,7 +18,7 @@ from dsinga.job import Job
 
 @dataclass
 class SearchRun:
-    """One run of a search, or of a rung of it: the setting, its metric, and when training began.
+    """One run of a search or rung: the setting, its metric, and when training began.
 
     ``note_begin`` writes the setting into the folder of the run.
     """

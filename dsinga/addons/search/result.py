@@ -1,4 +1,4 @@
-"""The result of a search: a row for each setting, the best setting with its params, and files in a workspace."""
+"""The result of a search: a row per setting, the best setting with params, and files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class SearchResult(Sequence[Row]):
 
     @property
     def best(self) -> Row | None:
-        """The row of the best setting: finished ones count first, then stopped, then cut; None without any."""
+        """The row of the best setting: finished first, then stopped, then cut; None without any."""
         rows = [row for row in self._rows.values() if row["state"] in STATES and not _is_missing(row["score"])]
         return min(rows, key=self._rank, default=None)  # the first of equal rows
 
@@ -103,7 +103,7 @@ class SearchResult(Sequence[Row]):
         return None if self.best is None else self._settings[self.best[NUMBER]]
 
     def sorted(self, by: str = "score", reverse: bool = False) -> list[Row]:
-        """Return the rows, the best first, or by another column, rising; rows without a value come last.
+        """Return the rows, the best first, or by another column, rising; missing values last.
 
         Finished settings come before stopped ones, later rungs first, and cut ones.
         """
@@ -174,7 +174,7 @@ class SearchResult(Sequence[Row]):
         return draw_search(self._labelled(), self._names, self.monitor, self.ranges, curves)
 
     def importance(self) -> dict[str, float]:
-        """Return how much of the variance of the settings' ranks each name explains by itself, the highest first.
+        """Return each name's own share of the variance of the settings' ranks, the highest first.
 
         Numbers of many values are compared in up to five groups of equal size. Interactions of names are in no share.
         Few settings say little: a name without effect has a share above 0.39 in one of 20 searches of 12 settings, and
@@ -197,7 +197,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def setting_folder(workspace: Path, number: int, count: int) -> Path:
-    """Return the workspace of the run with setting ``number`` of ``count``: setting-07 of 20.
+    """Return the run's workspace for setting ``number`` of ``count``: setting-07 of 20.
 
     An existing folder with fewer or more zeros, from a search of another size, is reused.
     """
@@ -207,7 +207,7 @@ def setting_folder(workspace: Path, number: int, count: int) -> Path:
 
 
 def keep_earlier_search(workspace: Path) -> Path | None:
-    """Move the files of an earlier search to ``search-<number>`` in the workspace; return the path, or None.
+    """Move an earlier search's files to ``search-<number>``; return the path, or None.
 
     Raises WorkspaceHeld if another program trains one of its settings.
     """
@@ -232,7 +232,7 @@ def write_outcome(
     rungs: Sequence[Rung] = (),
     earlier: Sequence[Row] = (),
 ) -> None:
-    """Write the outcome of a run to its folder, with the search's metric and rungs and the earlier rows.
+    """Write a run's outcome to its folder, with the metric, rungs and earlier rows.
 
     ``row`` is None for a run that begins.
     """
@@ -248,7 +248,7 @@ def write_outcome(
 def read_outcome(
     folder: Path, setting: Setting, monitor: str, rungs: Sequence[Rung] = (), states: Sequence[str] = ENDED
 ) -> tuple[list[Row], History] | None:
-    """Return the rows of a run, one for each rung it has ended, and its history; None if the folder has none.
+    """Return a run's rows, one for each rung it has ended, and its history; None without any.
 
     A last row counts if its state is in ``states``. Raises UserError if the folder has another setting, metric or
     rungs, or damaged files.

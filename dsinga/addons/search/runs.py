@@ -1,4 +1,4 @@
-"""Starts the runs of a search as threads become free, and makes rows of the result as they end."""
+"""Starts a search's runs as threads become free, and makes rows of ended ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MOST_STARTS = 3
 
 
 class SearchRuns:
-    """Trains the settings of a plan, and adds a row for each to ``result``, until ``cancelled`` is set."""
+    """Trains a plan's settings, and adds a row for each to ``result``, until ``cancelled``."""
 
     def __init__(self, plan: SearchPlan, result: SearchResult, progress: SearchProgress, cancelled: threading.Event):
         self._plan, self._result, self._progress = plan, result, progress
@@ -124,13 +124,13 @@ class SearchRuns:
                 raise
 
     def _end_for_now(self, error: Exception) -> NoReturn:
-        """Raise an error of the cluster, or of a folder in use by another program, with how to continue."""
+        """Raise an error of the cluster, or of a folder in use, with how to continue."""
         kind = type(error) if isinstance(error, (RunError, UserError)) else RunError
         what = re.split(r"; \d+ steps were done", str(error))[0]  # without how the run goes on by itself
         raise kind(f"{what}; {self._resume_hint()}") from error
 
     def _await_room(self) -> None:
-        """Wait until the cluster has room for the smallest run, so that runs do not fail one by one."""
+        """Wait until the cluster has room for the smallest run, so that runs do not all fail."""
         options, jobs = self._plan.options, [self._plan.jobs[number] for number, _ in self._waiting]
         smallest = min((job for job in jobs if isinstance(job, Job)), key=wanted_workers, default=None)
         if smallest is None:
@@ -142,7 +142,6 @@ class SearchRuns:
             pass
 
     def _start_runs(self) -> None:
-        """Start as many runs as there is room for, and a few more that are ready when a thread becomes free."""
         while self._waiting:
             if self._take_known_row():
                 continue
@@ -162,7 +161,7 @@ class SearchRuns:
             self._start(number, rung, job, workers, max(1, self._threads // (together * workers)))
 
     def _go_on(self) -> None:
-        """Queue the settings that are good enough for their next rung, before settings that have not begun."""
+        """Queue good settings for their next rung, before settings that have not begun."""
         self._ask_sampler()
         if not self._was_cut:  # else those that were cut are still to be compared, in another program
             self._waiting.extendleft(reversed(self._halving.going_on(bool(self._waiting or self._active))))
@@ -271,7 +270,6 @@ class SearchRuns:
         self, entry: SearchRun, state: str, score: float | None, steps: int, remark: str, history: History,
         is_kept: bool = True,
     ) -> bool:  # fmt: skip
-        """Add a row, write it to its folder, and show it; return whether it is the best one now."""
         number, rungs = entry.number, self._plan.rungs
         earlier = self._rows.get(number, [])[: entry.rung]
         seconds = time.perf_counter() - entry.begun if entry.is_training else 0.0
@@ -344,7 +342,7 @@ class SearchRuns:
                 self._rows[number] = [{**row, **setting, NUMBER: number} for row in rows]  # a tuple is a list in a file
 
     def _begun_rungs(self, number: int) -> int:
-        """Return how many rungs a setting has begun: one more than its rows if its run was killed or interrupted."""
+        """Return how many rungs a setting has begun: rows, plus one if its run was interrupted."""
         rows, folder = self._rows.get(number, []), self._plan.folder_of(number)
         if not rows or rows[-1]["state"] != "stopped" or folder is None:
             return len(rows)

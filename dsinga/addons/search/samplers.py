@@ -19,7 +19,7 @@ AT_ONCE = 4
 
 
 class SampledSettings:
-    """The settings of a search that an Optuna sampler suggests, through its ask-and-tell interface.
+    """The settings that an Optuna sampler suggests, through its ask-and-tell interface.
 
     A setting is asked for when all earlier settings but the last ``at_once - 1`` have a score. The sampler is told only
     these scores, in the order of the settings. So the settings depend on the sampler's seed and the scores, not on
@@ -28,7 +28,6 @@ class SampledSettings:
     Args:
         sampler: an Optuna sampler, such as ``optuna.samplers.TPESampler(seed=0)``.
         space: lists of values, ranges and single values, by name.
-        count: the number of settings.
         at_once: the settings without a score when the next one is asked for, including it.
 
     Raises UserError for an object that is no sampler, and for distributions other than ranges.
@@ -65,7 +64,7 @@ class SampledSettings:
         return list(iter(lambda: self.ask({}), None))
 
     def ask(self, scores: Mapping[int, float | None], higher: bool = False) -> Setting | None:
-        """Return the next setting; None if there is none, or a score is missing that the sampler needs.
+        """Return the next setting; None if there is none, or the sampler needs a missing score.
 
         Args:
             scores: the score of each setting that has one, by its number; None or NaN if it failed.

@@ -73,7 +73,7 @@ def search(
     progress: bool = True,
     **options: Any,
 ) -> SearchResult:
-    """Train a job with many settings, and return a row for each, and the params of the best one.
+    """Train a job with many settings; return a row for each, and the best one's params.
 
     Every run is a :func:`dsinga.train` with its own folder. Runs start in the order of the settings, as many at once as
     the Dask cluster has free threads for. All have the job's seed, so that settings differ in nothing else; name "seed"
@@ -173,7 +173,7 @@ def _folder_of(workspace: str | os.PathLike[str] | None, first: Job, resume: boo
 
 
 def _run(execute: Callable[[threading.Event], SearchResult], in_loop: bool) -> SearchResult:
-    """Execute a search until it ends or its event is set; in an event loop return an awaitable."""
+    """Execute a search until it ends or its event is set; in an event loop, awaitable."""
     cancelled = threading.Event()
     if in_loop:
         return cast(SearchResult, in_thread(functools.partial(execute, cancelled), cancelled))
@@ -265,10 +265,6 @@ def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Settin
 def _first_valid(
     jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions, monitor: str | None
 ) -> tuple[CheckedJob, str]:
-    """Return the first job that is ready to train, and the metric to compare by, which it reports.
-
-    Raises the first error if none is ready.
-    """
     errors: list[Exception] = []
     for job in jobs.values():
         try:

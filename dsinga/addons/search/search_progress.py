@@ -1,4 +1,4 @@
-"""Displays the progress of a search: a live line in a terminal, plain lines in a log, a line in a notebook."""
+"""Displays a search's progress: a live line in a terminal, lines in a log, a notebook line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.monitor.standard_streams import error_stream
 
 
 def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:
-    """Return the progress display for the environment: a notebook, a terminal, or neither (a log, a pipe).
+    """Return the progress display for a notebook, a terminal, or neither (a log, a pipe).
 
     Args:
         total: the number of runs.

@@ -1,4 +1,4 @@
-"""A setting of a search, as text to show, and as text by which a resumed search finds it."""
+"""A setting of a search, as text to show, and as text to find it when resuming."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Setting(dict[str, Any]):
-    """What is tried: values by the path of a field of the job, or by the name of an argument.
+    """What is tried: values by the path of a job's field, or the name of an argument.
 
     Attributes:
         places: the place of each value that was chosen from a list, by name, counted through all spaces.
@@ -46,7 +46,7 @@ def untold(setting: Mapping[str, Any]) -> str:
 
 
 def _contents(value: Any) -> str:
-    """Return the type and contents of a value as text without secrets, the same in each process."""
+    """Return a value's type and contents as text without secrets, the same in each process."""
     if hasattr(value, "__array__") and not is_dask_collection(value):
         text = f"{type(value).__name__} {tokenize(value)}"
     elif isinstance(value, (list, tuple)):

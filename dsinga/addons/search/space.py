@@ -1,4 +1,4 @@
-"""Makes the settings of a search from combinations of values or samples of distributions, in Python, text or files."""
+"""Makes settings from combinations of values or samples, in Python, text or files."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def is_distribution(values: Any) -> bool:
 
 
 def choices_of(values: Any) -> Sequence[Any]:
-    """Return the values of a list, a range, an array or a series; anything else, such as a frame, is one value."""
+    """Return the values of a list, range, array or series; others, such as a frame, are one value."""
     if (getattr(values, "ndim", 0) or hasattr(values, "to_list")) and not hasattr(values, "columns"):
         return list(values)
     return values if isinstance(values, (list, tuple, range)) else [values]
@@ -147,7 +147,7 @@ def _offsets(spaces: Sequence[Space]) -> list[dict[str, int]]:
 
 
 def choose(space: Space, places: Mapping[str, int], offset: Mapping[str, int], drawn: Mapping[str, Any]) -> Setting:
-    """Return the setting of the choices at these places of their lists, and of the drawn values."""
+    """Return the setting of the choices at these places of lists, and of drawn values."""
     values = {name: plain(choices_of(space[name])[places[name]] if name in places else drawn[name]) for name in space}
     return Setting(values, {name: place + offset.get(name, 0) for name, place in places.items()})
 
@@ -181,7 +181,7 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 def parse_space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Return the overrides with one value, and the values by path of overrides with several, or with a range.
+    """Return the overrides with one value, and the values by path of the others.
 
     "path=a,b,c" has three values; commas within brackets or quotes do not separate. Ranges are ``uniform(low, high)``,
     ``loguniform(low, high)`` and ``randint(low, high)``, which excludes ``high``.

@@ -1,4 +1,4 @@
-"""Turns the columns of a data frame into records of float32, by the definition learnt from the training data."""
+"""Turns a data frame's columns into float32 records, by the definition learnt in training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SORTED_ROWS = 8192  # at a time, which stay in a core's cache
 
 
 class RecordParts(NamedTuple):
-    """The names of the numbers of a record, in its three parts, and the sizes of the categories.
+    """The names of a record's numbers, in three parts, and the sizes of categories.
 
     Attributes:
         numbers: scaled numbers; for dates such as "departure.hour".

@@ -1,4 +1,4 @@
-"""The message ``table { }`` of a job's store: what each column of a data frame is, as learnt from the training data."""
+"""The message ``table { }`` of a job's store: what each column is, as learnt in training."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TableDefinition(RecordsDefinition):
         return list(dict.fromkeys(column.name for column in self.column))
 
     def takes(self, source: Any) -> bool:
-        """Whether a source is a data frame or its path, alone or with labels, or has such records already."""
+        """Whether a source is a data frame or its path, maybe with labels, or such records."""
         if isinstance(source, RecordSource):
             return "table" in source.job_settings()
         frame = source[0] if isinstance(source, tuple) and len(source) == 2 else source

@@ -1,4 +1,4 @@
-"""Data frames in memory and of Dask, read in parts as Arrow tables; Frame is the interface of all frames."""
+"""Data frames in memory and of Dask, read in parts as Arrow tables; the interface Frame."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Frame(ABC):
 
     Attributes:
         location: its name in messages: its path, or "the data frame".
-        names: the names of its columns.
         index: columns of an index that pandas or Dask has written; not among the names.
         lengths: the rows of each part.
         path: the path that a job can name, None for a frame in memory.
@@ -72,7 +71,7 @@ class Frame(ABC):
 
 
 class MemoryFrame(Frame):
-    """A data frame in memory: from pandas, Arrow, or a library that exports columns to Arrow, such as Polars."""
+    """A data frame in memory: pandas, Arrow, or a library that exports to Arrow, such as Polars."""
 
     in_memory = True
 
@@ -88,7 +87,7 @@ class MemoryFrame(Frame):
 
 
 class DaskFrame(Frame):
-    """A Dask data frame: the tasks of a partition run in the thread that reads it, without a scheduler."""
+    """A Dask data frame; a partition's tasks run in the reading thread, without a scheduler."""
 
     location = "the Dask data frame"
 

@@ -44,7 +44,7 @@ def learn(
     scaling: str = "quantile",
     unknown: str = "missing",
 ) -> TableDefinition:
-    """Return the definition of some columns of a frame, and of its labels; arguments as in :func:`.records.table`.
+    """Return the definition of a frame's columns and labels; arguments as in :func:`.records.table`.
 
     The frame is read once. Quantiles come from a sample of some 100,000 rows, chosen by row number alone. Columns
     without anything to learn are left out and logged.
@@ -108,7 +108,6 @@ class ColumnLearner:
     """Describes columns by the summary of all rows.
 
     Attributes:
-        total: the summary.
         dates: the wanted parts of dates, for all columns or by column.
         keeps_all: whether all categories must be known.
         left_out: the columns without anything to learn, by reason.
@@ -120,7 +119,7 @@ class ColumnLearner:
     left_out: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def describe(self, name: str) -> Iterator[TableColumnConf]:
-        """Yield what a column is, or each part of a date; nothing if there is nothing to learn."""
+        """Yield what a column is, or each part of a date; nothing if nothing can be learnt."""
         column = self.total.columns[name]
         if isinstance(self.dates, Mapping) and name in self.dates and column.kind not in ("date", ""):
             raise UserError(f"dates names column {name!r}, which has {WORDS[column.kind]}; leave it out")
@@ -155,7 +154,7 @@ class ColumnLearner:
         yield conf
 
     def _conf_of_category(self, name: str, column: ColumnSummary) -> TableColumnConf:
-        """Return the categories of a column that are frequent enough to be known, the most frequent first."""
+        """Return a column's categories that are frequent enough, the most frequent first."""
         counts = column.sampled_counts if column.counts is None else column.counts
         rows = self.total.sampled if column.counts is None else self.total.rows
         least = 1 if self.keeps_all else min(MOST_NEEDED, -(-rows // SHARE_OF_KNOWN))

@@ -1,4 +1,4 @@
-"""A folder of parquet as a data frame with row groups as parts, which each process reads by itself."""
+"""A folder of parquet as a data frame; its parts are row groups, read by each process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Rows(NamedTuple):
-    """The rows ``start`` to ``stop`` of a row group; all rows of one or more groups unless ``is_cut``."""
+    """The rows ``start`` to ``stop`` of a row group; unless ``is_cut``, whole groups."""
 
     file: int
     groups: range
@@ -177,7 +177,7 @@ def _changed(path: str) -> UserError:
 
 
 def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) -> list[list[_Rows]]:
-    """Return the parts of files, of at most ``most_rows`` rows: row groups, joined if small, cut if large."""
+    """Return the parts of files, of at most ``most_rows``: row groups, joined or cut."""
     _check_groups(max((length for file in files for length in file.lengths), default=0), most_rows, location)
     parts: list[list[_Rows]] = []
     room = 0  # for rows of the last part

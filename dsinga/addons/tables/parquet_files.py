@@ -47,7 +47,6 @@ class ParquetFile(NamedTuple):
     """A parquet file as it was when its folder was opened.
 
     Attributes:
-        path: the local path or URL.
         stamp: identifies its content.
         lengths: the rows of each row group.
         run: a number shared by neighbouring files with equal types, or no values; they may be joined.
@@ -62,7 +61,7 @@ class ParquetFile(NamedTuple):
 
 
 def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
-    """Return the parquet files at a path, URL or pattern, the names of their columns, and index columns.
+    """Return the parquet files at a path, URL or pattern, their column names, and index columns.
 
     All files have the columns of the first one, with values of one kind, such as integers in one file and floats in
     another; an index is optional. Raises UserError, naming the file, if one cannot be read, lacks a column, or has
@@ -93,7 +92,7 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
 
 
 def find_files(location: str) -> list[tuple[str, Values]]:
-    """Return the path or URL of each parquet file at a path, URL or pattern, and its folders' values as texts.
+    """Return the path or URL of each parquet file, and its folders' values as texts.
 
     Subfolders count, except names of files or folders that begin with "_" or ".". Raises UserError if there are no
     files.

@@ -41,7 +41,6 @@ class TableRecords(RecordSource):
 
     Args:
         data: a data frame, its path, or an opened :class:`.frames.Frame`.
-        definition: what its columns are.
         y: labels that are not in the frame.
         has_labels: whether labels are read, if the frame has their column.
 
@@ -79,7 +78,7 @@ class TableRecords(RecordSource):
         return f"<table>{''.join(rows)}</table>"
 
     def facts(self) -> dict[str, Any]:
-        """Return what rows and columns are, and what each column becomes, as ``dsinga data info`` prints it."""
+        """Return what rows and columns are and become, as ``dsinga data info`` prints it."""
         return facts_of(self.frame, self.definition, self.parts)
 
     @property
@@ -221,7 +220,7 @@ def open_table(source: Any, definition: TableDefinition, has_labels: bool) -> Ta
 
 @register("records", "dsinga.TableRecords")
 def records_without_labels(value: Any) -> Kind | None:
-    """Return the kind that adds the labels given to ``fit`` to table records; None if they have labels."""
+    """Return the kind that adds labels given to ``fit`` to a table; None if it has some."""
     return None if value.has_labels else Kind("a table", _with_labels)
 
 
@@ -299,7 +298,7 @@ def _encode_labels(definition: TableDefinition, table: Any, first: int, dtype: A
 def _column(
     frame: Frame, names: Sequence[str], encode: Encode, shape: tuple[int, ...], name: str, labels: bool = False
 ) -> Column:
-    """Return records or labels from some columns of a frame: at once if it is in memory, else when read."""
+    """Return records or labels from columns of a frame: at once if in memory, else when read."""
     if frame.in_memory:
         return ArrayColumn(encode(frame.read(0, names), 0), name, labels)
     sample = encode(frame.read(0, names).slice(0, 1), 0) if labels else np.empty((0, *shape), np.float32)
@@ -311,11 +310,9 @@ class PartsColumn(Column):
     """Records or labels of a frame that is read in parts, encoded when they are read.
 
     Args:
-        frame: the frame.
         names: the columns that are read.
         encode: makes rows from an Arrow table of these columns.
         sample: some rows, for their shape and dtype.
-        name: the name of the records in messages.
     """
 
     def __init__(self, frame: Frame, names: Sequence[str], encode: Encode, sample: np.ndarray, name: str):
@@ -337,7 +334,7 @@ class PartsColumn(Column):
         return self.frame.path is not None
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Use the Dask client that ``client`` returns to fetch parts kept by a cluster; called only if needed."""
+        """Use the Dask client of ``client`` to fetch parts kept by a cluster; called only if needed."""
         self.frame.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The input of a server for a data frame: the values of each column that a net reads, as arrays."""
+"""The input of a server for a data frame: each column's values, as arrays."""
 
 from __future__ import annotations
 

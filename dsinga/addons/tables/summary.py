@@ -1,4 +1,4 @@
-"""Summarises the rows of one part of a data frame; merged summaries tell what its columns are."""
+"""Summarises the rows of one part of a data frame; merged summaries describe its columns."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ class ColumnSummary:
 
     Attributes:
         kind: the kind of its values; "" if all are missing.
-        missing: the number of missing values.
         first_missing: the number of the first record without a value; None if all have one.
         counts: how often each category, boolean or few whole numbers occur; None if there are too many.
         sampled_counts: the same in the sample of rows.
         has_texts: whether they are texts, and not requested as categories.
         zone: the time zone of dates, "" without one; None for other values.
         low: the smallest number; for dates in microseconds.
-        high: the largest number.
         sample: the sampled numbers or times without missing ones, an array for each part.
     """
 
@@ -77,9 +75,7 @@ class PartSummary:
 
     Attributes:
         start: the number of the first row.
-        rows: the number of rows.
         sampled: the number of sampled rows.
-        columns: the summary of each column, by name.
     """
 
     start: int
@@ -163,7 +159,7 @@ def _summary_of(column: Any, name: str, is_category: bool, start: int, drawn: np
 
 
 def _text_counts(column: Any, name: str, drawn: np.ndarray) -> tuple[Counter[str] | None, Counter[str]]:
-    """Return how often each text occurs in all rows, None if there are too many, and in the sample."""
+    """Return the counts of texts in all rows, None for too many, and in the sample."""
     counts: Counter[str] = Counter()
     sampled: Counter[str] = Counter()
     start = 0

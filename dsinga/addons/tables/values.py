@@ -40,7 +40,7 @@ def kind_of(arrow_type: Any) -> str | None:
 
 
 def zone_of(arrow_type: Any) -> str | None:
-    """Return the time zone of dates of an Arrow type, "" for dates without one; None for other values."""
+    """Return the time zone of an Arrow type's dates, "" without one; None for other values."""
     arrow_type = getattr(arrow_type, "value_type", arrow_type)  # of categories
     return (getattr(arrow_type, "tz", None) or "") if kind_of(arrow_type) == "date" else None
 
@@ -97,7 +97,7 @@ def _of_kind(column: Any, name: str, *kinds: str) -> Any:
 
 
 class Indexed(NamedTuple):
-    """Values of a column as places (rows,) in a list of distinct ones; the last is NaN for missing."""
+    """Values of a column as places (rows,) in distinct ones; the last is NaN for missing."""
 
     places: np.ndarray
     distinct: np.ndarray
@@ -142,7 +142,7 @@ def as_numbers(column: Any, name: str, kind: str = "number") -> np.ndarray:
 
 
 def indexed_texts(column: Any, name: str) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield the texts of each stretch of rows in an Arrow column of categories, and each row's place in them.
+    """Yield the texts of each stretch of an Arrow column of categories, and each row's place.
 
     The place of a missing value is the number of texts. Texts may repeat, or be null. Whole numbers have no point,
     whatever their type.
@@ -205,7 +205,7 @@ def _texts_of(values: Any) -> Any:
 
 
 def _text_of(number: Any) -> str | None:
-    """Return the text of a numpy float: a whole one without a point, others with the digits of their type."""
+    """Return a numpy float as text: whole without a point, others with their type's digits."""
     if np.isnan(number):
         return None
     return str(int(number)) if np.isfinite(number) and number == np.trunc(number) else str(number)

@@ -1,4 +1,4 @@
-"""Opens arrays in memory as records, and defines Kind, the interface of all kinds of objects with records."""
+"""Opens arrays in memory as records; defines Kind, the interface of all kinds of records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class DataAndLabels(NamedTuple):
 
     Attributes:
         location: a path, a URL, or a description such as "numpy array".
-        data: the records.
         labels: an array, a data frame or a path; None without labels.
         label_name: the name of the labels in messages.
         label_order: the order of labels that are an xarray object.
@@ -117,7 +116,6 @@ class ArrayColumn(Column):
 
     Args:
         array: the array; do not change it while it is read.
-        name: the name of the array in messages.
         labels: whether the array has labels, with label dtypes, rather than records.
 
     Raises:
@@ -138,7 +136,7 @@ class ArrayColumn(Column):
 
     @cached_property
     def whole(self) -> np.ndarray | None:  # type: ignore[override]
-        """The rows that are read: a view of the array, or a copy if they are few bytes; else None."""
+        """The rows to read: a view, or a copy of few bytes; else None."""
         flags = self.array.flags
         is_ready = self.array.dtype == self.dtype and flags.c_contiguous and flags.aligned
         if self.ranges is not None or not (is_ready or self.length * self.row_bytes <= CONVERTED_BYTES):
@@ -146,7 +144,7 @@ class ArrayColumn(Column):
         return np.require(convert(self.array, self, self.labels), requirements=["C", "ALIGNED"])
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``: a view of the array if the dtype is right, else a copy."""
+        """Return the rows ``start`` to ``stop``, a view if the dtype is right, else a copy."""
         array = self.array if self.whole is None else self.whole
         return convert(array[(slice(start, stop), *self.index)], self, self.labels)
 
@@ -211,7 +209,7 @@ def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.nd
 
 
 def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarray:
-    """Return rows as a view if they cast safely to the dtype of their column, else a copy in that dtype."""
+    """Return rows as a view if they cast safely to the column's dtype, else a copy."""
     if rows.dtype.kind in "bui" and np.can_cast(rows.dtype, column.dtype):
         return rows[:]  # a view, since the cache makes it read-only
     column.warn_of_rounding(rows)
@@ -222,7 +220,7 @@ def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarra
 
 
 def check_block(column: Column, remedy: str) -> None:
-    """Raise UserError if a block of a column is so large that ten blocks may not fit in memory."""
+    """Raise UserError if a column's blocks are so large that ten may not fit in memory."""
     if column.block_bytes > MAX_BLOCK_BYTES:
         raise UserError(
             f"{column.name!r} has chunks of {column.block_bytes >> 20} MiB, and reading keeps up to ten in memory; at "

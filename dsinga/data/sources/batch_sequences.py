@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def drawing() -> Iterator[Callable[..., None]]:
-    """Yield a function that seeds the random generators of this process; restore their states afterwards.
+    """Yield a function that seeds this process's random generators; restore their states afterwards.
 
     These are the generators of ``random``, ``numpy.random`` and, if imported, torch on CPUs. All threads share them, so
     only one draws at a time.
@@ -71,7 +71,7 @@ def _seed(*numbers: int) -> None:
 
 @contextlib.contextmanager
 def naming_errors(what: str) -> Iterator[None]:
-    """Raise UserError, which names ``what`` was read, in place of any error of user code, even SystemExit."""
+    """Raise UserError, naming ``what`` was read, for any error of user code, even SystemExit."""
     try:
         yield
     except (KeyboardInterrupt, UserError):
@@ -83,7 +83,7 @@ def naming_errors(what: str) -> Iterator[None]:
 
 
 class DrawnColumn(Column):
-    """The records, labels or weights in the batches of user code; ``part`` is the index in the batch tuple."""
+    """The records, labels or weights of user batches; ``part`` is the index in the batch tuple."""
 
     from_files = False
 
@@ -118,7 +118,6 @@ class DrawnRecords(RecordSource):
     """Records with labels that user code generates again in each epoch.
 
     Attributes:
-        batches: the :class:`Batches` that make them.
         keeps_order: whether training reads them in their order.
         has_weights: whether they have weights that nobody reads yet.
     """
@@ -160,14 +159,13 @@ class DrawnRecords(RecordSource):
 
 
 class Batches:
-    """The batches x, (x, y) or (x, y, sample_weight) of a sequence, all of equal length except the last one.
+    """The batches x, (x, y) or (x, y, sample_weight) of a sequence, of equal length but the last.
 
     Each is made once an epoch, with seeded random generators; the newest are kept. Raises UserError if the sequence is
     empty, or a batch is no array and no such tuple.
 
     Args:
         sequence: the sequence; its ``on_epoch_end`` is called if it has one.
-        count: the number of batches.
         block: the records that training shuffles together; by default the records of a batch.
     """
 
@@ -206,7 +204,7 @@ class Batches:
         self._begun = self._ended = 0  # epochs
 
     def read(self, rows: np.ndarray, seed: int, epochs: np.ndarray) -> Parts:
-        """Return the parts (n, ...) of records in the given epochs (n,) of a run, in the dtypes of the columns.
+        """Return the parts (n, ...) of records in epochs (n,) of a run, in the columns' dtypes.
 
         Raises UserError for errors of user code, and for batches unlike the first one.
         """
@@ -275,7 +273,7 @@ def are_codes(array: np.ndarray) -> bool:
 
 
 def padded_steps(parts: Parts, steps: int = 0) -> Parts:
-    """Return the parts of a batch with its sequences of codes, and labels of steps, padded with -1 to ``steps``."""
+    """Return a batch's sequences of codes, and labels of steps, padded with -1 to ``steps``."""
     if not are_codes(parts[0]) or (width := parts[0].shape[1]) >= steps:
         return parts
     missing = [(0, 0), (0, steps - width)]

@@ -1,4 +1,4 @@
-"""Columns of records that are dask arrays; blocks are computed in the process and thread that reads them.
+"""Columns of records that are dask arrays, computed in the process and thread that reads them.
 
 Only this file and ``data/sendable.py`` import Dask.
 """
@@ -44,7 +44,7 @@ def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of a dask array of labels (n, ...) of ``length`` records.
+    """Return the column of a dask array of labels (n, ...).
 
     Labels are computed at once, except for float labels of more than 128 MiB, since training needs the range of class
     labels first.
@@ -64,7 +64,7 @@ def dask_kind(value: Any) -> Kind:
 
 
 def in_chunks(array: Any) -> Any:
-    """Return a zarr array of more than 128 MiB as a dask array, which reads it by chunks; other objects unchanged."""
+    """Return a zarr array above 128 MiB as a dask array, to read by chunks; others unchanged."""
     if not isinstance(array, zarr.Array) or not array.ndim or array.nbytes <= SMALL_BYTES:
         return array
     import dask.array as da
@@ -74,7 +74,7 @@ def in_chunks(array: Any) -> Any:
 
 
 class DaskColumn(Column):
-    """Records, or labels, that are a dask array (length, *shape), computed chunk by chunk when they are read.
+    """Records, or labels, that are a dask array (length, *shape), computed by chunk when read.
 
     If the graph only cuts an array into chunks, as ``da.from_zarr`` does, blocks are read from that array, several
     small chunks at once. Otherwise a :class:`DaskGraph` computes the chunks of a block. A process that loads a pickle
@@ -82,7 +82,6 @@ class DaskColumn(Column):
 
     Args:
         array: the dask array, with chunks along the first axis only.
-        name: the name of the array in messages.
         labels: whether the array has labels, with label dtypes, rather than records.
 
     Raises:
@@ -115,7 +114,7 @@ class DaskColumn(Column):
             self._chunks = ChunkCache(SMALL_BYTES) if array.shape[0] * row_bytes <= SMALL_BYTES else None
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Use the Dask client that ``client`` returns to fetch chunks kept by a cluster; called only if needed."""
+        """Use the Dask client of ``client`` to fetch chunks kept by a cluster; called only if needed."""
         self._graph.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
@@ -133,7 +132,7 @@ class DaskColumn(Column):
         return convert(rows[start - offset : stop - offset], self, self.labels)
 
     def why_unsendable(self) -> str:
-        """Return the reason, and the task, why the array cannot be sent to another process; "" if it can be."""
+        """Return why, and by which task, the array cannot be sent to another process; "" if it can."""
         why = super().why_unsendable()
         if why and self._array is not None:
             return f"its chunks are of a {type(self._array).__name__}: {why}"
@@ -168,7 +167,7 @@ class DaskColumn(Column):
 
 
 def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Sequence[Sequence[int]]) -> Any:
-    """Return the array that a Dask graph only cuts into chunks; None if the graph does anything else."""
+    """Return the array that a Dask graph only cuts into chunks; None for other graphs."""
     from dask._task_spec import DataNode, Task
     from dask.array.core import getter
 
@@ -189,7 +188,7 @@ def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Seque
 
 
 def check_chunks(array: Any, name: str) -> None:
-    """Raise UserError for a dask array with chunks of unknown sizes or chunks that cut a record."""
+    """Raise UserError for a dask array with chunks of unknown sizes, or that cut records."""
     if any(np.isnan(size) for sizes in array.chunks for size in sizes):
         raise UserError(
             f"the dask array {name!r} has chunks of unknown sizes; call {name}.compute_chunk_sizes() first, or "
@@ -205,7 +204,7 @@ def check_chunks(array: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def naming_failures(what: str, remedy: str) -> Iterator[None]:
-    """Raise UserError, such as "chunk 3 cannot be computed", for other errors of user functions or files."""
+    """Raise UserError, such as "chunk 3 cannot be computed", for other errors within."""
     try:
         yield
     except UserError:
@@ -226,7 +225,7 @@ def compute(*collections: Any) -> tuple[Any, ...]:
 
 
 def with_fixed_partitions(frame: Any) -> Any:
-    """Return a Dask data frame or series that keeps its partitions, whatever is computed from it.
+    """Return a Dask data frame or series that keeps its partitions in later computations.
 
     For parquet files, Dask joins small partitions, more of them for fewer columns, so that values and lengths would
     belong to different partitions.
@@ -251,12 +250,7 @@ class DaskGraph:
     :meth:`connect` before it computes.
 
     Attributes:
-        tasks: the task of each key.
         keys: the keys of the chunks, a flat list.
-
-    Args:
-        array: the dask array.
-        name: the name of the array in messages.
 
     Raises:
         UserError: the cluster has not computed a value that it should keep.
@@ -281,7 +275,7 @@ class DaskGraph:
         return {**vars(self), "_futures": dict.fromkeys(self._futures)}  # they belong to the client of one process
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Use the Dask client that ``client`` returns to fetch values kept by a cluster; called only if needed."""
+        """Use the Dask client of ``client`` to fetch values kept by a cluster; called only if needed."""
         if missing := [key for key, future in self._futures.items() if future is None]:
             import distributed
 
@@ -370,7 +364,7 @@ def _futures_of_keys(keys: Collection[Any]) -> list[Any]:
 
 
 def cluster_futures(collection: Any) -> list[Any]:
-    """Return the futures in the graph of a collection, which stand for chunks kept by a cluster."""
+    """Return the futures, for chunks kept by a cluster, in a collection's graph."""
     if "distributed" not in sys.modules:  # nobody has made one
         return []
     from distributed.client import futures_of

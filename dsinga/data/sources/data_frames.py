@@ -18,7 +18,7 @@ from dsinga.data.sources.dask_arrays import DaskColumn, compute, with_fixed_part
 
 
 def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the feature columns of a data frame or series as records, and its label column or ``y`` as labels.
+    """Return a frame's feature columns as records, and its label column or ``y`` as labels.
 
     Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
     bool, int32 if all are int32, else float32. A missing value is NaN, which is refused when it is read. For a Dask
@@ -74,7 +74,7 @@ def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
 
 
 def to_array(frame: Any, dtype: np.dtype) -> np.ndarray:
-    """Return the columns of a pandas data frame as an array (rows, columns); missing values are NaN.
+    """Return a pandas data frame as an array (rows, columns); missing values are NaN.
 
     Integers with missing values become float32.
     """
@@ -105,7 +105,7 @@ def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
 
 
 def frame_labels(labels: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the label column of a series or data frame, and the names of the classes if known.
+    """Return the label column of a series or data frame, and the class names if known.
 
     A categorical series gives its categories as classes, unless the options name some. Dask labels are computed at
     once. Raises UserError if a label is missing.

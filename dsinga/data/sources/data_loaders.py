@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class ItemBatches(Batches):
-    """The records of a dataset (x, (x, y), (x, y, sample_weight) or a dict) as batches of one record each.
+    """The records of a dataset (x, (x, y), (x, y, sample_weight) or a dict), in batches of one.
 
     If a library has the records in arrays, unchanged by user code, batches have 256 records.
     """
@@ -88,7 +88,6 @@ class ByNumber(NamedTuple):
     """A dataset that can be read by number, and how to read it.
 
     Attributes:
-        dataset: the dataset.
         indices: the numbers of the records to read; None for all.
         keeps_order: whether training keeps their order.
         loader: the DataLoader that makes its own kind of batches, if any.
@@ -126,7 +125,7 @@ class LoaderBatches(Batches):
 
 
 def by_number(source: Any) -> ByNumber | None:
-    """Return the dataset, or the dataset of a DataLoader, if its records can be read by number; else None.
+    """Return the dataset, or a DataLoader's dataset, if records can be read by number; else None.
 
     The type counts before the attributes.
     """
@@ -146,7 +145,7 @@ def is_stream(source: Any) -> bool:
 
 
 def _of_loader(loader: Any) -> ByNumber | None:
-    """Return the records of a DataLoader; None if they can only be iterated, or come in batches already."""
+    """Return the records of a DataLoader; None if only iterable, or in batches already."""
     batches, joins = loader.batch_sampler, loader.collate_fn
     base: Any = next(cls for cls in type(loader).__mro__ if _is_torchs(cls))
     if batches is None or is_stream(loader.dataset) or type(loader).__iter__ is not base.__iter__:
@@ -188,14 +187,14 @@ def size_of_batches(loader: Any) -> int | None:
 
 @register("records", "torch.DataLoader", "torch.Dataset", "datasets.Dataset")
 def drawn_kind(value: Any) -> Kind | None:
-    """Return the kind of a sequence of batches, or of a dataset read by number; None for other objects."""
+    """Return the kind of a sequence of batches, or a dataset read by number; else None."""
     if is_sequence(value):
         return Kind("a sequence of batches", drawn_records)
     return None if by_number(value) is None else Kind("records by number", drawn_records, ("data", "label", "classes"))
 
 
 def drawn_records(source: Any, y: Any, options: Options) -> DrawnRecords:
-    """Return the records of a sequence of batches or of a dataset, with the given columns and classes."""
+    """Return the records of a sequence of batches or a dataset, with given columns and classes."""
     if y is not None:
         raise UserError(f"the records of the {type(source).__name__} have their labels; leave y out")
     records = by_number(source)
@@ -222,7 +221,7 @@ def is_iterable(source: Any) -> bool:
 
 
 def _draws_again(source: Any) -> bool:
-    """Whether a source, such as a DataLoader or a stream, may give other records when iterated again."""
+    """Whether a source, such as a DataLoader, may give other records when iterated again."""
     return is_of(source, "torch", "DataLoader") or is_stream(source)
 
 
@@ -243,7 +242,7 @@ def _batches_of(source: Any, size: int) -> Iterator[Any]:
 def read_batches(
     source: Iterable[Any], count: int | None = None, size: int = 32, seed: int = 0, silent_seconds: float = 3.0
 ) -> tuple[tuple[np.ndarray, ...], int]:
-    """Read all batches of an iterable; return arrays of all records, and the number of rows of the first batch.
+    """Read all batches of an iterable; return arrays of all records, and the first batch's rows.
 
     The arrays are (x, y), (x, y, weights) or (x,), like the batches.
 
@@ -306,6 +305,6 @@ def _arrays(batch: Any, what: str, before: list[tuple[np.ndarray, ...]]) -> tupl
 
 
 def _shapes_of_records(parts: Parts) -> list[Any]:
-    """Return the shapes of the records in a batch, with None for the steps of sequences of codes."""
+    """Return the shapes of a batch's records, None for steps of sequences of codes."""
     steps = parts[0].shape[1:2] if are_codes(parts[0]) else ()
     return [(None,) if are_codes(part) and part.shape[1:2] == steps else part.shape[1:] for part in parts]

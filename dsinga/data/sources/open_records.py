@@ -1,4 +1,4 @@
-"""Opens records from any supported object: a path or URL, arrays, data frames, or a user's own source.
+"""Opens records from a path or URL, arrays, data frames, or a user's own source.
 
 Besides paths and arrays, the components "records" list what can be opened: the kinds of objects, by the names of their
 types (:class:`.arrays.Kind`), and the formats of files (:mod:`.paths`). For a trained net, classes and columns keep
@@ -142,7 +142,7 @@ def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
 
 
 def open_labels_of(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of the labels ``y`` of ``length`` records, and the names of their classes, if known.
+    """Return the column of the labels ``y`` of ``length`` records, and class names if known.
 
     Raises UserError if the labels cannot be read.
     """
@@ -245,11 +245,11 @@ def as_tuples(names: Any) -> Any:
 
 
 def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase: str = "") -> RecordSource:
-    """Open ``source`` as :func:`open_records` does, with columns, dimensions and classes in the order of ``names``.
+    """Open ``source`` like :func:`open_records`, with names in the order of ``names``.
 
     Columns of a data frame, and dimensions and labelled points of xarray objects, are found by their names, in any
-    order; categories and string labels get the codes of their classes. ``phase`` is the name of the reading phase.
-    Raises UserError for unknown columns, labels or classes, and for other kinds of records with other names.
+    order; categories and string labels get the codes of their classes. Raises UserError for unknown columns, labels or
+    classes, and for other kinds of records with other names.
     """
     options: dict[str, Any] = {}
     x, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
@@ -264,10 +264,7 @@ def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase:
 
 
 def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
-    """Raise UserError if the records of ``source`` have other names of classes or columns than in training.
-
-    ``phase`` is the name of the reading phase, for the message.
-    """
+    """Raise UserError if the records have other names of classes or columns than in training."""
     given = RecordNames.of(source)
     pairs = [("labels", "stand for the classes", given.classes, names.classes, False)]
     for what, here, there in (("records", given.order, names.order), ("labels", given.label_order, names.label_order)):

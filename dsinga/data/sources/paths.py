@@ -36,7 +36,7 @@ def open_store(
     data: str | None = None,
     label: str | None = None,
 ) -> RecordSource:
-    """Open the zarr store at ``path``, or import a file in one of SINGA's formats and open the resulting store.
+    """Open the zarr store at ``path``, or import a file in a SINGA format and open the result.
 
     A kvfile, textfile, lmdb or imagefolder is imported once into a zarr store next to it (``train_data.bin`` into
     ``train_data.zarr``). That store is reused while it is complete and not older than its source.
@@ -109,7 +109,7 @@ def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
 
 
 def _format_of(location: str, backend: str | None) -> str | None:
-    """Return the registered name in "records" of the format of a file; None for a zarr store.
+    """Return the registered name in "records" of a file's format; None for a zarr store.
 
     It is a format's name, as in ``backend``, a suffix such as ".csv", or for folders "/" and a file in them.
     """
@@ -142,7 +142,7 @@ def _formats() -> list[str]:
 
 @public
 def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.ndarray:
-    """Return the float32 array, in the shape of a record, from the path in ``mean_file`` or ``std_file``.
+    """Return the float32 array, shaped like a record, of ``mean_file`` or ``std_file``.
 
     The file is a store of one record (``image_mean.zarr``), a numpy file (``.npy``), or SINGA's ``image_mean.bin``, a
     kvfile of one record. :func:`dsinga.data.resolve` looks it up, and also finds an imported store.

@@ -1,4 +1,4 @@
-"""Lazy arrays for xarray objects in files: errors name the variable or the zarr chunk; missing chunks are logged."""
+"""Lazy arrays for xarray objects in files: errors name the variable or chunk; logs missing chunks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dsinga.data.stores.store_faults import check_equal_chunks, check_group, chu
 
 
 def reading_files(value: Any) -> Any:
-    """Return an xarray object like ``value`` that reads variables in files, also through Dask, by this module.
+    """Return an xarray object like ``value`` that reads its files, also through Dask, by this module.
 
     Numbers in memory, and what xarray does after reading (packed numbers, masks, selections), stay. Raises UserError if
     zarr arrays are older than their stores, or a coordinate has a chunk that is not stored.
@@ -105,8 +105,6 @@ class FileArray(BackendArray):
     """An array of a file; its errors name the variable.
 
     Args:
-        wrapper: xarray's array.
-        name: the name of the variable.
         version: the version of the file when it was opened, None if unknown.
     """
 
@@ -169,7 +167,7 @@ class ZarrFileArray(FileArray):
 
 
 def _bounds(part: Any, size: int) -> tuple[int, int, int]:
-    """Return the range [first, last + 1) of an index along an axis, and its step, 0 without one."""
+    """Return an index's range [first, last + 1) along an axis, and its step, 0 without one."""
     if isinstance(part, slice):
         start, stop, step = part.indices(size)
         return (start, stop, step) if step > 0 else (stop + 1, start + 1, step)

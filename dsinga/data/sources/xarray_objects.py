@@ -1,4 +1,4 @@
-"""Opens xarray objects as records and labels: a DataArray, or variables of a Dataset, along a sample dimension."""
+"""Opens a DataArray, or variables of a Dataset, as records and labels along a sample dimension."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dsinga.data.stores.store_format import block_rows
 
 
 def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the variables ``options.data`` and ``options.label`` of a Dataset as records and labels.
+    """Return ``options.data`` and ``options.label`` of a Dataset as records and labels.
 
     None guesses a variable by an obvious name; the label "" means no labels. ``options.dim`` is the sample dimension;
     by default the first one of the data. Raises UserError if a variable or the dimension is missing.
@@ -115,7 +115,6 @@ class FileColumn(Column):
 
     Args:
         array: the DataArray, with the samples along its first dimension.
-        name: the name of the array in messages.
     """
 
     reads_regions = True
@@ -139,6 +138,6 @@ def _chunk_rows(array: Any) -> int | None:
 
 
 def missing_name(what: str, name: str, known: Collection[str], where: str) -> UserError:
-    """Return the error that an object lacks a variable or dimension, with similar names or all names."""
+    """Return the error for a missing variable or dimension, with similar names or all names."""
     hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
     return UserError(f"the {where} has no {what} {name!r}{hint}")

@@ -26,14 +26,13 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 
 class ZarrColumn(Column):
-    """A column that is an array of any zarr store, with any chunks and dtype; unwritten chunks have the fill value.
+    """A column that is an array of any zarr store; unwritten chunks have the fill value.
 
     If all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept, so
     that no chunk is decoded twice.
 
     Args:
         array: the array, (length, *shape).
-        location: path or URL of its group, for messages.
         is_label: whether the rows are labels: integers become int64 and floats float32. Data become uint8, int32 or
             float32. Values that mean "missing" become NaN.
         key: identifies the contents of the group; None makes a new one.
@@ -103,7 +102,7 @@ class ZarrColumn(Column):
 
 
 class _AllRows:
-    """All rows of an array, decoded at most once in a process and kept while a column of the array exists.
+    """All rows of an array, decoded at most once in a process, while a column of it exists.
 
     A pickle contains only the key: the loading process shares, or decodes, the rows of that key.
     """

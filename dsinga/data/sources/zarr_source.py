@@ -1,4 +1,4 @@
-"""Reads records in place from any zarr array or group, formats 2 and 3; array names distinguish data from labels."""
+"""Reads records in place from any zarr array or group, formats 2 and 3, by array names."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from dsinga.data.stores.store_faults import check_array, check_extent, check_gro
 
 
 class ZarrSource(RecordSource):
-    """Records, and optionally labels, that are arrays of a zarr group, or a single zarr array.
+    """Records, and optional labels, in a zarr group, or a single zarr array.
 
     A pickle contains the location and the names of the arrays, so that each worker reads only the chunks it needs.
 
     Attributes:
-        data_array: the array of records.
         label_array: the array of labels, or None.
 
     Args:
@@ -89,9 +88,9 @@ class ZarrSource(RecordSource):
 
 
 def open_record_store(location: str, data: str | None, label: str | None) -> Any:
-    """Return the record store at ``location``; None for other zarr, or if ``data`` or ``label`` name other arrays.
+    """Return the record store at ``location``; None for other zarr, or other named arrays.
 
-    Label "" means no labels. Raises UserError if it cannot be opened.
+    Raises UserError if it cannot be opened.
     """
     if data not in (None, "", "data") or label not in (None, "", "labels"):
         return None
@@ -105,7 +104,7 @@ def open_record_store(location: str, data: str | None, label: str | None) -> Any
 def open_zarr_records(
     location: str | os.PathLike[str], data: str | None = None, label: str | None = None
 ) -> RecordSource:
-    """Return the record store at ``location``, or the records of another zarr array or group.
+    """Return the record store, or the records of another zarr array or group, at ``location``.
 
     ``data`` and ``label`` name arrays, as in :class:`ZarrSource`. In a record store these are "data" and "labels";
     label "" means no labels. Raises UserError like the classes.
@@ -116,7 +115,7 @@ def open_zarr_records(
 
 
 def arrays_to_verify(location: str, data: str | None, label: str | None) -> list[zarr.Array]:
-    """Return the arrays ``data`` and ``label``; without names, all arrays of a group and its subgroups.
+    """Return the arrays ``data`` and ``label``; without names, all arrays of a group.
 
     Raises UserError if there are none, they are older than their store, or records and labels are not equally many.
     """
@@ -167,7 +166,7 @@ def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
 
 
 def array_column(array: zarr.Array, location: str | None = None, is_label: bool = False) -> ZarrColumn:
-    """Return the column of a zarr array; an array in local files is opened again by its path.
+    """Return the column of a zarr array; arrays in local files are opened again by path.
 
     Raises UserError if it has no numbers that can be records, or labels.
     """
@@ -189,7 +188,7 @@ def zarr_records(x: zarr.Array, y: Any, options: Options) -> DataAndLabels:
 
 
 def zarr_labels(y: zarr.Array, name: str, length: int, options: Options) -> Labels:
-    """Return the column of labels from a zarr array (n, ...); strings become their index among the classes."""
+    """Return the column of a zarr array of labels (n, ...); strings become class indices."""
     if y.dtype.kind not in "biuf":
         return array_labels(y, name, length, options)
     return array_column(y, is_label=True), options.classes
@@ -228,7 +227,7 @@ def _check_attributes_of(array: zarr.Array, location: str) -> None:
 
 
 def _check_attributes(node: zarr.Array | zarr.Group) -> None:
-    """Raise TypeError if the attributes of an array or group are not a JSON object, which zarr does not check."""
+    """Raise TypeError if attributes are not a JSON object, which zarr does not check."""
     if not isinstance(node.metadata.attributes, dict):
         raise TypeError(f"its attributes are {node.metadata.attributes!r:.40}, not an object")
 
@@ -289,7 +288,7 @@ def find_arrays(
 
 
 def arrays_of(group: zarr.Group) -> dict[str, zarr.Array]:
-    """Return the arrays directly in ``group``, by name, without the coordinates that xarray writes next to its data.
+    """Return the arrays directly in ``group``, by name, without xarray's coordinates.
 
     A coordinate is a vector named like its only dimension. Empty if the group cannot be listed, as on some web servers.
     """
@@ -332,7 +331,7 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
 
 
 def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
-    """Return all arrays in a group and its subgroups, by path, and an error text if they cannot be listed, else ""."""
+    """Return all arrays below a group by path, and an error text if they cannot be listed, else ""."""
     try:
         members = dict(group.members(max_depth=None))
     except Exception as error:  # of metadata that are damaged, and of file systems: any class

@@ -1,7 +1,4 @@
-"""The zarr store for reading records: checks file lengths, and retries transient errors of remote stores.
-
-Transient errors are, for example, a reset connection or a busy server.
-"""
+"""The zarr store for reading records: checks file lengths, and retries transient remote errors."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ MOST_GROWTH, MOST_OVERHEAD, MOST_HEADER = 16, 1 << 10, 1 << 20
 
 
 class _ChunkLimits(NamedTuple):
-    """The limits for the stored chunks of an array: their most bytes, and whether Blosc compressed them."""
+    """The limits for stored chunks of an array: their most bytes, and whether they use Blosc."""
 
     most_bytes: int
     is_blosc: bool
@@ -54,11 +51,6 @@ class ReadingStore(WrapperStore["Store"]):
     Attributes:
         location: the path or URL of the store.
         is_remote: whether it is at a URL, or references elsewhere.
-
-    Args:
-        store: the store that is read.
-        location: its path or URL.
-        is_remote: whether it is at a URL, so that errors may be transient.
     """
 
     def __init__(self, store: Store, location: str, is_remote: bool):
@@ -127,7 +119,7 @@ def _is_blosc(array: zarr.Array) -> bool:
 def _read_file(
     path: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most_bytes: int | None
 ) -> Buffer | None:
-    """Return the bytes of a file or a range of them, None without a file, like zarr's own store for files.
+    """Return a file's bytes, or a range, None without a file, like zarr's own store.
 
     Raises OSError for a broken link, and NotADirectoryError for a file in place of a folder.
     """
@@ -184,7 +176,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether an error of a remote file system may be transient, unlike "not found" or "forbidden"."""
+    """Return whether a remote file system's error may be transient, unlike "not found"."""
     status = getattr(error, "status", None)
     if isinstance(status, int):
         return status in _STATUSES
@@ -227,7 +219,7 @@ def _note(error: Exception, name: str, delay: float, began: float) -> None:
 
 
 def _make_blosc_lock() -> None:
-    """Create the lock that numcodecs otherwise creates when it first uses Blosc in a process.
+    """Create the lock that numcodecs otherwise creates at the first use of Blosc.
 
     In a spawned worker process it would be a named semaphore. If that process is killed, the name stays, and the parent
     warns of a leak when it ends. The semaphores of the fork method have no names.

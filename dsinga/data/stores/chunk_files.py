@@ -35,7 +35,7 @@ SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
 
 class AxisPart(NamedTuple):
-    """The overlap of a chunk and a region along one axis: the chunk's number, and slices in chunk, region and array."""
+    """The overlap of a chunk and a region along one axis: chunk number, slices in chunk, region and array."""
 
     number: int
     inside: slice
@@ -47,12 +47,7 @@ _ChunkPart = tuple[AxisPart, ...]  # of one chunk, along each axis
 
 
 def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
-    """Return the overlaps of a region, a slice with a start and a stop, with each chunk along an axis.
-
-    Args:
-        region: the points.
-        begins: the first point of each chunk, maybe a range.
-    """
+    """Return the overlaps of a region, a slice with start and stop, with chunks at ``begins``."""
     parts: list[AxisPart] = []
     if region.start == region.stop:
         return parts
@@ -65,7 +60,7 @@ def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
 
 
 def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Return the results of calls in the order in which they end; at most ``threads`` of them run at once."""
+    """Return the results of calls, in order of completion; at most ``threads`` run at once."""
     waiting, helpers = deque(calls), min(threads, len(calls)) - 1
     results: list[T] = []
 
@@ -114,7 +109,7 @@ class RegionReader:
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
-        """Return the numbers of a region, given as slices along the first axes with a start, a stop and step 1."""
+        """Return a region's numbers, given as slices along the first axes with start, stop and step 1."""
         if not self.reads_files:
             return np.asarray(self._array[region])
         region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))
@@ -133,7 +128,7 @@ class RegionReader:
             target[...] = self._array[tuple(axis.points for axis in part)]
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
-        """Decode a part of a chunk into ``target``; return whether the chunk exists and is undamaged.
+        """Decode a part of a chunk into ``target``; return whether the chunk exists undamaged.
 
         Raises OSError if the path is no file, or the file is too large.
         """
@@ -258,7 +253,7 @@ logger = logging.getLogger(__name__)
 
 
 class FileVersion:
-    """The version of a local file when it was opened: modification time, size, and the content of JSON.
+    """The version of a local file when opened: modification time, size, and JSON content.
 
     A pickle has only the path, since copies on other hosts may have other times: the loading process notices changes
     after loading.
@@ -321,7 +316,7 @@ def _is_appended(before: Any, after: Any) -> bool:
 
 
 def version_of(array: zarr.Array) -> FileVersion | None:
-    """Return the version of the metadata file of a local array; None for an array at a URL."""
+    """Return the version of a local array's metadata file; None at a URL."""
     folder = local_folder(array)
     if folder is None:
         return None

@@ -1,4 +1,4 @@
-"""Reports chunks of zarr arrays that are not stored and are read as the fill value, in the log or as an error."""
+"""Reports unstored chunks of zarr arrays, read as the fill value, in the log or as an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class MissingChunks:
     index says so.
 
     Args:
-        array: the array.
         is_label: whether the rows are labels, where whole chunks often have the fill value 0.
     """
 
@@ -95,7 +94,7 @@ class MissingChunks:
 
 
 def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
-    """Return the chunk, and the places among points of an axis, of each run of points in one chunk."""
+    """Return the chunk and places of each run of points of an axis in one chunk."""
     if isinstance(points, slice):
         return [(part.number, part.place) for part in axis_parts(points, range(0, points.stop, chunk))]
     numbers = points // chunk
@@ -104,7 +103,7 @@ def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
 
 
 def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | None:
-    """Return which chunks a shard lacks, by its index; None for an index in an unknown encoding."""
+    """Return which chunks a shard lacks, by its index; None for unknown encodings."""
     sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
     codecs = [codec.to_dict() for codec in sharding.index_codecs]
     is_plain = codecs[0].get("configuration", {}).get("endian") == "little"
@@ -126,7 +125,7 @@ def _is_equal(numbers: Any, fill: Any) -> Any:
 
 
 class CheckedArray:
-    """A zarr array that reports missing chunks (:class:`MissingChunks`) when Dask reads it in the tasks of a graph.
+    """A zarr array that reports missing chunks (:class:`MissingChunks`) when Dask reads it.
 
     Raises UserError if the metadata in ``array`` are older than the store's.
     """

@@ -1,4 +1,4 @@
-"""Compares the packing of numbers in references with the packing in the files that they lead to."""
+"""Compares the packing of numbers in references with their files' packing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from dsinga.data.missing_values import UNPACKED
 
 
 def scale_faults(array: zarr.Array) -> list[str]:
-    """Return a sentence for each netCDF or HDF5 file that packs an array's numbers differently than the references say.
+    """Return a sentence for each netCDF or HDF5 file that packs numbers unlike its references.
 
     References have one scale for all files that they join. Files at URLs, and files that h5py cannot open, are skipped.
-    Other arrays have no faults.
     """
     files = getattr(getattr(array.store, "_store", None), "fs", None)
     references: Mapping[str, Any] = getattr(files, "references", {})

@@ -28,7 +28,7 @@ class DestinationExists(UserError):
 
 
 class StagedStores:
-    """A context manager that writes several stores together, and removes all of them after an error.
+    """A context manager that writes several stores together, and removes all after an error.
 
     On a local path, a store is written into a draft folder next to its destination. When the context ends, all
     destinations are checked again, and each draft is renamed, replacing an older store in one step. A URL cannot be
@@ -117,7 +117,7 @@ def naming_destination(destination: str) -> Iterator[None]:
 
 
 def _finish_writes() -> None:
-    """Wait for files that zarr's event loop still writes after an interrupt has ended a zarr call."""
+    """Wait for files that zarr's event loop still writes after an interrupt."""
 
     async def wait() -> None:
         if (task := asyncio.current_task()) is not None:
@@ -154,7 +154,7 @@ def _is_taken_by_another_kind(destination: str) -> bool:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return two numbers that change when the file or folder at ``path`` is replaced; None without one."""
+    """Return two numbers that change when the file or folder is replaced; None without one."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -163,7 +163,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
-    """Rename a complete store to its destination; if several processes do, one wins and the others may replace it."""
+    """Rename a complete store to its destination; of several processes, later ones may replace it."""
     while not _attempt(os.rename, staging, destination):
         if not may_replace():
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")

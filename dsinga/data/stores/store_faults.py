@@ -1,4 +1,4 @@
-"""Opens the arrays of a record store, and names damaged arrays or chunks that zarr's errors do not name."""
+"""Opens the arrays of a record store, and names damaged arrays or chunks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def damaged(location: str, fault: str) -> UserError:
 
 
 def metadata_remedy(location: str, name: str = "") -> str:
-    """Return the remedy for a zarr.json that zarr cannot open; "" if it is no metadata of zarr format 3."""
+    """Return the remedy for a zarr.json that zarr cannot open; "" if not of zarr format 3."""
     try:
         if is_url(location):
             filesystem, path = file_system(join(location, name))
@@ -50,7 +50,7 @@ def metadata_remedy(location: str, name: str = "") -> str:
 
 
 def unreadable(location: str, what: str, error: Exception) -> UserError:
-    """Return the error for a part of a store that zarr, a codec or the file system cannot read."""
+    """Return the error for a part of a store that cannot be read."""
     return UserError(redact(f"{location}: {what} cannot be read ({type(error).__name__}: {error})", location))
 
 
@@ -70,10 +70,7 @@ def zarr_group(location: str) -> zarr.Group | None:
 
 
 def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
-    """Return the group and attributes of the complete record store at ``location``. Raises UserError without one.
-
-    The arrays are not checked.
-    """
+    """Return the group and attributes of a complete record store. Raises UserError without one."""
     group = zarr_group(location)
     if group is None and not exists(location):
         raise UserError(f"there is no store at {location}; make one with: {import_command(location)}")
@@ -142,7 +139,7 @@ def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) ->
 def chunk_checksums(
     attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], location: str
 ) -> dict[str, np.ndarray]:
-    """Return the checksums of the chunks of each array of a store; empty for a version without checksums.
+    """Return the chunk checksums of a store's arrays; empty for versions without checksums.
 
     Raises UserError if the metadata of the store were changed.
     """
@@ -171,7 +168,7 @@ def chunk_checksums(
 
 
 def _check_counts(arrays: Mapping[str, zarr.Array], location: str) -> None:
-    """Raise UserError unless each array has as many chunks as its shape says, judged by the last chunk."""
+    """Raise UserError unless each array has all chunks, judged by the last one."""
     for array in arrays.values():
         last = -(-array.shape[0] // array.chunks[0]) - 1
         if not is_file(join(location, chunk_key(array, last))):
@@ -193,13 +190,9 @@ CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
 
 
 def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
-    """Raise UserError if a group's consolidated metadata differ from its store, or array metadata from chunks.
+    """Raise UserError if consolidated metadata differ from the store, or array metadata from chunks.
 
     This happens if an array or its attributes were written after the group was consolidated.
-
-    Args:
-        group: the group, None if unknown.
-        arrays: the arrays of the group that are read.
     """
     arrays = list(arrays)
     known = group if group is not None and group.metadata.consolidated_metadata is not None else None
@@ -262,7 +255,7 @@ def _facts(array: zarr.Array) -> dict[str, Any]:
 
 
 def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
-    """Raise UserError for an impossible shape, or for a local array with a chunk outside its shape."""
+    """Raise UserError for an impossible shape, or a local chunk outside the shape."""
     check_equal_chunks(array)
     folder, chunks = local_folder(array), array.shards or array.chunks
     if max(array.shape, default=0) > most or 0 in (*chunks, *array.chunks):

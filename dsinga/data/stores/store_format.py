@@ -56,12 +56,12 @@ def chunk_rows(record_bytes: int) -> int:
 
 
 def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
-    """Return the rows of a block of whole chunks of about a MiB in total: at least one chunk, at most all."""
+    """Return the rows of a block of whole chunks, about a MiB: at least one chunk, at most all."""
     return chunk * max(1, min(CHUNK_BYTES // max(chunk * record_bytes, 1), -(-length // chunk)))
 
 
 def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
-    """Return the number of rows read and shuffled together, for a source that is not a record store.
+    """Return the rows read and shuffled together, for a source that is not a record store.
 
     It is the same as for a record store with the same records, so that training gives the same bits. If the source's
     chunks are larger and all records exceed 128 MiB, a block is a chunk instead, which is decoded as a whole.
@@ -101,13 +101,7 @@ def from_text(text: str) -> np.ndarray:
 
 
 def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], table: Mapping[str, Any]) -> str:
-    """Return a hash of a store's attributes, of its arrays' shapes, dtypes and chunks, and of the checksums.
-
-    Args:
-        attributes: the attributes of the group.
-        arrays: the arrays by name.
-        table: the checksums of the chunks of each array, as text.
-    """
+    """Return a hash of a store's attributes, array shapes, dtypes and chunks, and checksums."""
     facts = {
         "attributes": {
             **{name: attributes.get(name) for name in COVERED},

@@ -175,7 +175,7 @@ class _ColumnWriter:
                 self._flush()
 
     def close(self) -> str:
-        """Write the remaining rows, shrink the array to its length and return the hash of its rows."""
+        """Write the remaining rows, shrink the array to its length and return its rows' hash."""
         self._flush()
         self._resize(self.count)
         return self._hash.hexdigest()
@@ -197,7 +197,7 @@ class _ColumnWriter:
 
 @public
 def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separator: str = ",") -> None:
-    """Write batches (rows, ...) to a text file, one line for each row, its values joined by ``separator``.
+    """Write batches (rows, ...) to a text file, a line per row, joined by ``separator``.
 
     An existing file is replaced when the new one is complete. Raises UserError if the file cannot be written.
     """

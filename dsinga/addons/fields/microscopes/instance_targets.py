@@ -1,9 +1,8 @@
-"""Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily as regions are read.
+"""Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily.
 
-Instances lie along z, y and x, or along the last two dimensions if the image has fewer than two of z, y, x. A point is
-at the border if one of its 8 (in 3D: 26) neighbours belongs to something else. Distances are at most 16 points,
-measured in points of x if z has another spacing. Flows lead to the centre of a connected instance; two parts with one
-number have two centres.
+A point is at the border if one of its 8 (in 3D: 26) neighbours belongs to something else. Distances are at most 16
+points, measured in points of x if z has another spacing. Flows lead to the centre of a connected instance; two parts
+with one number have two centres.
 
 A target is computed for the region that is read plus the points it needs around it: 1 for borders, 16 for distances,
 whole instances for flows. So the numbers do not depend on how patches are cut.
@@ -32,15 +31,14 @@ _TARGET = re.compile(r"(inside|border|distance|flow_(.+?))\((.+)\)")
 
 
 def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
-    """Return a Dataset with the missing targets in ``names`` added, made lazily from its label images.
+    """Return a Dataset with the missing targets in ``names``, made lazily from its label images.
 
     "inside(cells)" is 1 in an instance and 0 in the background. "border(cells)" is a class: 0 background, 1 inside, 2
     border. "distance(cells)" is the distance in points to the end of the instance, at most 16. "flow_y(cells)" and
     "flow_x(cells)" are the components of :func:`dsinga.addons.fields.microscopes.instances.flows`.
 
     Instances lie along the dimensions z, y and x of a label image, or along its last two if it has fewer than two of z,
-    y, x. The numbers do not depend on the region that is read. Raises UserError if a label image has no integers, or
-    has no such dimension for a flow.
+    y, x. Raises UserError if a label image has no integers, or has no such dimension for a flow.
     """
     for name in names:
         match = _TARGET.fullmatch(name)
@@ -63,7 +61,7 @@ def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
 
 
 def instance_dims(dims: Iterable[Any]) -> tuple[str, ...]:
-    """Return the dimensions along which instances lie: z, y and x if at least two exist, else the last two."""
+    """Return the dimensions of instances: z, y and x if at least two exist, else the last two."""
     names = tuple(map(str, dims))
     space = tuple(name for name in names if name in ("z", "y", "x"))
     return space if len(space) > 1 else names[-2:]
@@ -78,14 +76,7 @@ def _spacing(dataset: Any, dim: str) -> float:
 
 
 class _InstanceTarget(BackendArray):
-    """A target made from instances, as an xarray backend array that computes each region when it is read.
-
-    Args:
-        labels: the label image, an xarray Variable.
-        kind: "inside", "border", "distance", or "flow_" and a dimension.
-        dims: the dimensions along which instances lie.
-        spacing: the distance of neighbours along each dimension, in points of the last one.
-    """
+    """A target made from instances, as an xarray backend array that computes regions when read."""
 
     def __init__(self, labels: Any, kind: str, dims: tuple[str, ...], spacing: list[float]):
         self._labels, self._kind, self._dims, self._spacing = labels, kind, dims, spacing

@@ -1,4 +1,4 @@
-"""Computes borders, distances and flows of label images, and makes instances from predictions, in numpy.
+"""Computes borders, distances and flows of label images, and instances from predictions, in numpy.
 
 A label image has an integer at each point: 0 for the background, another number for each instance.
 """
@@ -18,7 +18,7 @@ from dsinga.base.errors import UserError
 
 
 def components(labels: np.ndarray) -> np.ndarray:
-    """Return the connected parts of a label image, numbered from 1 in the order of their first points, int32.
+    """Return the connected parts of a label image, numbered from 1 by their first points, int32.
 
     Points are connected if they are neighbours along one axis and have the same number, not 0.
     """
@@ -107,7 +107,7 @@ def flows(parts: np.ndarray) -> np.ndarray:
 
     They are the gradient of heat that spreads within the instance from its centre, the point nearest to the mean of its
     points: Stringer et al., Cellpose: a generalist algorithm for cellular segmentation (2021). ``parts`` are whole
-    :func:`components`. The vectors of an instance depend on its shape alone.
+    :func:`components`.
     """
     points = np.argwhere(parts)
     vectors = np.zeros((parts.ndim, *parts.shape), np.float32)

@@ -1,4 +1,4 @@
-"""Opens an OME-Zarr image, version 0.4 or 0.5, as an xarray Dataset: the image, and its label images by name."""
+"""Opens an OME-Zarr image (0.4 or 0.5) as an xarray Dataset with its label images by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITE_AGAIN = "write it again as version 0.4 or 0.5, for instance with bioformat
 
 @dataclass(frozen=True)
 class OmeAxis:
-    """An axis of an image: its name, its type ("time", "channel", "space" or another), and its unit or ""."""
+    """An axis of an image: name, type ("time", "channel", "space" or another), and unit or ""."""
 
     name: str
     type: str = ""
@@ -35,7 +35,7 @@ class OmeAxis:
 
 @dataclass(frozen=True)
 class OmeLevel:
-    """One resolution of an image: the path of its array; point i lies at translation + i·scale along an axis."""
+    """One resolution of an image: its array's path; point i lies at translation + i·scale."""
 
     path: str
     scale: tuple[float, ...]
@@ -44,7 +44,7 @@ class OmeLevel:
 
 @dataclass(frozen=True)
 class Multiscale:
-    """An image in several resolutions, the largest first; ``channels`` are the names of its channels, if known."""
+    """An image in several resolutions, the largest first, with the names of channels if known."""
 
     version: str
     axes: tuple[OmeAxis, ...]
@@ -151,7 +151,7 @@ class OmeImage(NamedTuple):
 
 @public
 def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: str | Iterable[str] | None = None) -> Any:
-    """Return one resolution of an OME-Zarr image as a lazy xarray Dataset; only metadata are read.
+    """Return one resolution of an OME-Zarr image as a lazy xarray Dataset; reads only metadata.
 
     The variable "image" has the axes of the image as dimensions, such as (c, z, y, x); a label image may have fewer.
     Coordinates follow from scale and translation, with the units of the axes; channels have their names.
@@ -174,9 +174,9 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
 
 
 def open_path_of_image(location: str) -> Any:
-    """Return the Dataset of an OME-Zarr image, or of one of its resolutions, at a location; None if there is none.
+    """Return the Dataset of an OME-Zarr image, or of one of its resolutions; None if there is none.
 
-    A path inside an image's group that is no group itself is opened as a resolution. Raises UserError.
+    A path inside an image's group that is no group itself is opened as a resolution.
     """
     if has_zarr_metadata(location) and (image := image_at(location)) is not None:
         return _dataset(image, 0, None)
@@ -220,7 +220,7 @@ def lazy_variable(array: zarr.Array, dims: Sequence[str]) -> Any:
 
 
 def _group_at(location: str) -> zarr.Group | None:
-    """Return the zarr group at a location; None if there is none, or its metadata are damaged."""
+    """Return the zarr group at a location; None if missing or damaged."""
     try:
         node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
     except Exception:  # of damaged metadata, and of file systems: any class
@@ -271,7 +271,7 @@ def _variable(image: OmeImage, level: OmeLevel) -> Any:
 
 
 def _labels(location: str, sizes: dict[str, int], labels: str | Iterable[str] | None) -> Iterator[tuple[str, Any]]:
-    """Yield the names and Variables of label images, in the resolution that has the size of the image."""
+    """Yield the names and Variables of label images, in the image's resolution."""
     known = list(dict.fromkeys(label_names(location)))
     if labels is None and len(known) > MOST_LABELS:
         raise UserError(

@@ -29,7 +29,7 @@ CHANNELS = ("c", "channel", "class", "band", "quantile", "parameter", "member", 
 def write_ome_zarr(
     dataset: Any, path: str | os.PathLike[str], *, labels: str | Iterable[str] = (), version: str = "0.5"
 ) -> None:
-    """Write variables of a Dataset as the channels of an OME-Zarr image, and some as its label images.
+    """Write variables of a Dataset as channels and label images of an OME-Zarr image.
 
     The last two or three dimensions are space. Before them may lie one dimension of time ("t", "time") and one of
     channels ("c", "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions).
@@ -94,7 +94,6 @@ def _check_sizes(label_images: Mapping[str, Any], sizes: Mapping[str, int]) -> N
 
 
 def _add_labels(location: str, label_images: Mapping[str, Any]) -> None:
-    """Add label images to an existing image. Raises UserError if there is no image, or a name is in use."""
     image, where = image_at(location), redact(location)
     if image is None or not label_images:
         raise UserError(f"{where} is no OME-Zarr image to which label images are added; write them with their image")
@@ -180,7 +179,7 @@ def _write_image(location: str, array: Any, version: str, name: str, is_label: b
 
 
 def _axis(array: Any, dim: str, is_space: bool) -> tuple[dict[str, str], float, float]:
-    """Return the metadata of an axis, the distance of its points, and the coordinate of the first one."""
+    """Return an axis's metadata, the distance of its points, and its first coordinate."""
     axis = {"name": dim, "type": "space" if is_space else "time" if dim in TIMES else "channel"}
     if axis["type"] == "channel" or dim not in array.coords or array[dim].dtype.kind not in "iuf":
         return axis, 1.0, 0.0
@@ -215,7 +214,7 @@ def _halved(array: Any, dims: Iterable[str], is_label: bool) -> Any:
 
 
 def _channels(array: Any, smallest: zarr.Array) -> dict[str, Any]:
-    """Return the names of channels, and each channel's range of numbers in the smallest level, for viewers."""
+    """Return the names of channels, and their ranges in the smallest level, for viewers."""
     (axis,) = (place for place, dim in enumerate(array.dims) if dim in CHANNELS)
     channels = []
     for number, label in enumerate(array[array.dims[axis]].values):

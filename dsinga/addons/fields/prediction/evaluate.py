@@ -1,4 +1,4 @@
-"""Computes the errors of predictions of a Dataset by variable, lead (how far ahead), season, region or point."""
+"""Computes prediction errors of a Dataset by variable, lead (how far ahead), season, region or point."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Persistence:
 
 
 def _at_last_point(layout: Layout, dims: list[str]) -> Layout:
-    """Return a layout that reads the last point of the inputs along ``dims`` as targets, without context."""
+    """Return a layout with the last input point along ``dims`` as targets, without context."""
     axes = dict(layout.axes)
     for dim in dims:
         size = axes[dim].size
@@ -156,16 +156,14 @@ MOST_GROUPS = 1 << 26
 
 
 class GroupedErrors:
-    """Adds up the errors of predictions of the targets of windows by group.
+    """Adds up the errors of predicted targets of windows by group.
 
     Errors are computed as by kFieldError: over points that are not masked, weighted if the windows have weights. A
     point that one baseline lacks is left out for all forecasts. For several leads fed back, points that are masked in
     the last input step have no prediction and are left out, too.
 
     Args:
-        windows: windows with targets.
         by: names of groups, regions, DataArrays; see :func:`dsinga.evaluate_fields`.
-        against: baselines.
 
     Raises:
         UserError: groups or baselines that the windows do not have.
@@ -285,7 +283,6 @@ class GroupedErrors:
         return xarray.Dataset(variables, {**names, **coordinates, **self._others()})
 
     def _others(self) -> dict[str, Any]:
-        """Return the data's other coordinates along the dimensions that are groups, such as a latitude (y, x)."""
         points = {grouping.dim: grouping.points for grouping in self._groupings if grouping.points is not None}
         return {
             str(name): array.variable.isel({dim: points[dim] for dim in array.dims})
@@ -295,7 +292,7 @@ class GroupedErrors:
 
 
 def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
-    """Return which channels (C, 1, ...) are masked where the last inputs are, and these inputs as a forecast.
+    """Return which channels (C, 1, ...) have the mask of the last inputs, and these inputs.
 
     None unless several leads are fed back and a fed-back target may be masked.
     """
@@ -322,7 +319,7 @@ def evaluate_fields(
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Any:
-    """Return the errors of ``layer`` as a prediction of the targets of windows, by group, as an xarray Dataset.
+    """Return the errors of ``layer`` as a prediction of windows' targets, by group, as an xarray Dataset.
 
     It has "rmse", "mae", "bias" (prediction - target), and "count", the numbers that were compared. Masked points are
     left out; windows with weights weight their points. Errors of all groups are summed in one pass in float64.

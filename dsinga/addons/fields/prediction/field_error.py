@@ -132,7 +132,7 @@ class FieldError(Layer):
 
 
 def field_sums(x: np.ndarray, fields: np.ndarray, targets: FieldTargets, climatology: np.ndarray | None) -> np.ndarray:
-    """Return the sums of :func:`error_terms` for each channel as rows of an array (5, C), or (12, C), float64."""
+    """Return the sums of :func:`error_terms` by channel, (5, C) or (12, C), float64."""
     labels = fields[:, : targets.channels]
     valid = ~np.isnan(labels) if targets.masked else None
     weights = fields[:, targets.channels :] if targets.weighted else None
@@ -170,7 +170,7 @@ def error_terms(
 
 @register("composed_metric", "fields")
 def field_metrics(parts: Sums) -> MetricValues:
-    """Return metrics over all channels, and by channel if there are several; none if no point was counted."""
+    """Return metrics over all channels, and by channel if several; none if no point was counted."""
     keys = sorted(parts, key=lambda key: int(key.partition(",")[0]))
     names, sums = [key.partition(",")[2] for key in keys], np.stack([parts[key][0].sums for key in keys], axis=1)
     if not sums[1].any():

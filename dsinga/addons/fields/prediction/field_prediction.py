@@ -55,7 +55,7 @@ def predict_dataset(
     definition: WindowDefinition | None = None,
     leads: int | None = None,
 ) -> Any:
-    """Return a lazy Dataset with the predicted targets of the windows in a Dataset.
+    """Return a lazy Dataset with the predicted targets of a Dataset's windows.
 
     Its variables have the names, dimensions, coordinates and attributes of the targets, at the times of the targets;
     ``layer`` gives their numbers. ``definition`` defines windows, by default as in the job's input layer. Tiles follow
@@ -113,11 +113,10 @@ def predict_windows(
     direct: int = 1,
     most: int | None = None,
 ) -> tuple[PredictionWindows, list[da.Array]]:
-    """Return the windows, and for each lead their predictions as a dask array (windows ..., C', points of space ...).
+    """Return the windows, and each lead's prediction, a dask array (windows ..., C', points of space ...).
 
     The windows know the numbers that ``layer`` gives for each number of the targets. ``most`` is the largest number of
-    windows along time in a task, unless one call of the net needs more. The stages follow in order: tiles of a field,
-    outputs of the layer, the predictor, variables as dask arrays, and tasks (in a file of their own).
+    windows along time in a task, unless one call of the net needs more.
 
     Raises UserError if the job or params are wrong.
     """
@@ -140,7 +139,7 @@ def find_windows(
     direct: int = 1,
     starts: Mapping[str, Any] | None = None,
 ) -> PredictionWindows:
-    """Return the windows of a definition in a Dataset, with targets at known times, at each of the leads.
+    """Return the windows of a definition in a Dataset, with targets at known times, at each lead.
 
     ``direct`` is the number of leads that a net gives at once, and ``starts`` the first points of windows by dimension
     of samples.
@@ -184,7 +183,7 @@ def plan_fields(
 
 
 def _window_size(windows: PredictionWindows) -> Shape:
-    """Return the size of the windows that the net was trained on, with context; the field's size if unknown."""
+    """Return the size of the net's training windows, with context; the field's size if unknown."""
     sizes, trained = [], windows.definition.input_dims
     for axis in windows.space:
         size = trained.get(axis.name, -1)
@@ -195,7 +194,7 @@ def _window_size(windows: PredictionWindows) -> Shape:
 def with_outputs(
     job: Job, windows: PredictionWindows, layer: str, given: Shape, leads: int | None, direct: int = 1
 ) -> PredictionWindows:
-    """Return the windows with the channels that ``layer`` gives. Raises UserError if they do not fit the targets."""
+    """Return the windows with the channels of ``layer``. Raises UserError if they do not fit the targets."""
     expected = direct * sum(map(windows.channels, windows.targets))
     if len(given) == 1 + len(windows.space):
         if given[0] == expected:
@@ -223,7 +222,7 @@ def with_outputs(
 def make_predictor(
     predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles, direct: int = 1
 ) -> FieldPredictor:
-    """Return the predictor of blocks of windows and tiles; one object for all blocks, so it is sent once."""
+    """Return the predictor of blocks of windows and tiles, one object that is sent once."""
     channels, masked = sum(map(windows.channels, windows.targets)), list(_masked_targets(windows))
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
@@ -265,14 +264,14 @@ def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
 
 
 def lazy_variables(predictor: FieldPredictor, windows: PredictionWindows) -> dict[str, da.Array]:
-    """Return the variables that are read, as dask arrays by name, with as few tasks as needed."""
+    """Return the variables to read as dask arrays by name, with as few tasks as needed."""
     arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
     optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
     return arrays | dict(zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True))
 
 
 def _as_dask(variable: Any) -> da.Array:
-    """Return the numbers of an xarray Variable as a dask array; a file is read in its own chunks."""
+    """Return an xarray Variable's numbers as a dask array, for files in their own chunks."""
     if variable.chunks is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
         variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
@@ -291,7 +290,7 @@ def map_leads(
     windows: PredictionWindows,
     leads: int,
 ) -> list[da.Array]:
-    """Return each lead's prediction as a dask array, with a task per block that uses earlier leads.
+    """Return each lead's prediction as a dask array; each block's task uses earlier leads.
 
     Raises UserError for too many tasks.
     """
@@ -320,7 +319,7 @@ def _map(
 
 
 def _shared(predictor: Any) -> Any:
-    """Return an object, such as the net with its params, as a single node of a task graph."""
+    """Return an object, such as the net with params, as a single node of a task graph."""
     return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
 
 

@@ -23,11 +23,9 @@ NONE = -1  # the group of a number that is in none
 
 
 class LabelPoints:
-    """Finds where each value of labels (n, C, *space) lies along the dimensions of a Dataset.
+    """Finds where each label value (n, C, *space) lies along the dimensions of a Dataset.
 
     Attributes:
-        windows: the windows.
-        names: the names of the targets.
         variables: the number of the target of each channel, (C,).
 
     Raises UserError for windows without targets.
@@ -64,7 +62,7 @@ class LabelPoints:
             )
 
     def points(self, dim: str, rows: Any) -> np.ndarray:
-        """Return the point along a dimension for each value of labels, broadcastable to (n, C, *space).
+        """Return the point along a dimension of each label value, broadcastable to (n, C, *space).
 
         If all windows begin at the same point, the first axis has one row.
         """
@@ -188,7 +186,7 @@ def _leads(points: LabelPoints) -> Grouping:
 
 
 def _lead_labels(points: LabelPoints, dim: str, ahead: np.ndarray) -> np.ndarray:
-    """Return leads as time spans if they are equal for all windows, else as numbers of points."""
+    """Return leads as time spans if equal for all windows, else as numbers of points."""
     dataset = points.windows.dataset
     if dim not in dataset.indexes or not is_date_index(index := date_index(dataset[dim])):
         return ahead
@@ -222,7 +220,7 @@ def _dates(points: LabelPoints, key: str) -> Grouping:
 
 
 def _areas(points: LabelPoints, array: Any) -> Grouping:
-    """Return groups by the values of a DataArray, the name or number of an area at each point; NaN is in none."""
+    """Return groups by a DataArray of area names or numbers by point; NaN is in none."""
     import pandas  # type: ignore[import-untyped]
 
     name = str(array.name or "region")

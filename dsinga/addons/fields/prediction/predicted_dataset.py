@@ -1,4 +1,4 @@
-"""Wraps a predicted dask array in a Dataset with the dimensions, coordinates and attributes of the targets."""
+"""Wraps a predicted dask array in a Dataset with the coordinates and attributes of the targets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def predicted_dataset(windows: PredictionWindows, prediction: da.Array) -> Any:
 
 
 def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]) -> Any:
-    """Return the Dataset of predictions by lead, each an array like the one of :func:`predicted_dataset`.
+    """Return the Dataset of predictions by lead, arrays as for :func:`predicted_dataset`.
 
     Targets have the dimension "lead" after time; along time, windows lie at the last point of their inputs.
     "valid_time" is the time of each prediction.
@@ -89,7 +89,7 @@ def lazy_array(array: Any, dims: Sequence[str], coordinates: Mapping[Any, Any]) 
 
 
 def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> Any:
-    """Return a prediction with the CF grid mappings and bounds that its variables and coordinates name.
+    """Return a prediction with the CF grid mappings and bounds that it names.
 
     If bounds beyond the data are unknown, the coordinate no longer names them.
     """
@@ -111,7 +111,7 @@ def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, 
 
 
 def _fits(key: str, value: Any, variable: Any) -> bool:
-    """Whether an encoding suits a prediction: dates need no integers, and float32 must hold the fill value."""
+    """Whether an encoding suits a prediction: no integers for dates, a fill value exact in float32."""
     if key == "dtype":
         return np.dtype(value).kind == "f" or variable.dtype.kind in "iu"
     is_number = isinstance(value, (float, np.floating)) and variable.dtype == np.float32
@@ -119,7 +119,7 @@ def _fits(key: str, value: Any, variable: Any) -> bool:
 
 
 def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:
-    """Return the coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points`` of time.
+    """Return coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points``.
 
     A lead is a difference of times, or the number of points if differences vary between windows.
     """
@@ -138,7 +138,7 @@ def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray,
 
 
 def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
-    """Return the attributes of a target; if the Dataset lacks it, the units that it had in training."""
+    """Return the attributes of a target, or its units in training if the Dataset lacks it."""
     if target.known:
         found: Mapping[Any, Any] = windows.dataset[target.name].attrs
         return found
@@ -147,7 +147,7 @@ def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
 
 
 def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.Array:
-    """Return the prediction of a target with axes in the order of the target's dimensions.
+    """Return the prediction of a target with axes in the target's order.
 
     ``array`` is the prediction (windows of each dimension of samples ..., C', points of space ...).
     """
@@ -171,7 +171,7 @@ def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.
 
 
 def target_points(windows: PredictionWindows, axis: Axis) -> np.ndarray:
-    """Return the index in the data of each predicted point along a dimension, maybe beyond the data's end."""
+    """Return the index in the data, or beyond its end, of each predicted point along a dimension."""
     if axis.name in windows.layout.space:
         return np.arange(axis.length) + axis.lead
     return (axis.starts[:, None] + axis.lead + np.arange(axis.size)).reshape(-1)
@@ -206,24 +206,24 @@ def sources(encoding: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 class _WrittenApart:
-    """Methods that write a Dataset or variable, and refuse to overwrite the input that it is computed from."""
+    """Methods that write a Dataset or variable, and refuse to overwrite its input."""
 
     __slots__ = ()
 
     def to_zarr(self: Any, store: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a zarr store as xarray does. Raises UserError if it is the input of this prediction."""
+        """Write to a zarr store as xarray does. Raises UserError for the own input."""
         group = kwargs.get("group", args[3] if len(args) > 3 else None)
         check_apart(store, sources(self.encoding), group or "")
         return super().to_zarr(store, *args, **kwargs)  # type: ignore[misc]
 
     def to_netcdf(self: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a file as xarray does. Raises UserError if it is the input of this prediction."""
+        """Write to a file as xarray does. Raises UserError for the own input."""
         check_apart(path, sources(self.encoding))
         return super().to_netcdf(path, *args, **kwargs)  # type: ignore[misc]
 
 
 class LazyDataset(_WrittenApart, xarray.Dataset):  # type: ignore[no-untyped-call]
-    """A Dataset computed lazily from an input file; refuses to be written over that input.
+    """A Dataset computed lazily from an input file, which refuses to overwrite that input.
 
     xarray deletes the destination before it computes. xarray's functions may return a plain Dataset, which does not
     know the input.

@@ -1,4 +1,4 @@
-"""Divides the prediction of a Dataset into Dask tasks, each with windows, tiles and the chunks to read."""
+"""Divides the prediction of a Dataset into Dask tasks with windows, tiles and chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Points = Sequence[np.ndarray]  # selected of an array: increasing points along e
 
 
 class BlockPlan(NamedTuple):
-    """One block of the result: its position, the points of each input array that it needs, and plain arguments."""
+    """One block of the result: its position, the points to read of each array, and arguments."""
 
     position: tuple[int, ...]
     selections: Mapping[str, Points]
@@ -31,7 +31,7 @@ class BlockPlan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Neighbouring points of a selection along one axis in one chunk: their place in the selection and in the chunk."""
+    """Neighbouring points of a selection along one axis of a chunk, with their places in both."""
 
     chunk: int
     target: slice
@@ -40,7 +40,7 @@ class _Run(NamedTuple):
 
 @dataclass
 class _Piece:
-    """The part of a selection in one chunk; the task computes the chunk, or gets it by its key."""
+    """The part of a selection in one chunk; the task computes it, or gets it by its key."""
 
     chunk: Any
     target: tuple[slice, ...]
@@ -56,7 +56,7 @@ class _Selection:
     pieces: list[_Piece]
 
     def fill(self, values: Mapping[Any, Any]) -> np.ndarray:
-        """Return the selection; if the task computes the chunks, one chunk at a time is in memory."""
+        """Return the selection; chunks that the task computes are in memory one at a time."""
         selection = np.empty(self.shape, self.dtype)
         for piece in self.pieces:
             chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
@@ -81,9 +81,8 @@ def map_selections(
     arrays that a cluster keeps.
 
     Each block is one task. Tasks themselves compute chunks that depend on no other chunk, such as chunks of a store
-    with element-wise functions, even if overlapping selections compute them several times. As separate tasks, such
-    chunks would stay in memory until their last use, as Dask runs tasks in any order. Other chunks, such as chunks that
-    a cluster keeps, and the chunks of ``computed``, are computed once; Dask runs the task where they are.
+    with element-wise functions, even if overlapping selections compute them several times. Other chunks, such as chunks
+    that a cluster keeps, and the chunks of ``computed``, are computed once; Dask runs the task where they are.
     """
     sources = {key: _Source(array) for key, array in arrays.items()}
     sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}
@@ -117,13 +116,12 @@ def _compute_block(
 
 
 def _filled(name: str, selection: _Selection, values: Mapping[Any, Any]) -> np.ndarray:
-    """Return a selection of the variable ``name``. Raises UserError if one of its chunks cannot be read."""
     with naming_variable(name):
         return selection.fill(values)
 
 
 class _Source:
-    """A dask array that tiles are read from; with ``is_computed``, its chunks stay tasks of their own."""
+    """A dask array that tiles are read from; with ``is_computed``, its chunks stay tasks."""
 
     def __init__(self, array: da.Array, is_computed: bool = False):
         self.array, self._is_computed = array, is_computed
@@ -183,8 +181,8 @@ class PredictionBlocks:
 
     Along each axis of space, a block is about one chunk of the variables. Along time it is half a chunk, or a few times
     the steps that a window reads, so that few tasks decode the same chunk. A block has at least one call of the net,
-    and otherwise at most BLOCK_BYTES or half a chunk. The grouping of calls into tasks does not change their results.
-    ``most`` limits the windows along time in a block of several calls; None for no limit.
+    and otherwise at most BLOCK_BYTES or half a chunk. ``most`` limits the windows along time in a block of several
+    calls; None for no limit.
     """
 
     predictor: FieldPredictor
@@ -205,7 +203,7 @@ class PredictionBlocks:
 
     @property
     def _batch_dim(self) -> int | None:
-        """The dimension of samples along which the rows of a call lie: time, or the longest one."""
+        """The dimension of samples for the rows of a call: time, or the longest one."""
         counts = self._counts
         if not counts:
             return None
@@ -218,7 +216,7 @@ class PredictionBlocks:
 
     @cached_property
     def _steps(self) -> list[int]:
-        """The windows of a block along each dimension of samples, and its tiles along each axis of space."""
+        """The windows of a block by dimension of samples, and its tiles by axis of space."""
         predictor, least, steps = self.predictor, [], []
         for place, dim in enumerate(predictor.samples):
             axis, is_batch = predictor.layout.axes[dim], place == self._batch_dim

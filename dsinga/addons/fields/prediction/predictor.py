@@ -23,7 +23,7 @@ UNBOUNDED = 1 << 62  # bytes
 
 
 class MemoryReader(VariableReader):
-    """Reads regions of a variable from points in memory; without points it only describes the variable.
+    """Reads a variable's regions from points in memory; without points it only describes it.
 
     Args:
         reader: the variable's reader, which gives name, dimensions and shape.
@@ -95,14 +95,14 @@ Range = tuple[int, int]  # the first and the last one, of windows or tiles
 
 
 class PredictionBlock(NamedTuple):
-    """A part of a prediction: a range of windows along each dimension of samples, of tiles along each axis."""
+    """A part of a prediction: ranges of windows by dimension of samples, of tiles by axis."""
 
     samples: tuple[Range, ...]
     tiles: tuple[Range, ...]
 
 
 class MaskedTarget(NamedTuple):
-    """A target that is NaN in the prediction where it is NaN in the last step of the inputs.
+    """A target that is NaN in the prediction where the last input step is NaN.
 
     Attributes:
         channels: its channels in the feature.
@@ -126,13 +126,9 @@ class FieldPredictor:
 
     Args:
         predictor: runs the net for a tile.
-        source: the name of the net's input layer.
-        layer: the name of the layer that gives the prediction.
         layout: the windows of the whole Dataset, without its data.
         samples: the dimensions along which there are several windows.
         tiles: the tiles along each axis of space.
-        batch: the rows of a call.
-        channels: the channels of the prediction.
         masked: targets that are NaN where the inputs are.
     """
 
@@ -237,7 +233,7 @@ class FieldPredictor:
         return feature
 
     def _mask(self, feature: np.ndarray, valid: np.ndarray, target: MaskedTarget, tile: Sequence[Tile]) -> None:
-        """Set points of a target to NaN that are masked in the last step of the inputs."""
+        """Set points of a target to NaN that the last step of the inputs has masked."""
         befores = [self.layout.axes[dim].before for dim in self.layout.space]
         inside = tuple(
             slice(part.skip + before, part.skip + before + part.stop - part.first)

@@ -16,7 +16,7 @@ from dsinga.addons.fields.records.readers import VariableReader
 
 @dataclass(frozen=True)
 class FedBack:
-    """A target that is also an input: its channels in a prediction, and the sizes of their dimensions."""
+    """A target that is also an input: its channels in a prediction, and their dimensions' sizes."""
 
     channels: slice
     dims: tuple[str, ...]
@@ -30,7 +30,6 @@ class FieldRollout:
     are earlier predictions. All other inputs along time are read, or computed, at the later times.
 
     Args:
-        predictor: computes blocks of windows.
         time: the dimension of time, along which the lead lies.
         fed_back: the targets that are inputs, by name.
     """
@@ -41,7 +40,7 @@ class FieldRollout:
         self._place = predictor.samples.index(time)
 
     def _times(self, block: PredictionBlock, step: int) -> np.ndarray:
-        """Return the time points of the inputs of each window in a block, (windows, points of an input)."""
+        """Return the time points of each window's inputs in a block, (windows, points of an input)."""
         first, last = block.samples[self._place]
         begins = self._axis.starts[first : last + 1] - self._axis.before + (step - 1) * self._axis.lead
         return begins[:, None] + np.arange(self._axis.input_size)
@@ -52,7 +51,7 @@ class FieldRollout:
         return np.full(times.shape, True) if part.name not in self.fed_back else times <= first[:, -1:]
 
     def points(self, part: ChannelGroup, block: PredictionBlock, step: int) -> tuple[np.ndarray, ...]:
-        """Return the increasing points along each dimension of a variable that a block needs for a lead."""
+        """Return the increasing points of a variable by dimension that a block needs for a lead."""
         points = list(self.predictor.points(part, block))
         if self.time in part.reader.dims and step > 1:  # of lead 1 a range, which may have points of no window
             times = self._times(block, step)[self._observed(part, block, step)]
@@ -60,7 +59,7 @@ class FieldRollout:
         return tuple(points)
 
     def prediction_points(self, block: PredictionBlock) -> tuple[np.ndarray, ...]:
-        """Return the points of an earlier prediction (windows ..., C', points of space ...) that a block needs."""
+        """Return the points of an earlier prediction that a block needs, (windows ..., C', points of space ...)."""
         predictor = self.predictor
         windows = [np.arange(first, last + 1) for first, last in block.samples]
         space = [predictor.space_points(dim, block) for dim in predictor.layout.space]
@@ -90,7 +89,7 @@ class FieldRollout:
         return self.predictor.predict_windows(readers, self._joined_axes(block), block)
 
     def _joined_axes(self, block: PredictionBlock) -> dict[str, Axis]:
-        """Return the axes of samples, with a time axis on which the windows' inputs follow one another."""
+        """Return the axes of samples, with the windows' inputs one after another along time."""
         axis, size = self._axis, self._axis.input_size
         first, last = block.samples[self._place]
         count = last - first + 1

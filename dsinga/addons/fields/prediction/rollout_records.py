@@ -1,4 +1,4 @@
-"""Predicts several leads for the windows of a Dataset, one record for each window, in bounded memory."""
+"""Predicts several leads for a Dataset's windows, one record each, in bounded memory."""
 
 from __future__ import annotations
 

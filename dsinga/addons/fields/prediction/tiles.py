@@ -1,4 +1,4 @@
-"""Plans the tiles in which a net computes a field of any size, from the net and the field's size alone."""
+"""Plans the tiles in which a net computes a field of any size, from the net and that size alone."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def receptive_field(net: NeuralNet, layer: str) -> tuple[AxisField, ...] | None:
 
 
 def _follow(layer: Layer, sources: Sequence[tuple[_Tracked, ...] | None]) -> tuple[_Tracked, ...] | None:
-    """Return what is known of a layer's feature, given its sources; None if it needs whole fields."""
+    """Return what is known of a layer's feature from its sources; None if it needs whole fields."""
     known = [source for source in sources if source is not None]
     reaches = layer.reach()
     if reaches is None or len(known) < len(sources) or any(len(reaches) != len(source) for source in known):
@@ -211,9 +211,8 @@ def cut_axis(field: AxisField, length: int, outputs: int, core: int, margins: tu
     ``outputs`` points of the feature between ``margins``.
 
     All tiles have one size, with the remainder of the length modulo the alignment, and begin at multiples of the
-    alignment. So every layer divides and pads a tile as it does the whole axis, and the same kernels compute each tile.
-    An axis no longer than a tile is one tile. A periodic axis is also one tile if it has context, or a length that is
-    no multiple of the alignment.
+    alignment. An axis no longer than a tile is one tile. A periodic axis is also one tile if it has context, or a
+    length that is no multiple of the alignment.
     """
     step = field.alignment
     assert field.stride == 1, "the feature has a point for each point of the input"
@@ -231,12 +230,7 @@ MakeNet = Callable[[Shape], NeuralNet]  # of fields (H, W)
 
 @dataclass(frozen=True)
 class FieldTiles:
-    """The tiles of a field, and the net that computes one of them.
-
-    Attributes:
-        axes: the tiles along each axis.
-        net: the net for a batch of tiles.
-    """
+    """The tiles of a field, and the net that computes one of them."""
 
     axes: tuple[AxisTiles, ...]
     net: NeuralNet
@@ -251,7 +245,7 @@ def plan_tiles(
     outputs: Shape,
     margins: Sequence[tuple[int, int]] = (),
 ) -> FieldTiles:
-    """Return the tiles in which a net computes ``layer`` for fields of ``lengths`` points along each axis.
+    """Return the tiles in which a net computes ``layer`` for fields of ``lengths`` points by axis.
 
     The tiles follow from the net, the field's size and the window's, never from chunks. Together they give the same
     bits as the whole field. A net with a layer that needs whole fields has a single tile.
@@ -317,7 +311,6 @@ def _sample_length(axis: AxisField, window: int, length: int) -> int:
 
 
 def _net_for(make_net: MakeNet, params: Mapping[str, Any], window: Shape, size: Shape) -> NeuralNet:
-    """Return the net for fields of ``size``. Raises UserError if the net accepts only fields of ``window``."""
     try:
         net = make_net(size)
         check_params(net, params)

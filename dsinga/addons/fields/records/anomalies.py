@@ -1,4 +1,4 @@
-"""Subtracts a climatology from the variables of a Dataset when they are read, and adds it to predictions."""
+"""Subtracts a climatology from a Dataset's variables when they are read, and adds it to predictions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ class _Field:
 
     Args:
         means: the mean, with its own first dimension, then the variable's dimensions except time.
-        by: what the climatology is a function of.
-        dates: the dates of the variable.
-        dims: the dimensions of the variable.
     """
 
     def __init__(self, means: Any, by: str, dates: Any, dims: tuple[str, ...]):
@@ -70,10 +67,9 @@ class _Anomalies(BackendArray):
 
 
 def anomalies(dataset: Any, text: str) -> Any:
-    """Return a Dataset minus a climatology; variables that the climatology lacks stay the same.
+    """Return a Dataset minus a climatology, where the climatology has the variable.
 
-    Variables in files and dask arrays are computed when they are read. Variables that are already anomalies from this
-    climatology stay the same, too.
+    Variables that are already anomalies from this climatology stay the same, too.
 
     Raises UserError if the climatology has none of the variables or lacks some of their points, and for variables that
     are anomalies from another climatology, or computed from anomalies.
@@ -102,9 +98,9 @@ def anomalies(dataset: Any, text: str) -> Any:
 
 
 def _is_anomaly(dataset: Any, name: Any, number: int) -> bool:
-    """Whether a variable is an anomaly from the climatology of this number. Raises UserError if that is unclear.
+    """Whether a variable is an anomaly from this climatology. Raises UserError if unclear.
 
-    Selection and chunking keep all marks. Without the coordinates, the variable's encoding still marks anomalies.
+    Without the coordinates, the variable's encoding still marks anomalies.
     """
     kept = dataset.variables[name].encoding.get(ANOMALY)
     coordinates = [mark for mark in MARKS if mark in dataset.coords]
@@ -128,7 +124,7 @@ def _is_anomaly(dataset: Any, name: Any, number: int) -> bool:
 def with_climatology(
     dataset: Any, names: list[str], text: str, lead: str, valid_time: str, numbers: str | None = None
 ) -> Any:
-    """Return a prediction of anomalies, lazy dask arrays, plus the climatology at the predicted times.
+    """Return a prediction of anomalies, lazy dask arrays, plus the climatology at its times.
 
     Along the dimension ``lead``, times are in the coordinate ``valid_time``. Along ``numbers`` there are several
     numbers for each anomaly: quantiles, members, or the parameters of a distribution, where only "loc" moves with the

@@ -1,4 +1,4 @@
-"""Computes where windows begin along one dimension, and which points each reads, even beyond the ends of the data."""
+"""Computes where windows begin along one dimension, and which points each reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class Axis:
     """The windows along one dimension.
 
     Attributes:
-        name: the dimension.
         length: points of the data.
         size: points of a window.
         stride: points between the starts of neighbouring windows.
@@ -28,7 +27,6 @@ class Axis:
         lead: offset of the target in points.
         leads: how many targets a window has, each one offset after the previous one.
         edge: what lies beyond the data, one of ``EDGES``.
-        has_targets: whether targets are read.
         starts: the first point of each window, without its context, increasing.
         gaps: the points before gaps of time, which no window crosses, increasing.
         all_starts: the first points of all windows, with windows across gaps; None if no window crosses a gap.
@@ -70,7 +68,7 @@ class Axis:
         return (self.leads - 1) * self.lead
 
     def offset(self, is_target: bool, number: int = 0) -> int:
-        """Return the distance from the start of a window to the first point read by targets or inputs.
+        """Return the distance from a window's start to the first point of its targets or inputs.
 
         ``number`` counts leads from 0.
         """
@@ -89,7 +87,7 @@ class Axis:
         return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.target_size + self.ahead
 
     def positions(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the point of the data for each of ``low`` to ``high``, and whether it lies beyond the data.
+        """Return the data's point for each of ``low`` to ``high``, and whether it lies beyond the data.
 
         Points beyond the data map to points inside, as numpy.pad does for the edge; for "zero" to any point.
         """
@@ -104,7 +102,7 @@ class Axis:
         return np.clip(points, 0, self.length - 1), outside
 
     def left_out(self) -> tuple[int, int]:
-        """Return the number of points at the begin and at the end of the data that fill no window."""
+        """Return how many points at the begin and end of the data fill no window."""
         if self.edge == "periodic":
             return 0, 0
         starts = self.starts if self.all_starts is None else self.all_starts
@@ -117,7 +115,7 @@ class Axis:
         return max(low, 0), max(self.length - high, 0)
 
     def over_gaps(self, ahead: int | None = None) -> np.ndarray:
-        """Return whether each window has a gap between the begin of its context and the end of its targets.
+        """Return whether each window has a gap from the begin of its context to its targets' end.
 
         ``ahead`` replaces the offset of targets. Without targets and ``ahead``, only inputs count.
         """
@@ -129,7 +127,7 @@ class Axis:
         return crossing(self.gaps, np.maximum(low, 0), np.minimum(high, self.length))
 
     def widest(self, count: int) -> tuple[int, int]:
-        """Return the first and last window of the block of ``count`` neighbours that spans the most points."""
+        """Return the first and last window of the block of ``count`` that spans the most points."""
         if self.all_starts is None:
             return 0, count - 1
         firsts = np.arange(0, len(self.starts) - count + 1, count)
@@ -153,7 +151,7 @@ def make_axis(
     starts: Any = None,
     gaps: np.ndarray | None = None,
 ) -> Axis:
-    """Return the windows along a dimension of the data, without windows that cross one of the ``gaps``.
+    """Return the windows along a dimension of the data that cross none of the ``gaps``.
 
     ``starts`` replaces the regular first points of windows; all of them are kept. Raises UserError if no window fits.
     """
@@ -182,7 +180,6 @@ def make_axis(
 
 
 def _check_length(conf: WindowDimConf, size: int, length: int, leads: int, has_targets: bool) -> None:
-    """Raise UserError for windows or leads that are longer than the data, and for windows without a stride."""
     name, lead = conf.name, conf.lead
     if conf.overlap >= size:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Lazy arrays for xarray that join the arrays of several files; finds the chunks of lazy arrays."""
+"""Lazy arrays for xarray that join arrays of several files; finds chunks of lazy arrays."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Joined(BackendArray):
 
 
 def joined(variables: Sequence[Any], dim: str) -> Any:
-    """Return variables joined along an old or new dimension; lazily if the first is in a file."""
+    """Return variables joined along an old or new dimension, lazily if in a file."""
     first, is_new = variables[0], dim not in variables[0].dims
     if getattr(first, "_in_memory", True):
         result: Any = Variable.concat(list(variables), dim)  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ def most_threads(data: Any) -> int:
 
 
 def chunk_begins(data: Any, axis: int) -> np.ndarray | None:
-    """Return the first points of the chunks along an axis of xarray's nested lazy arrays; None if unknown."""
+    """Return the first points of chunks along an axis of nested lazy arrays; None if unknown."""
     if isinstance(data, ZarrFileArray):
         return np.arange(0, data.shape[axis], data.chunks[axis])
     if isinstance(data, _Joined):

@@ -1,4 +1,4 @@
-"""A climatology of a Dataset: the mean of each variable at each point by month, or by day of the year."""
+"""A climatology: the mean of each variable at each point by month, or by day of the year."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TERM = "term"  # the dimension of a climatology by day: 1, then cosine and sine 
 
 @dataclass(frozen=True, eq=False)
 class FieldClimatology:
-    """A mean by month, or a yearly cycle of three waves, of each variable at each point, in float64.
+    """A mean by month, or a yearly cycle of three waves, of each variable at each point, float64.
 
     Attributes:
         means: a Dataset with the first dimension "month" (1 to 12), or "term": the coefficients of a mean and of cosine
@@ -52,7 +52,7 @@ class FieldClimatology:
         return MONTH if MONTH in self.means.dims else DAY
 
     def at(self, times: Any) -> Any:
-        """Return the climatology at the dates of a DataArray (n,), of any calendar, as a Dataset (n, ...) in float64.
+        """Return the climatology at a DataArray of dates (n,), of any calendar, as a Dataset (n, ...), float64.
 
         ``dataset - climatology.at(dataset.time)`` are the anomalies. Raises UserError for values that are no dates, and
         for a month without a mean.
@@ -66,7 +66,7 @@ class FieldClimatology:
         return type(self.means)(variables, {**coordinates, dim: times})
 
     def at_points_of(self, dataset: Any, dim: str) -> FieldClimatology:
-        """Return the climatology at the points of a Dataset, in its order; ``dim`` is its dimension of time.
+        """Return the climatology at a Dataset's points, in their order; ``dim`` is its time.
 
         Raises UserError if the climatology lacks a variable or a point.
         """
@@ -92,7 +92,7 @@ class FieldClimatology:
 
 
 def values_at(mean: Any, dates: Any, by: str) -> np.ndarray:
-    """Return the values of a mean at dates (n,) as (n, ...) float64: the same bits for any subset of points."""
+    """Return a mean at dates (n,) as (n, ...) float64, with the same bits for any subset of points."""
     if by == MONTH:
         months = np.asarray(dates.dt.month.values)
         return np.asarray(mean.values[months - 1])

@@ -1,4 +1,4 @@
-"""Computes the climatology of a Dataset by month or by day of the year, in blocks of time."""
+"""Computes the climatology of a Dataset by month or day of the year, in blocks of time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCK_NUMBERS = 1 << 22  # of a variable that are read together
 
 @public
 def field_climatology(dataset: Any, by: str = MONTH, *, dim: str = "time") -> FieldClimatology:
-    """Return the climatology of the variables of a Dataset that lie along time, by month or by day of the year.
+    """Return the climatology of a Dataset's variables along time, by month or day of the year.
 
     "month" is the mean of the dates in each month; "day" is a mean and three waves a year by least squares. Sums are in
     float64, NaN is left out, and a point without any number stays NaN. The data are read in order, in blocks of time
@@ -102,7 +102,7 @@ def _by_month(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) 
 
 
 def _by_day(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the coefficients of the waves that fit best, (terms, *shape); NaN if there are too few numbers."""
+    """Return the coefficients of the best waves, (terms, *shape); NaN for too few numbers."""
     terms = 1 + 2 * HARMONICS
     products: Any = np.zeros((1, terms, terms))  # of the waves: one for all points until some lack numbers
     sums, counts = np.zeros((terms, int(np.prod(shape)))), np.zeros(int(np.prod(shape)))

@@ -1,4 +1,4 @@
-"""Extrapolates coordinates and CF bounds beyond the ends of the data, by their step or frequency of dates."""
+"""Extrapolates coordinates and CF bounds beyond the data, by their step or date frequency."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StepRule:
 
 
 def extrapolated(coordinate: Any, points: np.ndarray, step: str = "", gaps: Any = ()) -> Any:
-    """Return the coordinate of a dimension at points (n,), maybe before or beyond the data, as an xarray Variable.
+    """Return a dimension's coordinate at points (n,), in or beyond the data, as an xarray Variable.
 
     Its steps are equal, or calendar steps such as months or years. ``step`` is used if there are too few points to
     tell. Points next to a gap continue the steps on their side of it. Raises UserError if the coordinate follows no
@@ -65,7 +65,7 @@ def extrapolated(coordinate: Any, points: np.ndarray, step: str = "", gaps: Any 
 
 
 def goes_on(coordinate: Any, step: str = "", gaps: Any = (), before: bool = False) -> bool:
-    """Whether a coordinate has regular steps, so that it extends beyond its last point, or before its first.
+    """Whether a coordinate's regular steps let it extend beyond its last point, or before its first.
 
     With ``gaps``, only the steps after the last gap, or before the first, count.
     """
@@ -74,14 +74,14 @@ def goes_on(coordinate: Any, step: str = "", gaps: Any = (), before: bool = Fals
 
 
 def _run(index: Any, gaps: Any, end: int) -> Any:
-    """Return the part of an index between the nearest gap and its end ``end``, the first or last point."""
+    """Return the part of an index between the nearest gap and ``end``, its first or last point."""
     if not len(gaps):
         return index
     return index[: gaps[0] + 1] if end == 0 else index[gaps[-1] + 1 :]
 
 
 def _rule(index: Any, trained: str) -> StepRule | None:
-    """Return the rule that an index follows, or the rule of training if it has too few points; None for no rule."""
+    """Return the rule of an index, or of training if it has too few points; None without one."""
     is_date = is_date_index(index)
     if not is_date and index.dtype.kind not in "iuf":
         return None
@@ -98,15 +98,9 @@ def _rule(index: Any, trained: str) -> StepRule | None:
 def related_at(
     related: Mapping[str, Any], dataset: Any, points: Mapping[str, np.ndarray], gaps: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return CF grid mappings and bounds at points of a Dataset along its dimensions, by name.
+    """Return CF grid mappings and bounds by name, at ``points`` of a Dataset by dimension.
 
     Bounds beyond the data continue by their own rules, and are left out if they follow none.
-
-    Args:
-        related: the variables, by name.
-        dataset: the Dataset that has their coordinates.
-        points: the points by dimension, maybe beyond the data.
-        gaps: the points before a gap, by dimension.
     """
     variables = {}
     for name, variable in related.items():

@@ -1,4 +1,4 @@
-"""Inspects coordinates of a Dataset: which dimensions are time, and the steps, frequencies and gaps of dates."""
+"""Inspects coordinates: which dimensions are time, and the steps, frequencies and gaps of dates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_date_index(index: Any) -> bool:
 
 
 def step_lengths(index: Any) -> np.ndarray:
-    """Return the lengths (n - 1,) of the steps of an index: hours of dates, else the difference of numbers.
+    """Return the lengths (n - 1,) of an index's steps: hours of dates, else differences.
 
     Other indexes have no lengths, (0,).
     """
@@ -74,7 +74,7 @@ def gaps_of(index: Any, trained: str = "") -> np.ndarray:
 
 
 def other_steps(index: Any, trained: str) -> tuple[float, float] | None:
-    """Return the usual step of an index and the step of training if one is above 1.5 times the other."""
+    """Return the usual steps of an index and of training if one is above 1.5 times the other."""
     steps = step_lengths(index)
     expected = _trained_lengths(index, trained) if trained and len(steps) else None
     if expected is None:
@@ -92,7 +92,7 @@ def has_frequency(index: Any) -> bool:
 
 
 def months_in(step: str) -> int:
-    """Return the months of a step such as "1 months" or "1 months, in their middles"; 0 for another kind of step."""
+    """Return the months of a step such as "1 months" or "1 months, in their middles"; 0 otherwise."""
     count, word, place = step.partition(" months")
     return int(count) if word and count.isdigit() and place in ("", MIDDLES, MIDDLE_DAYS) else 0
 
@@ -129,7 +129,7 @@ def crossing(gaps: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def check_increasing(dataset: Any, conf: WindowDimConf) -> None:
-    """Raise UserError unless coordinates increase along a dimension; numbers, such as latitudes, may decrease.
+    """Raise UserError unless coordinates increase along a dimension; numbers may decrease.
 
     Texts along time that are no dates need no order, but must be unique.
     """
@@ -160,14 +160,14 @@ def check_increasing(dataset: Any, conf: WindowDimConf) -> None:
 
 
 def is_time(dataset: Any, conf: WindowDimConf) -> bool:
-    """Whether a dimension is time: its coordinate has dates, a target lies ahead along it, or it is called "time"."""
+    """Whether a dimension is time: it has dates, a lead, or the name "time"."""
     if conf.name == "time" or conf.lead:
         return True
     return conf.name in dataset.coords and is_date(dataset[conf.name])
 
 
 def time_gaps(dataset: Any, conf: WindowDimConf, over_gaps: bool) -> np.ndarray | None:
-    """Return the points before gaps along a dimension of time; None if windows may cross gaps.
+    """Return the points before gaps along time; None if windows may cross gaps.
 
     Windows that have all points may always cross gaps.
     """
@@ -210,7 +210,7 @@ def kind_of(array: Any) -> str:
 
 
 def turns_of(dates: np.ndarray, quantity: str) -> np.ndarray:
-    """Return the share of the year, or of the day, that has passed at each date, float64."""
+    """Return the share of the year, or day, that has passed at each date, float64."""
     if dates.dtype.kind == "O":  # of cftime
         passed = np.vectorize(_cftime_turn, otypes=[np.float64])
         return passed(dates, quantity)
@@ -239,7 +239,7 @@ MOST_DATES = 1000  # of a coordinate, from which its frequency is told
 
 
 def step_text(coordinate: Any, is_time: bool = False) -> str:
-    """Return the step of a coordinate as text: a number, or a pandas frequency; "" for none or unequal steps.
+    """Return a coordinate's step as text: a number or pandas frequency; "" for none or unequal steps.
 
     For numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles"; dates at
     one day of each month have "1 months". A time coordinate with gaps has the step of its longest part without gaps.
@@ -271,7 +271,7 @@ def frequency_of(index: Any) -> str:
 
 
 def _monthly(index: Any) -> str:
-    """Return the step of dates at one day and hour of months, or in their middles; "" for others."""
+    """Return the step of dates at one day and hour of months, or in the middles; "" for others."""
     numbers = np.array([12 * date.year + date.month for date in index])
     months = int(numbers[1] - numbers[0])
     if months < 1 or (np.diff(numbers) != months).any():
@@ -284,7 +284,7 @@ def _monthly(index: Any) -> str:
 
 
 def in_months(date: Any, months: int, place: str) -> Any:
-    """Return the date ``months`` later: at the same day and hour, or in the middle of its month."""
+    """Return the date ``months`` later: at the same day and hour, or in mid-month."""
     number = 12 * date.year + date.month - 1 + months
     if not place:
         return date.replace(year=number // 12, month=number % 12 + 1)

@@ -1,4 +1,4 @@
-"""Opens one or several stores as the Dataset from which windows are cut, and chooses and checks its variables."""
+"""Opens stores as the Dataset from which windows are cut, and checks its variables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
 
 def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tuple[Any, str | None]:
-    """Return the Dataset given by ``source``, itself or as its path or URL, and the absolute path or None.
+    """Return the Dataset given by ``source``, or at its path or URL, and the absolute path or None.
 
     From a path only coordinates are read. Targets that the definition makes from label images, such as "border(cells)",
     are added. Raises UserError if there is no Dataset.
@@ -51,7 +51,7 @@ def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tup
 
 
 def _given(source: Any) -> Any:
-    """Return a Dataset, or a DataArray as one, with NaN in place of values that mean "missing"."""
+    """Return a Dataset, or a DataArray as one, with NaN for values that mean "missing"."""
     if is_data_array(source):
         source = source.to_dataset(name=str(source.name or "x"))
     if not is_a(source, "xarray", "Dataset"):
@@ -68,7 +68,7 @@ def _given(source: Any) -> Any:
 
 
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return a Dataset with only the variables that windows read, so that others are not sent to workers.
+    """Return a Dataset with only the variables that windows read, to send no others to workers.
 
     Variables in the definition's climatology become anomalies. Raises UserError if the Dataset lacks variables or
     dimensions of the definition, or coordinates do not increase.
@@ -187,7 +187,7 @@ MAPPING, BOUNDS = "grid_mapping", ("bounds", "climatology")  # attributes of var
 
 
 def related_names(dataset: Any) -> tuple[str, ...]:
-    """Return the names of the grid mappings and bounds that variables and coordinates of a Dataset name."""
+    """Return the names of the grid mappings and bounds that a Dataset's variables name."""
     names = {
         name for variable in dataset.variables.values() for key in (MAPPING, *BOUNDS) for name in _named(variable, key)
     }
@@ -195,7 +195,7 @@ def related_names(dataset: Any) -> tuple[str, ...]:
 
 
 def _named(variable: Any, key: str) -> Iterator[str]:
-    """Yield the names in an attribute of a variable, such as "crs", or "crs: x y other: lat lon"."""
+    """Yield the names in a variable's attribute, such as "crs", or "crs: x y other: lat lon"."""
     text = variable.attrs.get(key, variable.encoding.get(key))
     words = text.replace(":", ": ").split() if isinstance(text, str) else []
     mappings = [word[:-1] for word in words if word.endswith(":")]
@@ -209,7 +209,7 @@ def plain_units(units: str) -> str:
 
 @public
 def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> Any:
-    """Return the Datasets at several paths or URLs, zarr stores or netCDF files, as one xarray Dataset.
+    """Return the zarr stores or netCDF files at several paths or URLs as one xarray Dataset.
 
     Only coordinates are read. Along a dimension that the stores have, they are joined in the order of ``paths``. A
     dimension that no store has, such as "member", is new, with one point for each store. Variables along neither come

@@ -1,7 +1,7 @@
-"""The settings of windows (variables, sizes, context, lead, edges), as stored in jobs and taken as arguments.
+"""The settings of windows (variables, sizes, context, lead, edges), in jobs and as arguments.
 
-Each setting is declared once. Settings of a dimension, and the layout of the training data along it, are a
-:class:`WindowDimConf` in a job, and mappings by dimension in Python.
+Settings of a dimension, and the layout of the training data along it, are a :class:`WindowDimConf` in a job, and
+mappings by dimension in Python.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class WindowVariableConf(Settings):
 
 @register("message", "StoreConf.windows")
 class WindowDefinition(RecordsDefinition):
-    """The settings of windows, without data, to apply to another Dataset or to write into a job file.
+    """The settings of windows, without data, for another Dataset or a job file.
 
-    ``FieldWindows(dataset, definition)`` applies it; :func:`dsinga.windows` explains each setting. In a job that
-    trained a net it also has the layout of the training data, so that other data are read in the same order.
+    In a job that trained a net it also has the layout of the training data, so that other data are read in the same
+    order.
     """
 
     options = MappingProxyType(
@@ -288,7 +288,7 @@ class WindowDefinition(RecordsDefinition):
         return super().evaluate(job, params, layers[0], **options)
 
     def learnt(self) -> dict[str, str]:
-        """Return what the numbers of a record mean, as texts by name, to compare with a resumed run; "" if unknown.
+        """Return the meaning of a record's numbers, as texts by name, for a resumed run; "" if unknown.
 
         A resumed run may have other windows, places, times and loss weights, so these are not included.
         """
@@ -308,7 +308,7 @@ class WindowDefinition(RecordsDefinition):
         return texts
 
     def _meaning(self) -> dict[str, Any]:
-        """Return the meaning of the channels of records and labels, by names of settings in Python, in any order."""
+        """Return the meaning of record and label channels, by setting in Python, in any order."""
         names = [*self.inputs, *self.static]
         masked = sorted(names if "*" in self.mask else set(names) & set(self.mask))
         fills = {fill.variable: fill.value for fill in self.fill}
@@ -335,7 +335,7 @@ class WindowDefinition(RecordsDefinition):
                 )
 
     def remark_on_scores(self, layer: str) -> str:
-        """Return a sentence for readers of scores if the windows of an input layer overlap; otherwise ""."""
+        """Return a sentence for readers of scores if an input layer's windows overlap; else ""."""
         dims = [dim.name for dim in self.dim if dim.overlap > 0] if self.targets else []
         if not dims:
             return ""

@@ -33,14 +33,13 @@ logger = logging.getLogger(__name__)
 
 
 class FieldWindows(RecordSource):
-    """The windows of a Dataset: records (C, *space) float32 and labels (C', *space) float32, in the data's units.
+    """A Dataset's windows: records (C, *space) and labels (C', *space), float32, in the data's units.
 
     :func:`dsinga.windows` makes them and explains the settings. Nothing is copied to disk, and only the data that
     windows need are read from files. Records are numbered in the order of the dimensions, the last one fastest.
 
     Attributes:
         definition: the settings, which may be applied to another Dataset.
-        dataset: the Dataset, between the coordinates that ``definition`` names.
         layout: which variable and which point is which channel.
         leads: how the records of several leads are made from one record; None for one lead and the direct form.
         left_out: a sentence for each dimension with points that fill no window, and one for windows with much NaN.
@@ -48,10 +47,8 @@ class FieldWindows(RecordSource):
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of one: a zarr store or a netCDF file.
-        definition: the settings.
         has_targets: whether labels are read; without them, for prediction, targets may lie outside the data.
         starts: the first points of windows by dimension, in place of regular ones.
-        path: where a given Dataset was opened.
 
     Raises:
         UserError: the definition does not fit the Dataset; the message says what would.
@@ -96,11 +93,7 @@ class FieldWindows(RecordSource):
         return column.take(rows, self.allows_nonfinite)
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
-        """Return these windows with only some points of each record and label, but with all channels.
-
-        Their blocks have the same windows, but smaller fields: threads that each read a part keep as much as one that
-        reads everything.
-        """
+        """Return these windows with only some points of each record and label, with all channels."""
         data, labels = (
             ranges if ranges and ranges[0] == (0, shape[0]) else None
             for ranges, shape in ((data, self._data.shape), (labels, self._labels.shape if self._labels else ()))
@@ -142,7 +135,7 @@ class FieldWindows(RecordSource):
         return self.path is not None and self._is_plain
 
     def described(self) -> WindowDefinition:
-        """Return the definition with the layout of the data, for jobs and checkpoints that predict other data."""
+        """Return the definition with the data's layout, for jobs and checkpoints that predict other data."""
         return (
             self.definition
             if self.definition.is_trained
@@ -164,9 +157,9 @@ class FieldWindows(RecordSource):
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
         """Return windows of the same Dataset in the layout of training, and as anomalies if trained on them.
 
-        If the variables are the same, they get the order of training. The result is these windows themselves if they
-        already have that layout. Raises UserError if the Dataset lacks points that are channels, such as levels, if
-        variables, leads, context or edges differ, or if only these windows are anomalies.
+        If the variables are the same, they get the order of training. Raises UserError if the Dataset lacks points that
+        are channels, such as levels, if variables, leads, context or edges differ, or if only these windows are
+        anomalies.
         """
         if self.definition.climatology and not training.climatology:
             raise UserError(
@@ -297,10 +290,10 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     Space has at most three axes. With one axis, ``channels=[]``, records are (channels, points); such a net predicts a
     whole series as one tile. For longer series add an axis of one point with ``ds.expand_dims("y")``.
 
-    Every window is read once an epoch. Neighbouring windows form a block, and the windows of eight blocks are shuffled
-    together. Large fields in files (64 KiB or more of a window at one time) are kept time by time, others by block. If
-    ``memory`` is full, fields with no windows left in this epoch are dropped first. Workers get data in files as paths,
-    dask arrays as graphs, and data in memory as arrays.
+    Neighbouring windows form a block, and the windows of eight blocks are shuffled together. Large fields in files (64
+    KiB or more of a window at one time) are kept time by time, others by block. If ``memory`` is full, fields with no
+    windows left in this epoch are dropped first. Workers get data in files as paths, dask arrays as graphs, and data in
+    memory as arrays.
 
     Overlapping windows count points inside the data more often in losses and scores than points near the ends.
 

@@ -1,4 +1,4 @@
-"""Checks whether the arrays of a zarr group and their coordinates can be read, before xarray opens the group."""
+"""Checks that the arrays of a zarr group and their coordinates can be read."""
 
 from __future__ import annotations
 

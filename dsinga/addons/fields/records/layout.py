@@ -1,4 +1,4 @@
-"""Decides which dimensions of windows are space, and assigns a channel to each variable and point of the others."""
+"""Decides which dimensions are space, and assigns channels to variables and other points."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ MOST_SPACE = 3  # axes of space of a record
 
 @dataclass(frozen=True)
 class ChannelGroup:
-    """The channels of a record, or of a label, that come from one variable.
+    """The channels of a record or label that come from one variable.
 
     Attributes:
-        reader: reads the variable.
         dims: its dimensions in the order of the record: dimensions of channels, time last, then space.
         space: the dimensions of space of all records; dimensions that the variable lacks are broadcast.
         sizes: points of a window along ``dims``.
-        masked: whether NaN is masked.
         fill: the number in place of NaN.
         number: its lead, from 0.
     """
@@ -67,7 +65,7 @@ class ChannelGroup:
 
 @dataclass(frozen=True)
 class Layout:
-    """How windows of a Dataset become records and labels: their parts by variable, and the dimensions.
+    """How windows become records and labels: their parts by variable, and the dimensions.
 
     Attributes:
         axes: the windows along each dimension, in the order of the data.
@@ -134,14 +132,14 @@ class Layout:
         )
 
     def check_free(self, targets: Collection[str], name: str, example: str = "") -> None:
-        """Raise UserError if a dimension or a target has a name that predictions need for a dimension."""
+        """Raise UserError if a dimension or target has a name that predictions need."""
         if name in self.axes or name in targets:
             raise UserError(
                 f"the data have {name!r} already, which predictions need for themselves; rename it{example}"
             )
 
     def check_lead_names(self, targets: Collection[str]) -> None:
-        """Raise UserError if the data already use a name that predictions need for leads or their times."""
+        """Raise UserError if the data use the names of leads or their times in predictions."""
         self.check_free(targets, LEAD)
         self.check_free(targets, VALID_TIME, ", such as ds.rename(valid_time='time')")
 
@@ -180,10 +178,9 @@ class Layout:
 def make_layout(
     dataset: Any, definition: WindowDefinition, has_targets: bool, starts: Mapping[str, Any] | None = None
 ) -> Layout:
-    """Return the layout of the windows of a Dataset checked by :func:`used_variables`.
+    """Return the layout of a Dataset's windows, checked by :func:`used_variables`.
 
-    The stages: order dimensions, make readers of variables, assign channels. ``starts`` replaces the regular first
-    points of windows by dimension.
+    ``starts`` replaces the regular first points of windows by dimension.
     """
     names, confs, times, space = window_dims(dataset, definition)
     gaps = {dim: time_gaps(dataset, confs[dim], definition.over_gaps) for dim in times}
@@ -230,7 +227,7 @@ class _ChannelGroups:
     orders: Mapping[str, tuple[str, ...]]
 
     def of_inputs(self, reader: VariableReader) -> ChannelGroup:
-        """Return the part of records for a variable or a coordinate; coordinates have no NaN to mask."""
+        """Return the part of records for a variable or coordinate; coordinates have no mask."""
         fills = {fill.variable: fill.value for fill in self.definition.fill}
         is_masked = type(reader) is VariableReader and not {"*", reader.name}.isdisjoint(self.definition.mask)
         dims = self._dims(reader)

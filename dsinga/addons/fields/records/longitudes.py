@@ -32,7 +32,7 @@ def is_circle(coordinate: Any) -> bool:
 
 
 def first_point(coordinate: Any, begin: float) -> int | None:
-    """Return the index of the longitude ``begin``, modulo 360, on a circle; None if no point has it."""
+    """Return the index of longitude ``begin``, modulo 360, on a circle; None if missing."""
     values = coordinate.values.astype(np.float64)
     distance = np.abs((values - begin + CIRCLE / 2) % CIRCLE - CIRCLE / 2)
     place = int(np.argmin(distance))
@@ -40,7 +40,7 @@ def first_point(coordinate: Any, begin: float) -> int | None:
 
 
 def rotated(dataset: Any, dim: str, first: int) -> Any:
-    """Return a Dataset that begins at point ``first`` of a dimension, followed by the points before it.
+    """Return a Dataset rotated along a dimension to begin at point ``first``.
 
     Variables in files stay there.
     """
@@ -60,7 +60,7 @@ def backwards(dataset: Any, dims: Any) -> Any:
 
 
 def with_begin(dataset: Any, dim: str, begin: float) -> Any:
-    """Return a Dataset with longitudes that begin at ``begin``, if they are a circle through it; else the same Dataset.
+    """Return a Dataset with longitudes from ``begin``, if a circle through it; else the same one.
 
     Coordinates increase from there: -180 to 180 becomes 0 to 360.
     """
@@ -86,7 +86,7 @@ def as_before(dataset: Any, before: Any) -> Any:
 
 
 def places_of(dataset: Any, array: Any, dim: str) -> np.ndarray | None:
-    """Return the index in an xarray object of each point of a Dataset along a dimension; None if one is missing.
+    """Return the index in an xarray object of each point of a Dataset along ``dim``; None if one is missing.
 
     The order may differ, and longitudes may differ by 360. Without coordinates both have the same points.
     """

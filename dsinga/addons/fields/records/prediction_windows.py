@@ -1,4 +1,4 @@
-"""Applies the windows of a trained net to another Dataset for prediction, with whole fields in place of parts."""
+"""Applies a trained net's windows to another Dataset for prediction, with whole fields."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Target:
     """A variable that is predicted.
 
     Attributes:
-        name: its name.
         dims: its dimensions, in the order of the result.
         channel_dims: the dimensions that are channels of the net's feature, in their order.
         known: whether the Dataset has it, so that the result has its attributes.
@@ -42,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True)
 class PredictionWindows:
-    """The windows of a definition in another Dataset: as many steps and levels, but whole fields.
+    """The windows of a definition in another Dataset: same steps and levels, but whole fields.
 
     Attributes:
         dataset: the Dataset, with only the variables of the windows.
@@ -50,8 +49,6 @@ class PredictionWindows:
         layout: which variable and which point is which channel. Windows of one step of time begin at each step; longer
             windows follow one another.
         samples: the dimensions along which there are several windows, or channels.
-        times: the dimensions of time.
-        targets: what is predicted.
         alignment: how the Dataset was reordered like the training data.
         related: grid mappings and bounds of CF, as xarray Variables by name, in the order of the Dataset.
         numbers: the dimension, and its coordinates, of several predicted numbers for each number of a target, such as
@@ -86,7 +83,7 @@ class PredictionWindows:
         return goes_on(self.dataset[dim], self.step(dim), self.axis(dim).gaps, before)
 
     def extrapolated(self, dim: str, points: np.ndarray) -> Any:
-        """Return the coordinate of a dimension at points that may lie beyond the data, as an xarray Variable."""
+        """Return a dimension's coordinate at points in or beyond the data, as an xarray Variable."""
         return extrapolated(self.dataset[dim], points, self.step(dim), self.axis(dim).gaps)
 
     def axis(self, dim: str) -> Axis:
@@ -101,7 +98,7 @@ class PredictionWindows:
         return math.prod(self.axis(dim).size for dim in target.channel_dims)
 
     def with_numbers(self, dim: str, coordinates: Sequence[Any]) -> PredictionWindows:
-        """Return windows with several predicted numbers for each number of a target, along the new dimension ``dim``.
+        """Return windows with several predicted numbers per target number, along a new ``dim``.
 
         It comes before the dimensions of space. The channels of these numbers are neighbours. Raises UserError if the
         data already have ``dim``.
@@ -125,7 +122,6 @@ def apply_windows(
 ) -> PredictionWindows:
     """Return the windows of ``definition`` in another Dataset, which may lack the targets.
 
-    The stages: the Dataset in the order of training, its dimensions of space, and windows that are whole fields.
     ``starts`` replaces the regular first points of windows along dimensions other than space. Raises UserError if the
     definition does not fit the Dataset.
     """
@@ -156,7 +152,7 @@ def apply_windows(
 
 
 def _field_sizes(dataset: Any, inputs: WindowDefinition, dims: WindowDims) -> dict[str, int]:
-    """Return window sizes: whole fields without inside context; sizes of 1 and along time as in training."""
+    """Return window sizes: whole fields minus inside context; 1 and time as in training."""
     sizes = {dim: size if size == 1 or dim in dims.times else -1 for dim, size in inputs.input_dims.items()}
     for dim in dims.space:
         conf = dims.confs[dim]
@@ -202,7 +198,7 @@ def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindow
 
 
 def _without_numbers(dataset: Any) -> Any:
-    """Return a Dataset with the same variables but without their numbers, which may be on a cluster."""
+    """Return a Dataset with the same variables without numbers, which may be on a cluster."""
     variables = {
         name: (array.dims, np.broadcast_to(np.zeros((), array.dtype), array.shape), array.attrs)
         for name, array in dataset.data_vars.items()
@@ -211,7 +207,7 @@ def _without_numbers(dataset: Any) -> Any:
 
 
 def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], definition: WindowDefinition) -> Target:
-    """Return a target; one that the Dataset lacks has the dimensions of training, or of time and space."""
+    """Return a target; if the Dataset lacks it, with the dimensions of training, or of time and space."""
     known = name in dataset.data_vars
     trained = definition.trained_dims(name)
     if known:

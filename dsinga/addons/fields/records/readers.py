@@ -1,4 +1,4 @@
-"""Reads regions of the variables of a Dataset, and of channels that are functions of its coordinates, as float32."""
+"""Reads regions of a Dataset's variables, and of functions of its coordinates, as float32."""
 
 from __future__ import annotations
 
@@ -27,18 +27,13 @@ _CALL = re.compile(r"(sin|cos)\((.+)\)")
 
 
 class VariableReader:
-    """Reads regions of one variable: in memory, in a file, or computed by Dask in the reading thread.
+    """Reads regions of a variable: in memory, in a file, or computed by Dask in this thread.
 
     A pickle of a variable in a file has its path, not its numbers. Chunks that a cluster keeps are fetched from it.
 
     Attributes:
-        name: the name of the variable.
         dims: its dimensions, in the order in which regions are read.
         shape: its points along ``dims``.
-
-    Args:
-        variable: an xarray Variable.
-        name: the name of the variable.
 
     Raises:
         UserError: the variable has no numbers.
@@ -62,12 +57,12 @@ class VariableReader:
             self._kept = DaskRegions(variable.data, name)
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Prepare to read in this process; ``client`` returns the Dask client for chunks that a cluster keeps."""
+        """Prepare to read in this process; ``client`` returns the Dask client for kept chunks."""
         if self._kept:
             self._kept.graph.connect(client)
 
     def read(self, region: Region) -> np.ndarray:
-        """Return the numbers of a region as float32; a view if they are in memory as float32."""
+        """Return a region's numbers as float32, a view of float32 in memory."""
         try:
             numbers = self._kept.read(region) if self._kept else self._selected(region)
         except UserError:  # which names the chunk
@@ -158,7 +153,7 @@ class CoordinateReader(VariableReader):
 
 @contextlib.contextmanager
 def naming_variable(name: str) -> Iterator[None]:
-    """Raise UserError, with the name of the variable being read, if a part of it cannot be read."""
+    """Raise UserError, naming the variable, if a part of it cannot be read."""
     try:
         yield
     except UserError:  # which names the chunk
@@ -210,7 +205,7 @@ def coordinate_reader(dataset: Any, expression: str, time: str | None) -> Coordi
 
 
 def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges, masked: bool = False) -> np.ndarray:
-    """Return the numbers of a variable at ranges of points, float32, with the axes of the variable.
+    """Return a variable's numbers at ranges of points, float32, with its axes.
 
     Points beyond the data follow the edge of their dimension; beyond an edge of zeros they are NaN if NaN is masked.
     """

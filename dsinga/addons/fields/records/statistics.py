@@ -1,4 +1,4 @@
-"""Computes mean, standard deviation and range of fields of any size in blocks, also for the channels of windows."""
+"""Computes mean, standard deviation and range of fields in blocks, also for window channels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FieldStatistics:
-    """Statistics of the variables of a Dataset, each an xarray Dataset with the remaining dimensions, in float64.
+    """Statistics of a Dataset's variables, each a Dataset of the remaining dimensions, float64.
 
     Attributes:
         count: the number of values that are not NaN.
@@ -93,7 +93,7 @@ class FieldStatistics:
     def _of_part(
         self, windows: FieldWindows, part: ChannelGroup, space: tuple[int, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and std (channels, *space), with axes of one point where all points have the same."""
+        """Return the mean and std (channels, *space), with axes of one point if constant."""
         flat = (part.channels, *(1,) * len(space))
         if isinstance(part.reader, CoordinateReader):
             return np.zeros(flat), np.ones(flat)
@@ -163,7 +163,7 @@ def _label(array: Any, dim: str, at: int) -> str:
 
 @public
 def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, client: Any = None) -> FieldStatistics:
-    """Return mean, standard deviation, count, minimum and maximum of each variable over dimensions, without NaN.
+    """Return mean, std, count, minimum and maximum of each variable over dimensions, without NaN.
 
     Blocks that depend on shapes alone are read and computed in threads, or for a chunked Dataset on Dask's workers.
     They are combined in order by the formula of Chan, Golub and LeVeque (1979) in float64. So the bits do not depend on
@@ -219,7 +219,6 @@ def _await_worker(client: Any) -> None:
 
 
 def _chunked(array: Any) -> Any:
-    """Return an array in files as a dask array, in the chunks of the files; other arrays unchanged."""
     if array.chunks is not None or getattr(array.variable, "_in_memory", True):
         return array
     return array.chunk(array.encoding.get("preferred_chunks") or "auto")
@@ -292,7 +291,6 @@ def _on_dask(blocks: Iterable[Any], axes: tuple[int, ...]) -> Iterator[np.ndarra
 
 
 def _lazy_moments(block: Any, axes: tuple[int, ...]) -> Any:
-    """Return the moments of a block as a dask array; all its chunks are joined on one worker."""
     kept = [(size,) for axis, size in enumerate(block.shape) if axis not in axes]
     return block.rechunk(-1).map_blocks(
         moments_of, axes, dtype=np.float64, chunks=((5,), *kept), drop_axis=list(axes), new_axis=0,
@@ -350,7 +348,7 @@ def _piece_moments(piece: np.ndarray) -> np.ndarray:
 
 
 def combine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the moments of two sets of numbers together, by the formula of Chan, Golub and LeVeque (1979)."""
+    """Return the moments of two sets together, by Chan, Golub and LeVeque (1979)."""
     count = first[0] + second[0]
     some = np.maximum(count, 1)
     step = second[1] - first[1]

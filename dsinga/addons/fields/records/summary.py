@@ -1,4 +1,4 @@
-"""A summary of a Dataset for ``dsinga data info``: its dimensions, and a sample of each variable."""
+"""A Dataset's summary for ``dsinga data info``: dimensions, and samples of variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLE_BYTES = 1 << 20  # of a variable that are read at once
 
 
 def is_dataset(source: str | os.PathLike[str]) -> bool:
-    """Whether a path or URL leads to a Dataset: a netCDF file, an OME-Zarr image, or a zarr group with coordinates.
+    """Whether a path or URL is a Dataset: netCDF, OME-Zarr, or a zarr group with coordinates.
 
     A group that has records by their usual name, such as "x" or "images", holds records. Raises UserError if the
     metadata of an array, or a coordinate, are damaged.
@@ -52,7 +52,7 @@ def is_dataset(source: str | os.PathLike[str]) -> bool:
 
 @register("data", "dataset")
 def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, Any] | None:
-    """Return the summary of :func:`describe_dataset` for ``dsinga data info``; None for paths that are no Datasets.
+    """Return :func:`describe_dataset` for ``dsinga data info``; None for other paths.
 
     With a ``label``, the source is described as records instead.
     """
@@ -118,7 +118,7 @@ def _variable(array: Any, name: str) -> str:
 
 
 def _parts(reader: VariableReader, sizes: list[int]) -> Iterator[np.ndarray]:
-    """Yield up to 16 parts of a variable, spread over its first dimension; append their sizes to ``sizes``."""
+    """Yield up to 16 parts along a variable's first dimension; append their sizes to ``sizes``."""
     length, *others = reader.shape or (1,)
     points = max(1, min(SAMPLE_BYTES // max(4 * math.prod(others), 1), -(-length // SAMPLED_BLOCKS)))
     blocks = -(-length // points)

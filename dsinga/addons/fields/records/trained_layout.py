@@ -134,7 +134,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
 
 
 def select(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return the part of a Dataset between the first and last coordinates of a definition, as ``ds.sel`` does.
+    """Return the part of a Dataset between a definition's coordinates, as ``ds.sel`` does.
 
     Decreasing coordinates, such as latitudes, accept both ends in either order. Longitudes in degrees wrap around the
     circle: from 350 to 10, or from -10 to 10 in data from 0 to 359, where coordinates then begin at -10.
@@ -162,7 +162,7 @@ def _between(dataset: Any, dim: str, first: Any, last: Any) -> Any:
 
 
 def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:
-    """Return the part of a Dataset eastwards between two longitudes, with coordinates that continue from the first."""
+    """Return the part of a Dataset eastwards between two longitudes, continuing from the first."""
     values = dataset[dim].values.astype(np.float64)
     width = last - first if last >= first else (last - first) % CIRCLE
     turns = np.floor((values - first) / CIRCLE + 1e-9)
@@ -213,7 +213,7 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
 
 
 def _as_dates(labels: Sequence[str | None]) -> list[Any]:
-    """Return the ends of dates given as ISO 8601 texts, such as a day or a year, as first and last microsecond.
+    """Return ISO 8601 ends, such as a day or a year, as first and last microsecond.
 
     pandas would use nanoseconds, which cover only the years 1678 to 2261.
     """
@@ -250,7 +250,7 @@ def _number(dataset: Any, dim: str, end: Any) -> float:
 def split_ends(
     dataset: Any, definition: WindowDefinition, cuts: Mapping[str, Any], gap: int
 ) -> list[dict[str, tuple[Any, Any]]]:
-    """Return the ``within`` setting of each part of a Dataset that is cut at coordinates of one dimension."""
+    """Return the ``within`` setting of each part of a Dataset cut along one dimension."""
     if len(cuts) != 1:
         raise UserError("split takes one dimension and its coordinates, such as split(time='2018-01-01')")
     ((dim, labels),) = cuts.items()

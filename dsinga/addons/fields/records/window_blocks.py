@@ -27,21 +27,18 @@ _Key = tuple[str, str, tuple[int, ...], str]
 
 
 class WindowBlocks:
-    """Divides the windows of a layout into blocks of neighbours, by the layout and a number of bytes alone.
+    """Divides a layout's windows into blocks of neighbours, by the layout and a byte limit alone.
 
     Windows are numbered in the order of the dimensions, the last one fastest. A block has all windows along the last
     dimensions, as long as their fields fit ``most_bytes``. It has several windows along the dimension before, and one
     along the first dimensions. It does not depend on the chunks of the data, nor does the order of training.
 
     Attributes:
-        axes: the dimensions.
         counts: the windows along each dimension.
         block_counts: the windows of a block along each dimension.
         rows: the windows of a full block, which are consecutive.
 
     Args:
-        layout: the windows.
-        most_bytes: the most bytes of the fields of a block.
         block_counts: the windows of a block along each dimension, in place of as many as fit.
     """
 
@@ -73,7 +70,7 @@ class WindowBlocks:
         return tuple(counts)
 
     def bytes_of(self, counts: Any) -> int:
-        """Return the bytes of the decoded fields that a block with ``counts`` windows along each dimension reads."""
+        """Return the bytes of decoded fields for a block of ``counts`` windows by dimension."""
         ends = {axis.name: (axis, *axis.widest(count)) for axis, count in zip(self.axes, counts, strict=True)}
         layout = self.layout
         inputs = {part.name: part for part in layout.inputs}
@@ -103,7 +100,7 @@ class WindowBlocks:
 
     @cached_property
     def step_axis(self) -> Axis | None:
-        """The dimension, such as time, along which blocks divide the windows; None if one block has all of them."""
+        """The dimension, such as time, along which blocks divide windows; None for one block."""
         counts = zip(self.axes, self.block_counts, self.counts, strict=True)
         return next((axis for axis, count, total in counts if 1 < count < total), None)
 
@@ -113,7 +110,7 @@ class WindowBlocks:
         return self.bytes_of(self.counts)
 
     def has_steps(self, part: ChannelGroup) -> bool:
-        """Whether the fields of a part are kept for each point of ``step_axis``, instead of for whole blocks.
+        """Whether a part's fields are kept by point of ``step_axis``, not by block.
 
         This holds for fields in files with many numbers of a window at each point.
         """
@@ -123,7 +120,7 @@ class WindowBlocks:
         return 4 * math.prod(part.sizes) >= SMALLEST_STEP * part.sizes[part.dims.index(axis.name)]
 
     def run_of(self, part: ChannelGroup, block: int, step: int) -> tuple[int, int]:
-        """Return the points [low, high) of ``step_axis`` that are read together with ``step``: its chunk.
+        """Return the points [low, high) of ``step_axis`` read together with ``step``: its chunk.
 
         If a chunk is longer than two blocks, or the data have no chunks, they are the points of the block.
         """
@@ -141,7 +138,7 @@ class WindowBlocks:
         return low, high
 
     def uses_of_steps(self, part: ChannelGroup, block: int, role: str, steps: range) -> np.ndarray:
-        """Return how many windows are cut from the field of a variable at each of ``steps``, inputs and targets."""
+        """Return how many windows are cut from a variable's field at each of ``steps``."""
         axis: Any = self.step_axis
         others = [end for end in zip(self.ends(block), self.counts, strict=True) if end[0][0] is not axis]
         windows = math.prod(
@@ -159,7 +156,7 @@ class WindowBlocks:
         return counts * windows
 
     def windows(self, block: int, dims: Sequence[str]) -> int:
-        """Return the number of windows of a block, and of the other blocks at its place along ``dims``."""
+        """Return the number of windows of a block, and of other blocks at its place along ``dims``."""
         ends = zip(self.ends(block), self.counts, strict=True)
         return math.prod(last - first + 1 if axis.name in dims else total for (axis, first, last), total in ends)
 
@@ -173,12 +170,11 @@ class WindowBlocks:
 
 
 class BlockField(NamedTuple):
-    """The decoded numbers of a variable that the windows of a block read.
+    """A variable's decoded numbers that the windows of a block read.
 
     Attributes:
         numbers: float32, contiguous, with the axes of ``ChannelGroup.dims``, and an axis of one point for each
             dimension of space that the variable lacks.
-        lows: the first point along each dimension.
         is_finite: whether there is no NaN and no infinity.
     """
 
@@ -192,13 +188,9 @@ _cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes
 
 
 class BlockCache:
-    """Keeps the decoded fields of the blocks of windows, in a cache that all windows of a process share.
+    """Keeps decoded fields of blocks, in a cache that all windows of a process share.
 
-    All threads, and all copies of the windows in this process, share it. A block is read once, even for concurrent
-    readers. A pickle has no fields.
-
-    Args:
-        key: identifies the windows; None for new ones.
+    A block is read once, even for concurrent readers. A pickle has no fields.
     """
 
     _by_key: ClassVar[WeakValueDictionary[str, BlockCache]] = WeakValueDictionary()
@@ -228,7 +220,7 @@ class BlockCache:
         _cache.forget_after(source, [self.key])
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
-        """Return the field of a part that the windows of a block read; ``count`` windows are cut now.
+        """Return the field of a part for the windows of a block, ``count`` of which are cut now.
 
         A field with no windows left to cut is dropped first: other fields are needed sooner.
         """
@@ -327,7 +319,7 @@ class BlockCache:
 
 
 def _uses(name: str, layout: Layout, role: str) -> int:
-    """Return how many parts of a record, a label, or both, are cut from one field of a variable."""
+    """Return how many parts of a record, label, or both, are cut from a variable's field."""
     parts = {"input": layout.inputs, "target": layout.targets}.get(role, (*layout.inputs, *layout.targets))
     return sum(part.name == name for part in parts)
 
@@ -335,7 +327,7 @@ def _uses(name: str, layout: Layout, role: str) -> int:
 def _ranges(
     part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, dims: Sequence[str]
 ) -> tuple[Ranges, str]:
-    """Return the ranges along ``dims`` that a block's windows read of a part: its "input", "target" or "both".
+    """Return a part's ranges along ``dims`` for a block: "input", "target" or "both".
 
     A variable that is input and target is read once if both lie near each other.
     """
@@ -348,7 +340,7 @@ def _ranges(
 
 
 def _ranges_of(ends: Sequence[tuple[Axis, int, int]]) -> tuple[Ranges, Ranges, Ranges | None]:
-    """Return the ranges that the inputs of windows read, that their targets read, and both joined.
+    """Return the ranges that windows' inputs read, that targets read, and both joined.
 
     ``ends`` has the first and last window along each axis. The joined range is None if inputs and targets lie too far
     apart to be read at once.
@@ -370,7 +362,6 @@ def field_dims(part: ChannelGroup) -> tuple[str, ...]:
 
 
 def _arranged(array: np.ndarray, part: ChannelGroup) -> np.ndarray:
-    """Return a field with its axes in the order of the record, and one for each dimension of space."""
     array = array.transpose([part.reader.dims.index(dim) for dim in part.dims])
     index = [slice(None)] * len(part.channel_sizes) + [
         slice(None) if dim in part.dims else np.newaxis for dim in part.space

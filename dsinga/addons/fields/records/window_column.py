@@ -1,4 +1,4 @@
-"""Reads the inputs, or the targets, of windows from blocks of fields, and adds channels of masks and weights."""
+"""Reads inputs or targets of windows from blocks of fields; adds mask and weight channels."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ class WindowColumn(Column):
     """The inputs, or the targets, of windows: (n, C, *space) float32.
 
     Args:
-        blocks: the windows and their blocks.
-        cache: keeps the fields of blocks.
         numbers: the number of the window of each row, increasing; None if all windows are rows.
         is_target: whether these are the labels.
-        location: the name of the data in messages.
     """
 
     def __init__(
@@ -54,11 +51,11 @@ class WindowColumn(Column):
 
     @property
     def sample_rows(self) -> int:
-        """The rows that a check or a summary loads at once; a whole block may be many times larger than its fields."""
+        """The rows that a check or a summary loads at once, maybe fewer than a block."""
         return max(1, min(super().sample_rows, SAMPLE_BYTES // max(self.row_bytes, 1)))
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Prepare to read in this process; ``client`` returns the Dask client for chunks that a cluster keeps."""
+        """Prepare to read in this process; ``client`` returns the Dask client for kept chunks."""
         weights = self.blocks.layout.weights
         for part in (*self.parts, *([weights] if weights else [])):
             part.reader.connect(client)
@@ -130,14 +127,10 @@ class WindowColumn(Column):
     def _copies_of_steps(
         self, part: ChannelGroup, out: np.ndarray, points: np.ndarray, order: np.ndarray, block_numbers: np.ndarray
     ) -> list[Callable[[], bool]]:
-        """Return functions that each copy one run of points of windows to ``out``, and return whether it is finite.
+        """Return functions that copy a run of points to ``out``, and return whether it is finite.
 
-        Args:
-            part: the part; its fields are kept point by point.
-            out: its channels, (n, *dimensions of the field).
-            points: the first point of each window along the part's dimensions, in the order of blocks.
-            order: the row of each window.
-            block_numbers: the block of each window.
+        The part's fields are kept point by point. ``out`` has its channels, (n, *dimensions of the field). ``points``
+        has the first point of each window along the part's dimensions, in the order of blocks.
         """
         axis: Any = self.blocks.step_axis
         column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1
@@ -225,7 +218,7 @@ def window_columns(
 
 
 def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most: float | None) -> np.ndarray | None:
-    """Return the numbers of the windows with at most a share ``most`` of NaN; None for all windows."""
+    """Return the numbers of windows with at most a share ``most`` of NaN; None for all."""
     if most is None:
         return None
     columns = window_columns(blocks, cache, None, location)
@@ -247,7 +240,6 @@ class _Cut:
     """Copies windows of a part from the fields of their blocks.
 
     Args:
-        part: the part.
         points: the first point of each window along the part's dimensions, (n, dimensions) int64.
         step: the dimension along which only one point is copied; None for all points of windows.
     """

@@ -1,4 +1,4 @@
-"""Warns of windows and points that are left out, of uneven steps, and of chunks that are decoded often."""
+"""Warns of windows and points left out, uneven steps, and chunks that are decoded often."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_DECODED = 4  # times that a chunk may be decoded in an epoch without a warn
 
 
 def left_out_texts(blocks: WindowBlocks, kept: np.ndarray | None, most_nan: float | None) -> list[str]:
-    """Return a sentence for each dimension with points or windows that are left out, and for windows with much NaN.
+    """Return a sentence per dimension with points or windows left out, and for windows with much NaN.
 
     ``kept`` has the numbers of the windows with at most ``most_nan`` of NaN; None for all windows.
     """
@@ -47,7 +47,7 @@ def advice_texts(blocks: WindowBlocks) -> list[str]:
 
 
 def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each dimension of time with windows that are left out because they cross a gap."""
+    """Return a sentence per time dimension with windows left out because they cross a gap."""
     sentences = []
     for name, axis in axes.items():
         if axis.all_starts is not None:
@@ -63,7 +63,7 @@ def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
 
 
 def _uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each dimension of dates with steps that differ within windows.
+    """Return a sentence per dimension of dates with uneven steps in windows.
 
     Months count as equal steps: the longest step must exceed 1.5 times the shortest.
     """
@@ -105,7 +105,7 @@ def _period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[s
 
 
 def _chunk_texts(blocks: WindowBlocks) -> list[str]:
-    """Return a sentence for each variable with chunks that are decoded more than four times in an epoch."""
+    """Return a sentence per variable with chunks decoded over four times in an epoch."""
     extents = {
         axis.name: int(axis.starts[count - 1] - axis.starts[0]) + axis.size
         for axis, count in zip(blocks.axes, blocks.block_counts, strict=True)

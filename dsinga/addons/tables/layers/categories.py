@@ -91,7 +91,6 @@ class Categories(Layer):
         return (None,), (recorded.array_of(compute, output.saved, vectors),)
 
     def _check(self, source: Array, ctx: Context) -> None:
-        """Raise UserError for a number that is no code of its category, unless a device records the pass."""
         if ctx.unread is not None and is_on_device(source):
             return
         codes = ctx.ops.to_numpy(source)

@@ -1,4 +1,4 @@
-"""kCosineLog: a learning rate that rises and falls in cycles, each twice as long as the last."""
+"""kCosineLog: a learning rate in cycles, each twice as long as the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of k nets that are trained as one, the members of an ensemble, and the mean of their predictions.
+"""Layers of k nets trained as one, the members of an ensemble, and their mean prediction.
 
 Features are (B, k, n): what each of the k members computes from each row. Wen, Tran and Ba, BatchEnsemble (2020);
 Gorishniy, Kotelnikov and Babenko, TabM (2024). Dimension 1 is the members, so cutting a layer by features cuts it by
@@ -161,7 +161,7 @@ class MemberMean(Layer):
 
     For NUMBERS it is their mean. For scores of CLASSES it is the logarithm of the mean of the members' probabilities,
     so that its softmax is this mean. For scores of yes-or-no ANSWERS it is the score with the mean probability as its
-    sigmoid. Later layers can use it like the scores of one net.
+    sigmoid.
     """
 
     class Conf(Settings):

@@ -1,4 +1,4 @@
-"""Losses of ensembles: the mean of the members' losses in training, the loss of the mean prediction otherwise."""
+"""Losses of ensembles: the members' mean loss in training, the mean prediction's otherwise."""
 
 from __future__ import annotations
 
@@ -96,9 +96,8 @@ class MemberLoss(Layer):
 class MemberSoftmaxLoss(MemberLoss):
     """The kSoftmaxLoss of an ensemble, for labels of classes: in training the mean of the members' losses.
 
-    Sources: scores of the mean (B, K), labels, scores of each member (B, k, K), and optional weights of rows. Settings
-    are the same as in kSoftmaxLoss. Outside training, "loss" is the loss of the mean; "accuracy" is reported in each
-    phase.
+    Sources: scores of the mean (B, K), labels, scores of each member (B, k, K), and optional weights of rows. Outside
+    training, "loss" is the loss of the mean; "accuracy" is reported in each phase.
     """
 
     Conf = SoftmaxLoss.Conf
@@ -113,7 +112,7 @@ class MemberSigmoidLoss(MemberLoss):
     """The kSigmoidCrossEntropyLoss of an ensemble, for yes-or-no answers: in training the members' mean loss.
 
     Sources: scores of the mean (B, n), answers (B, n), scores of each member (B, k, n), and optional weights of rows.
-    Settings are the same as in kSigmoidCrossEntropyLoss. Outside training, "loss" is the loss of the mean.
+    Outside training, "loss" is the loss of the mean.
     """
 
     Conf = SigmoidCrossEntropyLoss.Conf
@@ -126,7 +125,7 @@ class MemberEuclideanLoss(MemberLoss):
     """The kEuclideanLoss of an ensemble, the squared error of numbers: in training the members' mean loss.
 
     Sources: the mean of the members (B, n), targets (B, n), numbers of each member (B, k, n), and optional weights of
-    rows. Settings are the same as in kEuclideanLoss. Outside training, "loss" is the loss of the mean.
+    rows. Outside training, "loss" is the loss of the mean.
     """
 
     Conf = EuclideanLoss.Conf
