@@ -285,7 +285,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """Return the words of a name such as ``mean_loss`` or ``MeanLoss``."""
     return {word.casefold() for word in re.findall("[A-Z]+[a-z0-9]*|[a-z0-9]+", name)}
 
 

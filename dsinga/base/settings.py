@@ -122,7 +122,6 @@ def _types(rule: Mapping[str, Any]) -> list[str]:
 
 
 def _origin(name: str, value: Any) -> str:
-    """Return the probable source of a setting's value in Dask's configuration."""
     text = os.environ.get(variable(name))
     if text is not None and dask.config.interpret_value(text) == value:
         return f"from the environment variable {variable(name)}"

@@ -88,7 +88,6 @@ def _reference_store(location: str) -> Store:
 
 
 def _exists(filesystem: Any, path: str) -> bool:
-    """Return whether something exists at ``path``. Raises an error if a server does not answer."""
     if "http" not in filesystem.protocol:
         return bool(filesystem.exists(path))
     try:  # fsspec's own method takes every error of a web server for a missing file
@@ -179,7 +178,6 @@ def _nearest_file(place: str) -> str:
 
 
 def _check_group(place: str) -> None:
-    """Raise UserError with the group's arrays if a missing ``place`` would lie inside a zarr group."""
     folder, name = os.path.split(place)
     if has_zarr_metadata(folder):
         try:
@@ -227,7 +225,6 @@ class References(ReferenceFileSystem):  # type: ignore[misc]
         return path in self.references
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        """Return the bytes behind a reference. Raises OSError if they are missing or of another length."""
         part, first, last = self._cat_common(path, start, end)
         if isinstance(part, bytes):
             return part[start:end]
@@ -296,7 +293,6 @@ def _read(location: str) -> dict[str, Any]:
 
 
 def _reference(key: str, value: Any, templates: Mapping[str, str], folder: str) -> Any:
-    """Return a reference with templates filled in and an absolute path. Raises ValueError if it is malformed."""
     if isinstance(value, (str, dict)):
         return value if isinstance(value, str) else json.dumps(value)
     url, *numbers = value if isinstance(value, list) and len(value) in (1, 3) else (None,)

@@ -256,6 +256,5 @@ def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
 
 
 def _short(fault: str, location: str) -> str:
-    """Return an error message without the location and the remedy."""
     fault = fault.removeprefix(f"{location} is damaged: ").removeprefix(f"{location}: ")
     return re.split(r"; (?:import it|write the array) again", fault)[0]

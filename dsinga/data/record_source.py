@@ -307,7 +307,6 @@ class RecordSource:
         return np.require(rows, requirements=["C", "ALIGNED"])
 
     def _may_be_masked(self, column: Column) -> bool:
-        """Whether a column has labels that are fields, where NaN masks a point."""
         return column is self._labels and len(column.shape) > 1
 
     def _check_finite(self, column: Column, rows: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:

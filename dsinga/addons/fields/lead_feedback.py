@@ -207,7 +207,6 @@ def _place(part: ChannelGroup, levels: Any, point: int) -> int:
 
 
 def _first_channel(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
-    """Return the first channel of a part in the record as read."""
     channel = 0
     for other in layout.inputs:
         if (other.name, other.number) == (part.name, number):
@@ -340,7 +339,6 @@ class LeadRecord(Layer):
         return (prediction - prediction.dtype.type(mean)) / prediction.dtype.type(std)
 
     def _is_valid(self, mask: Array) -> Array:
-        """Return where a normalised mask was 1."""
         return mask > (0.5 - self.settings.mean) / self.settings.std
 
     def compute_gradient(

@@ -300,7 +300,6 @@ def _copy_param(param: ParamConf, lead: int) -> ParamConf:
 
 
 def _scaled(layer: LayerConf, share: float) -> LayerConf:
-    """Return a loss scaled to its share of the sum of all losses."""
     settings = layer_class(layer).Conf
     if settings is None or not hasattr(settings, "scale"):
         raise layer.error(

@@ -169,14 +169,12 @@ def _curves_panel(
 
 
 def _short(name: str) -> str:
-    """Return the last part of a path, with the name of its layer: "conv1 num_output"."""
     layer = re.search(r"\[([^\]]*)\]", name)
     last = name.rpartition(".")[2]
     return _cut(f"{layer[1]} {last}" if layer else last)
 
 
 def _cut(text: str) -> str:
-    """Return a text, or only the end of a long one."""
     return text if len(text) <= LONGEST_TEXT else f"…{text[1 - LONGEST_TEXT :]}"
 
 

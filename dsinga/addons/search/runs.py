@@ -290,7 +290,6 @@ class SearchRuns:
         return is_best
 
     def _count(self, row: Row, rung: int, history: History) -> bool:
-        """Add a row to the result, and its score to its rung; return whether it is the best one now."""
         number = row["number"]
         self._done += 1
         if row["state"] == "cut":
@@ -351,7 +350,6 @@ class SearchRuns:
         return len(rows) + bool(goes_beyond or (folder / HOLDER).exists())
 
     def _known_row(self, number: int, rung: int) -> Row | None:
-        """Return the row with which a setting ends a rung, if it is known without training."""
         rows = self._rows.get(number, [])
         if rows and rung >= len(rows) and rows[-1]["state"] == "finished":  # as after EarlyStopping
             return rows[-1]

@@ -221,7 +221,6 @@ def _execute(
 def _make_jobs(
     make: Callable[[Setting], Job | Exception], settings: Sequence[Setting], numbers: Sequence[int]
 ) -> dict[int, Job | Exception]:
-    """Return the job of each of these settings, or its error. Raises the first error if all have one."""
     for name in {name for setting in settings for name in setting}:
         if name in (NUMBER, *OUTCOME):
             raise UserError(f"{name!r} is a column of the result; give the argument another name")

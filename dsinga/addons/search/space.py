@@ -99,7 +99,6 @@ def check_space(space: Any, samples: int | None) -> None:
 
 
 def _check_size(name: str, values: Any) -> None:
-    """Raise UserError if nested lists and mappings have too many values, or contain themselves."""
     count, pending = 0, [(values, 0)]
     while pending:
         value, depth = pending.pop()
@@ -240,7 +239,6 @@ def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, 
 
 
 def _read_table(path: Path) -> list[dict[str, Any]]:
-    """Return the settings of a CSV file. Raises UserError for a line with another number of values than the first."""
     with io.TextIOWrapper(open_regular(path, METADATA_BYTES), encoding="utf-8-sig", newline="") as file:
         reader, settings = csv.DictReader(file), []
         for row in reader:
@@ -265,7 +263,6 @@ def _load_yaml(text: str) -> Any:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts of a text between commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for char in text:
         if quote:

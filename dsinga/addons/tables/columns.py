@@ -134,7 +134,6 @@ class TableColumns:
             yield self._codes(table.column(conf.name), conf, first)
 
     def _codes(self, column: Any, conf: TableColumnConf, first: int) -> np.ndarray:
-        """Return the code of each category, 0 if missing or unknown."""
         codes, new = codes_of(in_zone(column, conf.name, conf.zone), conf.name, conf.category)
         if new is not None and self.definition.unknown == "error":
             row, text = new

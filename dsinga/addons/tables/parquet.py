@@ -92,7 +92,6 @@ class ParquetFrame(Frame):
         return table.combine_chunks() if is_in_pieces else table
 
     def _read(self, rows: _Rows, names: Sequence[str]) -> Any:
-        """Return the columns of some rows, columns from folder names last."""
         import pyarrow
 
         file = self._files[rows.file]
@@ -172,7 +171,6 @@ class ParquetFrame(Frame):
 
 
 def _changed(path: str) -> UserError:
-    """Return the error for a file that has changed since it was opened."""
     return UserError(f"{redact(path)} has been changed since it was opened; open the table again")
 
 

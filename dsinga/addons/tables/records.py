@@ -196,7 +196,6 @@ def table(
 
 
 def _names(argument: str, names: Any) -> list[str]:
-    """Return the names in an argument as texts. Raises UserError for repeated names."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise UserError(f"{argument} is {names!r}; give a list of names, such as [{names!r}]")
     texts = [str(name) for name in names]
@@ -245,7 +244,6 @@ def _classes_of(y: Any) -> list[str]:
 
 
 def _label_column(frame: Frame, definition: TableDefinition) -> Column:
-    """Return the labels of a frame; Dask labels are computed at once, unless they are large."""
     name, encode = definition.label, partial(_encode_labels, definition)
     if frame.path is None and len(frame) * 8 <= SMALL_BYTES:
         labels = frame.reduce([name], encode, lambda parts: np.concatenate(list(parts)))

@@ -154,7 +154,6 @@ class DaskColumn(Column):
         return [self._checked(chunk, number) for chunk, number in zip(chunks, numbers, strict=True)]
 
     def _checked(self, chunk: Any, number: int) -> np.ndarray:
-        """Return a chunk as a numpy array. Raises UserError if the array declares another shape."""
         rows = plain_array(chunk, self.name)[:]  # a view, since a cache makes it read-only
         start = int(self._ends[number - 1]) if number else 0
         expected = (int(self._ends[number]) - start, *self.shape)

@@ -226,7 +226,6 @@ def _draws_again(source: Any) -> bool:
 
 
 def _batches_of(source: Any, size: int) -> Iterator[Any]:
-    """Yield the batches of an iterable; a stream of records is grouped into batches of ``size``."""
     records = iter(source)
     if not is_stream(source):
         yield from records

@@ -90,13 +90,13 @@ def open_records(
 
     Args:
         source: one of
-        - the path or URL of a store; a relative path is looked up in the working directory, then under ``roots``;
-        - an array of records: numpy, dask, zarr, an xarray DataArray, or an object that numpy converts;
-        - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
-        - an xarray Dataset, or a data frame of pandas or Dask;
-        - a sequence of batches, like Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);
-        - records by number, (x, y), x or a dict with "label": a Dataset of PyTorch or Hugging Face, a DataLoader;
-        - a source of records, which is returned unchanged, or a :class:`DataSource`, which opens one.
+            - the path or URL of a store; a relative path is looked up in the working directory, then under ``roots``;
+            - an array of records: numpy, dask, zarr, an xarray DataArray, or an object that numpy converts;
+            - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
+            - an xarray Dataset, or a data frame of pandas or Dask;
+            - a sequence of batches, like Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);
+            - records by number, (x, y), x or a dict with "label": a Dataset of PyTorch or Hugging Face, a DataLoader;
+            - a source of records, which is returned unchanged, or a :class:`DataSource`, which opens one.
         data: the zarr array, Dataset variable, or Hugging Face column that has the records; by default guessed by name.
         label: the zarr array, Dataset variable, or column of a data frame or Hugging Face Dataset that has the labels;
             "" for none. By default guessed; none in a data frame.

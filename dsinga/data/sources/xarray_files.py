@@ -48,7 +48,6 @@ def reading_files(value: Any) -> Any:
 
 
 def _check_metadata(arrays: Sequence[zarr.Array], indexes: Mapping[Any, Any]) -> None:
-    """Raise UserError if arrays, or the coordinates next to them, differ from their stores."""
     groups: dict[Any, list[zarr.Array]] = {}
     for array in arrays:
         groups.setdefault((id(array.store), array.path.rpartition("/")[0]), []).append(array)

@@ -201,7 +201,6 @@ def zarr_kind(value: zarr.Array) -> Kind:
 
 
 def _is_record_store(group: zarr.Group) -> bool:
-    """Return whether a group is a record store, possibly with damaged attributes."""
     return "dsinga" in group.attrs or {"complete", "digest"} <= set(group.attrs)
 
 

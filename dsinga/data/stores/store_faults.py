@@ -168,7 +168,6 @@ def chunk_checksums(
 
 
 def _check_counts(arrays: Mapping[str, zarr.Array], location: str) -> None:
-    """Raise UserError unless each array has all chunks, judged by the last one."""
     for array in arrays.values():
         last = -(-array.shape[0] // array.chunks[0]) - 1
         if not is_file(join(location, chunk_key(array, last))):

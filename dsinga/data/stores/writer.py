@@ -137,8 +137,6 @@ def _as_stored(data: Any, labels: Any, start: int) -> tuple[np.ndarray, np.ndarr
 
 
 class _ColumnWriter:
-    """Writes the data or label array of a store: collects rows and writes each chunk once."""
-
     def __init__(self, group: zarr.Group, name: str, first: np.ndarray, rows: int):
         self.name = name
         self.dtype = first.dtype

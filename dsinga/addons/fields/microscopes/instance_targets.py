@@ -152,7 +152,6 @@ class _InstanceTarget(BackendArray):
             step *= 2
 
     def _wider(self, ends: tuple[int, int], axis: int, more: int) -> tuple[int, int]:
-        """Return a range extended by ``more`` points on both sides, within the ends of the axis."""
         return max(ends[0] - more, 0), min(ends[1] + more, self.shape[axis])
 
     def _numbers(self, ranges: Ranges) -> np.ndarray:

@@ -271,7 +271,6 @@ def _variable(image: OmeImage, level: OmeLevel) -> Any:
 
 
 def _labels(location: str, sizes: dict[str, int], labels: str | Iterable[str] | None) -> Iterator[tuple[str, Any]]:
-    """Yield the names and Variables of label images, in the image's resolution."""
     known = list(dict.fromkeys(label_names(location)))
     if labels is None and len(known) > MOST_LABELS:
         raise UserError(

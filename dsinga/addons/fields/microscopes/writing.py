@@ -109,7 +109,6 @@ def _add_labels(location: str, label_images: Mapping[str, Any]) -> None:
 
 
 def _image(dataset: Any, names: list[str]) -> Any:
-    """Return variables as one DataArray, with a dimension of channels if there are several."""
     first = dataset[names[0]]
     for name in names[1:]:
         if dataset[name].dims != first.dims or any(dim in CHANNELS for dim in first.dims):

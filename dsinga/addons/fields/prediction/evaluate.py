@@ -241,7 +241,6 @@ class GroupedErrors:
             self._add_groups(terms, index)
 
     def _indices(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the group number of each value of labels, for all combinations; ``NONE`` is no group."""
         ones = (1,) * (2 + len(self.windows.layout.space))
         for combination in itertools.product(*(grouping.groups(rows) for grouping in self._groupings)):
             index, is_out = np.zeros(ones, np.int64), np.zeros(ones, bool)

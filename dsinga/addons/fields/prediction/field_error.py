@@ -96,7 +96,6 @@ class FieldError(Layer):
         return self.copy_for_region(region, source_shapes)
 
     def _whole_space(self, space: Shape) -> Shape:
-        """Return the points of the whole field; this layer computes its part ``space``."""
         return space if self.region is None else self.region.whole((0, 0, *space))[2:]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -187,7 +186,6 @@ def field_metrics(parts: Sums) -> MetricValues:
 
 
 def _mean(values: np.ndarray) -> float:
-    """Return the mean of the numbers without NaN; NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 

@@ -243,7 +243,6 @@ def _later(target: MaskedTarget, channels: int) -> MaskedTarget:
 
 
 def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
-    """Yield the targets that are also masked inputs."""
     layout = windows.layout
     first = sum(part.channels for part in layout.inputs)
     masks = {}
@@ -324,7 +323,6 @@ def _shared(predictor: Any) -> Any:
 
 
 def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
-    """Return the targets that are also inputs."""
     inputs = {part.name for part in windows.layout.inputs}
     axes = windows.layout.axes
     return {

@@ -232,7 +232,6 @@ class LazyDataset(_WrittenApart, xarray.Dataset):  # type: ignore[no-untyped-cal
     __slots__ = ()
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a variable, or a Dataset of several; both refuse to overwrite the input."""
         item = super().__getitem__(key)
         if isinstance(item, xarray.DataArray):
             item.__class__ = LazyDataArray  # a copy would not share its attributes with this Dataset

@@ -143,7 +143,6 @@ class _Source:
         return _Selection(tuple(len(points) for points in selection), self.array.dtype, pieces)
 
     def _runs(self, axis: int, points: np.ndarray) -> list[_Run]:
-        """Return the runs of points along an axis, cached because many selections share them."""
         key = axis, points.tobytes()
         if key not in self._known:
             self._known[key] = list(_runs(points, self._starts[axis]))
@@ -194,7 +193,6 @@ class PredictionBlocks:
         return math.prod(map(len, self._ranges()))
 
     def _chunk(self, dim: str) -> int:
-        """Return the points of the largest chunk of a variable along a dimension, 1 without chunks."""
         sizes = [1]
         for part in self.predictor.variables:
             if dim in part.reader.dims:
@@ -236,7 +234,6 @@ class PredictionBlocks:
         return steps
 
     def _bytes(self, steps: Sequence[int]) -> int:
-        """Return the bytes that a block of so many windows and tiles reads and returns."""
         predictor, samples = self.predictor, len(self.predictor.samples)
         points = {
             dim: predictor.layout.axes[dim].input_size + (step - 1) * predictor.layout.axes[dim].stride

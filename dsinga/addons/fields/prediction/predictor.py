@@ -218,7 +218,6 @@ class FieldPredictor:
         return out.reshape(*counts, *out.shape[1:])
 
     def _compute(self, records: np.ndarray, tile: Sequence[Tile]) -> np.ndarray:
-        """Return the feature of at most ``batch`` records inside a tile."""
         rows = len(records)
         if rows < self.batch:  # the last record again, so that each call has one shape
             records = np.concatenate([records, np.broadcast_to(records[-1:], (self.batch - rows, *records.shape[1:]))])

@@ -100,7 +100,6 @@ class FieldRollout:
     def _joined(
         self, part: ChannelGroup, values: Mapping[str, np.ndarray], block: PredictionBlock, step: int
     ) -> MemoryReader:
-        """Return a reader of a part of the record along the joined time."""
         reader, times, observed = part.reader, self._times(block, step), self._observed(part, block, step)
         place = reader.dims.index(self.time)
         if not isinstance(reader, MemoryReader):  # a function of coordinates, which go on beyond the data
@@ -132,7 +131,6 @@ class FieldRollout:
         observed: np.ndarray,
         step: int,
     ) -> None:
-        """Write earlier predictions of a variable into its numbers along the joined time."""
         fed, dims = self.fed_back[part.name], part.reader.dims
         place = dims.index(self.time)
         predictions: dict[int, np.ndarray] = {}

@@ -58,7 +58,6 @@ def rollout_records(
 
 
 def _ranges(chunks: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of whole chunks, with at most ``most`` points or one chunk."""
     start = stop = 0
     for size in chunks:
         if start < stop and stop + size - start > most:

@@ -103,7 +103,6 @@ def _through(source: _Tracked, reach: Reach) -> _Tracked:
 
 
 def _merge(axes: Sequence[_Tracked]) -> _Tracked | None:
-    """Return what is known of a feature of several sources; None if their strides differ."""
     if len({axis.stride for axis in axes}) > 1:
         return None
     return _Tracked(

@@ -32,7 +32,6 @@ class _Joined(BackendArray):
         return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER, self._read)
 
     def chunk_begins(self, axis: int) -> np.ndarray | None:
-        """Return the first points of the chunks along an axis; None if unknown."""
         if axis == self._axis and self._is_new:
             return np.arange(len(self._variables))
         inner = axis - (self._is_new and axis > self._axis)
@@ -51,7 +50,6 @@ class _Joined(BackendArray):
         return joined if np.ndim(points) else joined.take(0, axis=place)
 
     def _runs(self, points: np.ndarray) -> list[np.ndarray]:
-        """Return points split into parts that each lie in one variable, at least one part."""
         owners = np.searchsorted(self._ends, points, "right")
         return np.split(points, np.flatnonzero(np.diff(owners)) + 1)
 

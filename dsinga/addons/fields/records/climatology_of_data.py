@@ -88,7 +88,6 @@ def _blocks(array: Any, dates: Any) -> Iterator[tuple[Any, np.ndarray]]:
 
 
 def _by_month(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the mean of each month, (12, *shape)."""
     sums, counts = (np.zeros((12, int(np.prod(shape)))) for _ in range(2))
     for dates, numbers in blocks:
         months = np.asarray(dates.dt.month.values) - 1

@@ -239,7 +239,6 @@ class _ChannelGroups:
         return replace(part, sizes=tuple(self.axes[dim].size for dim in part.dims))
 
     def _dims(self, reader: VariableReader) -> tuple[str, ...]:
-        """Return the dimensions of a variable: channels first, with time last among them, then space."""
         for dim in reader.dims:
             if dim not in self.axes:
                 raise UserError(
@@ -283,7 +282,6 @@ def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
 
 
 def _mean_weight(part: ChannelGroup) -> float:
-    """Return the mean weight of points over the data. Raises UserError for a weight below 0, or NaN."""
     if part.channels != 1:
         raise UserError(
             f"the weights {part.name!r} have {part.channels} numbers for a point of a window; give one for each"

@@ -198,7 +198,6 @@ def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindow
 
 
 def _without_numbers(dataset: Any) -> Any:
-    """Return a Dataset with the same variables without numbers, which may be on a cluster."""
     variables = {
         name: (array.dims, np.broadcast_to(np.zeros((), array.dtype), array.shape), array.attrs)
         for name, array in dataset.data_vars.items()

@@ -149,7 +149,6 @@ def _check_windows(windows: Any) -> None:
 
 
 def _place(constant: Any) -> str:
-    """Return, in words, the coordinates of the first True."""
     if not constant.dims:
         return ""
     index = np.argwhere(constant.values)[0]

@@ -280,7 +280,6 @@ def split_ends(
 
 
 def _first_from(dataset: Any, dim: str, label: Any) -> int:
-    """Return the index of the first point at or beyond the coordinate ``label``."""
     if label is None:
         raise UserError(f"split along {dim!r} needs a coordinate; the data have {_span(dataset, dim)}")
     return _places(dataset, dim, label, None).indices(dataset.sizes[dim])[0]

@@ -134,7 +134,6 @@ def _mask(what: str, names: Any) -> list[str]:
 
 
 def _fill(what: str, given: Any) -> list[WindowFillConf]:
-    """Return the numbers in place of NaN by variable; a single number applies to all."""
     numbers, fills = given if isinstance(given, Mapping) else {"*": given}, []
     for name, value in numbers.items():
         try:

@@ -319,7 +319,6 @@ class BlockCache:
 
 
 def _uses(name: str, layout: Layout, role: str) -> int:
-    """Return how many parts of a record, label, or both, are cut from a variable's field."""
     parts = {"input": layout.inputs, "target": layout.targets}.get(role, (*layout.inputs, *layout.targets))
     return sum(part.name == name for part in parts)
 

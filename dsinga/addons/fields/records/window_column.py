@@ -147,7 +147,6 @@ class WindowColumn(Column):
     def _copy_run(
         self, part: ChannelGroup, order: np.ndarray, block: int, run: tuple[int, int], copies: list[_StepCopy]
     ) -> bool:
-        """Copy one run of points to the windows of a block; return whether it is finite."""
         counts = Counter(step for *_, step in copies)
         fields = self.cache.read_steps(part, self.blocks, block, self.is_target, run, counts)
         for cut, channels, index, step in copies:
@@ -253,7 +252,6 @@ class _Cut:
         self._is_small = math.prod(self._shape) <= SMALL_WINDOW
 
     def copy(self, out: np.ndarray, field: BlockField, rows: np.ndarray, places: slice) -> None:
-        """Write the windows at ``places``, all of one block, to ``rows`` of ``out``."""
         numbers, shape = field.numbers, self._shape
         strides = [numbers.strides[axis] for axis in self._axes]
         low = sum(field.lows[dim] * stride for dim, stride in zip(self._dims, strides, strict=True))

@@ -87,7 +87,6 @@ def _uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[s
 
 
 def _period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each periodic dimension of longitudes in degrees that is no full circle."""
     sentences = []
     for name, axis in axes.items():
         is_longitude = name in labels and str(labels[name].attrs.get("units", "")).startswith("degree")
@@ -105,7 +104,6 @@ def _period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[s
 
 
 def _chunk_texts(blocks: WindowBlocks) -> list[str]:
-    """Return a sentence per variable with chunks decoded over four times in an epoch."""
     extents = {
         axis.name: int(axis.starts[count - 1] - axis.starts[0]) + axis.size
         for axis, count in zip(blocks.axes, blocks.block_counts, strict=True)
