@@ -1,9 +1,7 @@
 """A memory pool for the result arrays of kernels, with the same shapes in every iteration.
 
-The operating system maps a new large array page by page at the first write, which takes longer than most elementwise
-kernels, and aligns it badly. Here every array is a view of a *base*, an array of bytes. A base is free again once only
-its pool refers to it. CPython's reference counts show this exactly, because every view, memoryview or DLPack export
-refers to the base.
+Every array is a view of a *base*, an array of bytes. A base is free again once only its pool refers to it. CPython's
+reference counts show this exactly, because every view, memoryview or DLPack export refers to the base.
 
 All threads share one pool: with a pool for each thread, each would keep the memory of an iteration's features. A thread
 may also have its own bases, which it uses first, for instance in shared memory.
@@ -40,7 +38,7 @@ def size_class(size: int) -> int:
     """Return ``size`` rounded up to one of four sizes between two powers of two.
 
     So arrays that vary in size from step to step, such as sequences, share bases. A base is at most a quarter larger
-    than its array; an unused end takes no memory, as its pages are not mapped.
+    than its array.
     """
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step

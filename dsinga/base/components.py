@@ -64,10 +64,7 @@ def _entry_points() -> Mapping[str, Mapping[str, list[EntryPoint]]]:
 
 
 def _names_group(place: str) -> bool:
-    """Whether an entry-points file in a folder of the path has GROUP; True for archives.
-
-    This takes a tenth of importing ``importlib.metadata``.
-    """
+    """Whether an entry-points file in a folder of the path has GROUP; True for archives."""
     if os.path.isfile(place):
         return True
     for file in glob.iglob(os.path.join(glob.escape(place), "*-[iI][nN][fF][oO]", "entry_points.txt")):

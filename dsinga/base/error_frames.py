@@ -1,7 +1,6 @@
 """Shortens tracebacks: clears frames' variables, and hides dsinga's frames in UserErrors.
 
-A traceback refers to the local variables of all its frames: nets, params, futures. Keeping the error, as an interactive
-session does, keeps them alive.
+A kept error, as in an interactive session, keeps all variables of its frames alive.
 """
 
 from __future__ import annotations
@@ -65,10 +64,7 @@ def clear_frames(error: BaseException, package: str = "") -> None:
 
 
 def clear_origin(error: BaseException | None) -> None:
-    """Clear the local variables of the callers of each frame in the traceback of a task's error.
-
-    The frame of Dask's own function refers to the error, so that both would stay alive.
-    """
+    """Clear the local variables of the callers of each frame in the traceback of a task's error."""
     traceback = None if error is None else error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame.f_back

@@ -1,8 +1,4 @@
-"""Masks secrets in text that is shown or kept: messages, logs, checkpoints and reprs.
-
-Secrets come from locations of records: a user and password, or a query with a signature or token, in a URL; and from
-storage options in errors of file systems.
-"""
+"""Masks secrets in text that is shown or kept: messages, logs, checkpoints and reprs."""
 
 from __future__ import annotations
 

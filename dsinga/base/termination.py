@@ -224,10 +224,7 @@ def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
 
 
 def ignore_terminations() -> None:
-    """Ignore the signals of TERMINATIONS that would end the process, which is about to exit.
-
-    CPU time limits send their signal every second, and batch systems signal several processes, which pass it on.
-    """
+    """Ignore the signals of TERMINATIONS that would end the process, which is about to exit."""
     for number in TERMINATIONS:
         if _ends_process(number):
             signal.signal(number, signal.SIG_IGN)

@@ -54,10 +54,7 @@ class ChunkCache:
         self.reserve_bytes(source, MIXED_BLOCKS * block_bytes)
 
     def reserve_for_part(self, whole: Any, part: Any, block_bytes: int) -> None:
-        """Raise the limit for a source that reads parts of records, in place of ``whole``'s limit.
-
-        The limits of all parts add up, since threads of a process may read different parts.
-        """
+        """Raise the limit for a source that reads parts of records, in place of ``whole``'s limit."""
         with self._lock:
             self._reserved.pop(whole, None)
             self._reserved_for_parts[part] = MIXED_BLOCKS * block_bytes

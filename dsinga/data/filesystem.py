@@ -72,10 +72,7 @@ def zarr_store(location: str, read_only: bool) -> Store:
 
 
 def is_references(location: str) -> bool:
-    """Whether a location is JSON references to zarr chunks, as from kerchunk or VirtualiZarr.
-
-    zarr's own metadata file, zarr.json, is not one.
-    """
+    """Whether a location is JSON references to zarr chunks, as from kerchunk or VirtualiZarr."""
     return location.endswith(".json") and not location.endswith("zarr.json") and is_file(location)
 
 

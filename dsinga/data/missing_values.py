@@ -1,7 +1,4 @@
-"""Reads missing values as NaN, by the conventions of formats: CF attributes, and masks of numpy.
-
-xarray applies these conventions when it opens a file; zarr, and Dask on top of zarr, do not.
-"""
+"""Reads missing values as NaN, by the conventions of formats: CF attributes, and masks of numpy."""
 
 from __future__ import annotations
 

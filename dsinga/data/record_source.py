@@ -338,8 +338,6 @@ def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
 class AlgorithmRecords(RecordSource):
     """Replaces the store of an input layer if the algorithm makes the records, such as experience.
 
-    Nothing is read for such a layer: the algorithm gets no records from it.
-
     Args:
         labels: an example of labels (n, ...), for their shape and dtype; None without labels.
     """

@@ -1,7 +1,4 @@
-"""Checks that records can be pickled for other processes, and names the array and task at fault.
-
-Dask's own error for a graph with an open file or a lock names only the type of the graph.
-"""
+"""Checks that records can be pickled for other processes, and names the array and task at fault."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
     """Return the windows from which ``leads`` leads can be predicted by feedback.
 
     Inputs along time that are not predicted are read at the later times, so windows too near the end of the data are
-    dropped. Coordinates continue beyond the data.
+    dropped.
 
     Raises UserError if the inputs of a later lead are neither predicted nor in the data.
     """

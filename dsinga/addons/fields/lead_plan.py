@@ -311,10 +311,7 @@ def _scaled(layer: LayerConf, share: float) -> LayerConf:
 
 
 def mark_leads(nodes: Sequence[Node], needed: Sequence[bool]) -> None:
-    """Set ``recompute`` for the layers of all leads but the last; only their predictions are kept.
-
-    The last lead keeps its features, since the backward pass begins there.
-    """
+    """Set ``recompute`` for the layers of all leads but the last; only their predictions are kept."""
     leads = [node.layer.conf.copy_number or 0 for node in nodes]
     kept = {source for node, lead in zip(nodes, leads, strict=True) for source in node.sources if leads[source] != lead}
     kept |= {source for position in kept if nodes[position].layer.part_shapes for source in nodes[position].sources}

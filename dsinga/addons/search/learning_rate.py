@@ -218,10 +218,7 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
 
 
 class RateSweep(Extension):
-    """Keeps the loss of each step in ``losses``, and ends training when the smoothed loss diverges.
-
-    It pauses after each step, so that all losses before a non-finite one are seen.
-    """
+    """Keeps the loss of each step in ``losses``, and ends training when the smoothed loss diverges."""
 
     def __init__(self) -> None:
         self.trigger = EverySteps(1)

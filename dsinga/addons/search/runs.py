@@ -314,10 +314,7 @@ class SearchRuns:
             self._progress.remark(self._shown_wait)
 
     def _read_earlier_outcomes(self, numbers: Sequence[int]) -> None:
-        """Read the rows of runs that have ended rungs in the workspace, in place of training.
-
-        Failed runs are tried again only in a part of a search, which names its settings.
-        """
+        """Read the rows of runs that have ended rungs in the workspace, in place of training."""
         if not self._plan.resume:
             return
         self._read_outcomes(numbers)

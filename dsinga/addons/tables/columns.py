@@ -187,8 +187,7 @@ def _interpolate(numbers: np.ndarray, known: np.ndarray, values: np.ndarray) -> 
 def _normal_scores(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct quantiles and the normal score of each.
 
-    A number at several quantiles gets the mean of their levels. The ends are half a step inside, since a normal
-    distribution has no ends.
+    A number at several quantiles gets the mean of their levels.
     """
     levels = np.linspace(0, 1, len(quantiles)).clip(margin := 0.5 / len(quantiles), 1 - margin)
     values, places, counts = np.unique(quantiles, return_inverse=True, return_counts=True)

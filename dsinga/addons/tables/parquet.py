@@ -48,7 +48,7 @@ class ParquetFrame(Frame):
     """The rows of all parquet files in a folder, of one file, or of files that fit a pattern; also at a URL.
 
     A part is a row group; small ones of the same types are joined, and large ones are cut. Names of folders such as
-    ``year=2024`` give columns. A pickle has the paths, and each process reads only the columns it needs.
+    ``year=2024`` give columns. Each process reads only the columns it needs.
 
     Args:
         location: absolute path, URL, or a pattern of them with "*".

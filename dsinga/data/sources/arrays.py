@@ -190,7 +190,7 @@ def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
 def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.ndarray:
     """Return the index of each label in ``classes``, int64. Raises UserError for a label that is not in it.
 
-    Without ``classes`` strings are refused, since training and test records could get different codes.
+    Without ``classes`` strings are refused.
     """
     values, places = np.unique(labels.astype(str), return_inverse=True)
     if classes is None:

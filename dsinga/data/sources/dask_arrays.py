@@ -46,8 +46,7 @@ def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
     """Return the column of a dask array of labels (n, ...).
 
-    Labels are computed at once, except for float labels of more than 128 MiB, since training needs the range of class
-    labels first.
+    Labels are computed at once, except for float labels of more than 128 MiB.
     """
     check_chunks(y, name)
     y = with_nan(y, name, is_label=True)
@@ -226,8 +225,7 @@ def compute(*collections: Any) -> tuple[Any, ...]:
 def with_fixed_partitions(frame: Any) -> Any:
     """Return a Dask data frame or series that keeps its partitions in later computations.
 
-    For parquet files, Dask joins small partitions, more of them for fewer columns, so that values and lengths would
-    belong to different partitions.
+    For parquet files, Dask joins small partitions, more of them for fewer columns.
     """
     from dask.dataframe.dask_expr import from_graph
     from dask.dataframe.dask_expr.io.parquet import ReadParquet
@@ -339,7 +337,7 @@ class DaskRegions:
 def _finished_futures(futures: list[Any], name: str) -> list[Any]:
     """Wait for the futures in the graph of an array and return them.
 
-    Later, a cluster busy with training might have no thread for them. Raises UserError if one has failed.
+    Raises UserError if one has failed.
     """
     if futures:
         from distributed import wait

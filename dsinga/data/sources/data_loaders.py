@@ -125,10 +125,7 @@ class LoaderBatches(Batches):
 
 
 def by_number(source: Any) -> ByNumber | None:
-    """Return the dataset, or a DataLoader's dataset, if records can be read by number; else None.
-
-    The type counts before the attributes.
-    """
+    """Return the dataset, or a DataLoader's dataset, if records can be read by number; else None."""
     if isinstance(source, (str, bytes, Mapping, list, tuple)) or is_sequence(source) or is_stream(source):
         return None
     if is_of(source, "torch", "DataLoader"):

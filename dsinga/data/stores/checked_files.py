@@ -44,9 +44,8 @@ class ReadingStore(WrapperStore["Store"]):
     """A read-only zarr store that retries after transient errors of a remote store.
 
     A chunk that is empty, or shorter than its shard's index says, is refused: zarr would return the fill value. Local
-    files must be regular files, since reading a pipe would block. Blosc trusts the length in a chunk's header and may
-    read beyond the end of a cut chunk, which may crash the process. So :func:`check_lengths` makes reads check that
-    length.
+    files must be regular files, since reading a pipe would block. Blosc may crash the process at a cut chunk, so
+    :func:`check_lengths` makes reads check the length in its header.
 
     Attributes:
         location: the path or URL of the store.
@@ -222,7 +221,7 @@ def _make_blosc_lock() -> None:
     """Create the lock that numcodecs otherwise creates at the first use of Blosc.
 
     In a spawned worker process it would be a named semaphore. If that process is killed, the name stays, and the parent
-    warns of a leak when it ends. The semaphores of the fork method have no names.
+    warns of a leak when it ends.
     """
     if not hasattr(blosc, "get_mutex"):  # another release of numcodecs
         return

@@ -86,9 +86,8 @@ def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
 class RegionReader:
     """Reads regions of a zarr array, after checking the lengths of its chunks.
 
-    The calling thread and one helper read local files directly, two to three times faster than zarr, which hands each
-    chunk through an event loop and copies it. zarr reads other stores, and chunks that are missing or cannot be
-    decoded: it returns the fill value, or raises an exception of any class.
+    The calling thread and one helper read local files directly. zarr reads other stores, and chunks that are missing or
+    cannot be decoded: it returns the fill value, or raises an exception of any class.
 
     Attributes:
         reads_files: whether chunks are read without zarr.

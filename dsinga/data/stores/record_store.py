@@ -30,7 +30,7 @@ class RecordStore(RecordSource):
 
     Attributes:
         chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB in
-            total, since each call of zarr costs a millisecond.
+            total.
         tokenizer: the content of the tokenizer.json with which a text was imported, "" for other records.
         has_checksums: whether changed chunks are noticed; False for stores of versions without checksums.
 

@@ -2,8 +2,7 @@
 
 The array ``data`` (N, *shape), uint8, int32 or float32, is chunked along axis 0 only, in chunks of about one MiB. The
 optional array ``labels``, int32 or float32, is (N,), or (N, K) for several labels of a record, or (N, T) for sequences
-with a label for each step, padded with -1. Its chunks have more rows, since opening a small file costs as much as
-opening a large one. Attributes of the group:
+with a label for each step, padded with -1. Attributes of the group:
 
 - ``dsinga``: the version of this format, 3; stores of versions 1 (integer labels) and 2 (float labels) have no
   checksums;
@@ -15,8 +14,7 @@ opening a large one. Attributes of the group:
 - ``tokenizer``: the content of the tokenizer.json with which the text was imported, if it was.
 
 In ``checksums``, each array has the CRC-32C of the rows of each chunk before compression, four bytes little-endian
-each, all together in base64. ``metadata`` is the BLAKE2b hash of everything else, including this table. A chunk that is
-missing, cut, changed, exchanged, or decoded differently has other rows, and so another checksum.
+each, all together in base64. ``metadata`` is the BLAKE2b hash of everything else, including this table.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ DTYPES = ("uint8", "int32", "float32")
 def chunk_rows(record_bytes: int) -> int:
     """Return the number of records in a chunk, for records of ``record_bytes``.
 
-    A chunk has about one MiB, which reads in a millisecond, but at least 32 records, so that large images are not one
-    file each. It has at most 8 MiB, since a reader keeps several chunks in memory.
+    A chunk has about one MiB, but at least 32 records. It has at most 8 MiB.
     """
     record_bytes = max(record_bytes, 1)
     min_rows = min(MIN_CHUNK_ROWS, max(MAX_CHUNK_BYTES // record_bytes, 1))
@@ -63,8 +60,8 @@ def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
 def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
     """Return the rows read and shuffled together, for a source that is not a record store.
 
-    It is the same as for a record store with the same records, so that training gives the same bits. If the source's
-    chunks are larger and all records exceed 128 MiB, a block is a chunk instead, which is decoded as a whole.
+    It is the same as for a record store with the same records. If the source's chunks are larger and all records exceed
+    128 MiB, a block is a chunk instead, which is decoded as a whole.
 
     Args:
         length: number of records.

@@ -58,10 +58,7 @@ class Multiscale:
 
 
 def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the OME metadata in the attributes of a zarr group; None if there are none.
-
-    Version 0.5 keeps them under the key "ome".
-    """
+    """Return the OME metadata in the attributes of a zarr group; None if there are none."""
     inner = attributes.get("ome")
     metadata: Mapping[str, Any] = inner if isinstance(inner, Mapping) else attributes
     kinds = {"multiscales": list, "plate": Mapping, "well": Mapping, "bioformats2raw.layout": int}

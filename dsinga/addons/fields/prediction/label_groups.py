@@ -62,10 +62,7 @@ class LabelPoints:
             )
 
     def points(self, dim: str, rows: Any) -> np.ndarray:
-        """Return the point along a dimension of each label value, broadcastable to (n, C, *space).
-
-        If all windows begin at the same point, the first axis has one row.
-        """
+        """Return the point along a dimension of each label value, broadcastable to (n, C, *space)."""
         axis = self.layout.axes[dim]
         starts = self.windows.positions(rows)[dim] + axis.offset(is_target=True)
         starts = starts[:1] if len(starts) and (starts == starts[0]).all() else starts

@@ -223,11 +223,7 @@ class _WrittenApart:
 
 
 class LazyDataset(_WrittenApart, xarray.Dataset):  # type: ignore[no-untyped-call]
-    """A Dataset computed lazily from an input file, which refuses to overwrite that input.
-
-    xarray deletes the destination before it computes. xarray's functions may return a plain Dataset, which does not
-    know the input.
-    """
+    """A Dataset computed lazily from an input file, which refuses to overwrite that input."""
 
     __slots__ = ()
 

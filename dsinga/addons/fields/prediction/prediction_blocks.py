@@ -80,9 +80,9 @@ def map_selections(
     ``name`` is the name of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), except
     arrays that a cluster keeps.
 
-    Each block is one task. Tasks themselves compute chunks that depend on no other chunk, such as chunks of a store
-    with element-wise functions, even if overlapping selections compute them several times. Other chunks, such as chunks
-    that a cluster keeps, and the chunks of ``computed``, are computed once; Dask runs the task where they are.
+    Tasks themselves compute chunks that depend on no other chunk, such as chunks of a store with element-wise
+    functions, even if overlapping selections compute them several times. Other chunks, such as chunks that a cluster
+    keeps, and the chunks of ``computed``, are computed once; Dask runs the task where they are.
     """
     sources = {key: _Source(array) for key, array in arrays.items()}
     sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}

@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 class FieldWindows(RecordSource):
     """A Dataset's windows: records (C, *space) and labels (C', *space), float32, in the data's units.
 
-    :func:`dsinga.windows` makes them and explains the settings. Nothing is copied to disk, and only the data that
-    windows need are read from files. Records are numbered in the order of the dimensions, the last one fastest.
+    Nothing is copied to disk, and only the data that windows need are read from files. Records are numbered in the
+    order of the dimensions, the last one fastest.
 
     Attributes:
         definition: the settings, which may be applied to another Dataset.
@@ -291,9 +291,8 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     whole series as one tile. For longer series add an axis of one point with ``ds.expand_dims("y")``.
 
     Neighbouring windows form a block, and the windows of eight blocks are shuffled together. Large fields in files (64
-    KiB or more of a window at one time) are kept time by time, others by block. If ``memory`` is full, fields with no
-    windows left in this epoch are dropped first. Workers get data in files as paths, dask arrays as graphs, and data in
-    memory as arrays.
+    KiB or more of a window at one time) are kept time by time, others by block. Workers get data in files as paths,
+    dask arrays as graphs, and data in memory as arrays.
 
     Overlapping windows count points inside the data more often in losses and scores than points near the ends.
 

@@ -165,15 +165,15 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
     """Return mean, std, count, minimum and maximum of each variable over dimensions, without NaN.
 
     Blocks that depend on shapes alone are read and computed in threads, or for a chunked Dataset on Dask's workers.
-    They are combined in order by the formula of Chan, Golub and LeVeque (1979) in float64. So the bits do not depend on
-    chunks or machines, and memory is bounded.
+    They are combined in order by the formula of Chan, Golub and LeVeque (1979) in float64. The bits depend on no chunks
+    or machines; memory is bounded.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file.
         dim: the dimensions to reduce, as in ``dataset.mean``; all by default. For a mean by level give the others, for
             a mean at each point ``"time"``.
         client: a Dask client; its workers also read and compute data in files, so they must reach the files. Without
-            it, a chunked Dataset runs on Dask's current scheduler. The first worker is awaited.
+            it, a chunked Dataset runs on Dask's current scheduler.
 
     Raises:
         ClusterNotReady: no worker of the client has come in time.

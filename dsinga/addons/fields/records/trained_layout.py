@@ -213,10 +213,7 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
 
 
 def _as_dates(labels: Sequence[str | None]) -> list[Any]:
-    """Return ISO 8601 ends, such as a day or a year, as first and last microsecond.
-
-    pandas would use nanoseconds, which cover only the years 1678 to 2261.
-    """
+    """Return ISO 8601 ends, such as a day or a year, as first and last microsecond."""
     dates: list[Any] = list(labels)
     for place, label in enumerate(labels):
         with contextlib.suppress(ValueError):  # of a text of another form

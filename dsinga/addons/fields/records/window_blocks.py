@@ -29,9 +29,9 @@ _Key = tuple[str, str, tuple[int, ...], str]
 class WindowBlocks:
     """Divides a layout's windows into blocks of neighbours, by the layout and a byte limit alone.
 
-    Windows are numbered in the order of the dimensions, the last one fastest. A block has all windows along the last
-    dimensions, as long as their fields fit ``most_bytes``. It has several windows along the dimension before, and one
-    along the first dimensions. It does not depend on the chunks of the data, nor does the order of training.
+    A block has all windows along the last dimensions, as long as their fields fit ``most_bytes``. It has several
+    windows along the dimension before, and one along the first dimensions. It does not depend on the chunks of the
+    data, nor does the order of training.
 
     Attributes:
         counts: the windows along each dimension.
@@ -190,7 +190,7 @@ _cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes
 class BlockCache:
     """Keeps decoded fields of blocks, in a cache that all windows of a process share.
 
-    A block is read once, even for concurrent readers. A pickle has no fields.
+    A block is read once, even for concurrent readers.
     """
 
     _by_key: ClassVar[WeakValueDictionary[str, BlockCache]] = WeakValueDictionary()
@@ -220,10 +220,7 @@ class BlockCache:
         _cache.forget_after(source, [self.key])
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
-        """Return the field of a part for the windows of a block, ``count`` of which are cut now.
-
-        A field with no windows left to cut is dropped first: other fields are needed sooner.
-        """
+        """Return the field of a part for the windows of a block, ``count`` of which are cut now."""
         key, ranges, lows = self._describe(part, blocks, block, is_target)
 
         def load() -> np.ndarray:
@@ -251,7 +248,7 @@ class BlockCache:
         """Return the fields of a part at points of ``step_axis``, by point; ``counts`` windows are cut from each.
 
         The points lie in one ``run`` (:meth:`WindowBlocks.run_of`), which is read if one is missing. A point with no
-        windows left to cut is dropped first: other points are needed sooner.
+        windows left to cut is dropped first.
         """
         axis: Any = blocks.step_axis
         others = [dim for dim in part.dims if dim != axis.name]
@@ -326,10 +323,7 @@ def _uses(name: str, layout: Layout, role: str) -> int:
 def _ranges(
     part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, dims: Sequence[str]
 ) -> tuple[Ranges, str]:
-    """Return a part's ranges along ``dims`` for a block: "input", "target" or "both".
-
-    A variable that is input and target is read once if both lie near each other.
-    """
+    """Return a part's ranges along ``dims`` for a block: "input", "target" or "both"."""
     inputs, targets, both = _ranges_of([end for end in blocks.ends(block) if end[0].name in dims])
     layout = blocks.layout
     in_both = all(any(other.name == part.name for other in parts) for parts in (layout.inputs, layout.targets))
@@ -341,8 +335,8 @@ def _ranges(
 def _ranges_of(ends: Sequence[tuple[Axis, int, int]]) -> tuple[Ranges, Ranges, Ranges | None]:
     """Return the ranges that windows' inputs read, that targets read, and both joined.
 
-    ``ends`` has the first and last window along each axis. The joined range is None if inputs and targets lie too far
-    apart to be read at once.
+    ``ends`` has the first and last window along each axis. The joined range is None if inputs and
+    targets lie too far apart to be read at once.
     """
     inputs = {axis.name: axis.input_range(first, last) for axis, first, last in ends}
     targets = {axis.name: axis.target_range(first, last) for axis, first, last in ends}

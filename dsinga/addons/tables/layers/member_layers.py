@@ -2,7 +2,7 @@
 
 Features are (B, k, n): what each of the k members computes from each row. Wen, Tran and Ba, BatchEnsemble (2020);
 Gorishniy, Kotelnikov and Babenko, TabM (2024). Dimension 1 is the members, so cutting a layer by features cuts it by
-members, which are independent.
+members.
 """
 
 from __future__ import annotations
