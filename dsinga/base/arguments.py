@@ -136,8 +136,8 @@ def missing_names(
 ) -> Callable[[str], Any]:
     """Return a module's ``__getattr__``, which suggests a replacement or the nearest name.
 
-    ``known`` are the names of the module, by default all; ``derived`` returns further values by name. ``public`` is the
-    name by which users reach the module, if it differs.
+    ``known`` are the names of the module, by default all; ``derived`` returns further values by name. ``public`` is
+    the name that users know, if it differs.
     """
 
     def find(name: str) -> Any:

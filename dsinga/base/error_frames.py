@@ -80,7 +80,7 @@ def clear_origin(error: BaseException | None) -> None:
 def public(function: F) -> F:
     """Return a public function: tracebacks of its UserErrors, and of Diverged, show only dsinga's first frame.
 
-    Frames of user functions that dsinga called stay, and so does a cause from one of them. Other errors keep all
+    Frames of user functions that dsinga called stay, as does a cause from one of them. Other errors keep all
     frames. With ``DSINGA_TRACEBACK=all`` in the environment, all errors keep them.
     """
     if inspect.isgeneratorfunction(function):

@@ -62,7 +62,7 @@ _version = 0
 def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
     """Return a decorator that registers a class or function under ``names``, for a kind in ``KINDS``.
 
-    ``numbers`` are further names, with the number by which a job may also ask for each: ``kReLU=211``.
+    ``numbers`` are further names, each with a number that a job may use instead: ``kReLU=211``.
 
     A file or notebook may register a name again, so that a cell can run twice. A user's component replaces a built-in
     one of that name, as in SINGA's example rnnlm. Raises UserError if two user files register one name, two names have
@@ -119,7 +119,7 @@ def unregister(kind: str, name: str) -> None:
 
 
 def version() -> int:
-    """Return a counter that each registration increases, except those of built-in components."""
+    """Return a counter that each registration increases, except that of a built-in component."""
     return _version
 
 

@@ -52,7 +52,7 @@ def defaults() -> dict[str, Any]:
 
 
 def variable(name: str) -> str:
-    """Return the environment variable by which Dask sets the setting ``dsinga.<name>``."""
+    """Return the environment variable of Dask for the setting ``dsinga.<name>``."""
     return f"DASK_DSINGA__{name.upper().replace('-', '_')}"
 
 

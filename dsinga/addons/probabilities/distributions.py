@@ -53,7 +53,7 @@ class Distribution(ABC):
 
     Attributes:
         parameters: the names of its parameters.
-        positive: which of them are above 0.
+        positive: for each, whether it is above 0.
         support: its values: "numbers", "positive numbers" or "counts".
         has_crps_slopes: whether it can be trained by its CRPS.
     """

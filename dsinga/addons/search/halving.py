@@ -1,4 +1,4 @@
-"""Successive halving: at which steps runs of a search are compared, and which of them continue."""
+"""Successive halving: when runs of a search are compared, and which runs continue."""
 
 from __future__ import annotations
 

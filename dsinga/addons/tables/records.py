@@ -100,7 +100,7 @@ class TableRecords(RecordSource):
         return int(low), int(high)
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the definition, by which other frames are read in the same way."""
+        """Return the definition, to read other frames in the same way."""
         return {"table": self.definition}
 
     def named_fields(self) -> dict[str, Any]:

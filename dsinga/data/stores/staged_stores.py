@@ -35,7 +35,7 @@ class StagedStores:
     renamed, so the store is written in place. After an exception, all stores and the folders created for them are
     removed.
 
-    Each rename is atomic, but not all together: if a destination is taken between the check and its rename, stores
+    Each rename is atomic, but not all together: if a destination appears between the check and its rename, stores
     already renamed stay.
 
     Args:

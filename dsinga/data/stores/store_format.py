@@ -8,7 +8,7 @@ with a label for each step, padded with -1. Attributes of the group:
   checksums;
 - ``complete``: true; it is written last, so a store without it is an interrupted import;
 - ``checksums``: of each chunk, and of the metadata;
-- ``digest``: hash of all records and labels, their shape and dtype, by which equal data are recognised;
+- ``digest``: hash of all records and labels, their shape and dtype, the same for equal data;
 - ``classes``: names of the labels 0, 1, ..., if known;
 - ``vocabulary``: the words, characters or tokens that the codes 0, 1, ... stand for, if data are codes;
 - ``tokenizer``: the content of the tokenizer.json with which the text was imported, if it was.

@@ -220,7 +220,7 @@ class BlockCache:
         _cache.forget_after(source, [self.key])
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
-        """Return the field of a part for the windows of a block, ``count`` of which are cut now."""
+        """Return the field of a part for the windows of a block; ``count`` of them are cut now."""
         key, ranges, lows = self._describe(part, blocks, block, is_target)
 
         def load() -> np.ndarray:
