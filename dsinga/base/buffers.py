@@ -155,7 +155,6 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
 
 
 def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the first base that only ``bases`` refers to; None without one."""
     for index in range(len(bases)):
         if sys.getrefcount(bases[index]) == _IDLE:
             return bases[index]

@@ -137,8 +137,7 @@ def lazy_names(
     """Return a package's ``__getattr__`` and ``__dir__``, which import names at first use.
 
     The names and their modules are read where type checkers read them: in the block ``if TYPE_CHECKING:`` of
-    ``__init__.py``, or else in ``__init__.pyi``, where the core names add-ons without importing them. ``otherwise`` is
-    called for any other name.
+    ``__init__.py``, or else in ``__init__.pyi``. ``otherwise`` is called for any other name.
     """
     module = sys.modules[package]
 

@@ -181,7 +181,6 @@ def read_saved_file(path: Path, read: Callable[[Path], T]) -> T:
 
 
 def _states(folder: Path, names: Iterable[str]) -> list[tuple[object, ...] | None]:
-    """Return what changes when one of the files is replaced."""
     states: list[tuple[object, ...] | None] = []
     for place in (current_file(folder / name) for name in names):
         try:

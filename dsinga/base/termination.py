@@ -197,8 +197,8 @@ def ending_signals() -> set[int]:
 def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
     """On a signal of TERMINATIONS, unwind the context, then end the process by the same signal.
 
-    ``cancelled`` is set then, for code that missed the exception, and for other threads, which are not interrupted.
-    :func:`raised_terminations` says when this does nothing; threads also ignore signals in processes started by
+    ``cancelled`` is set then, for code that missed the exception, and for other threads, which are not interrupted. It
+    does nothing where :func:`raised_terminations` does nothing. Threads also ignore signals in processes started by
     multiprocessing.
     """
     received: list[int] = []

@@ -152,7 +152,6 @@ class ChunkCache:
         entry.set_result(chunk)
 
     def _evict(self) -> None:
-        """Drop the least recently used chunks until the rest fit; readers may keep theirs."""
         limit = self.limit
         for key in list(self._entries) if self._bytes > limit else ():
             if self._bytes <= limit:

@@ -167,7 +167,6 @@ def _check_training(layout: Layout, axis: Axis, space: list[Axis]) -> None:
 
 
 def _channels(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> Iterator[Source]:
-    """Yield the source of each channel of a part in the record of a lead."""
     own, masks = _first_channel(layout, part), _first_mask(layout, part)
     target = next((other for other in layout.targets if other.name == part.name), None)
     if axis.name not in part.dims or not number or target is None:

@@ -196,13 +196,11 @@ def check_prediction(plan: LeadPlan, shape: Shape, layer: LayerConf) -> None:
 
 
 def _compares(layer: LayerConf) -> bool:
-    """Whether a layer compares its first source with labels, or with a target."""
     cls = layer_class(layer)
     return bool(layer.srclayers) and (cls.is_loss or bool(cls.labels.source))
 
 
 def _whole_record(layer: LayerConf) -> LayerConf:
-    """Return the input layer without the job's record shape, which describes one lead."""
     return layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(shape=[]))
 
 

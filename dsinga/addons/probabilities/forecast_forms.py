@@ -197,8 +197,8 @@ class DistributionForm(ForecastForm):
 class EnsembleForm(ForecastForm):
     """The equally likely members of an ensemble; their loss is a CRPS.
 
-    It is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each, with c = 1 / (2·K²) for the CRPS of K points,
-    and 1 / (2·K·(K - 1)) for the fair one (Ferro, Fair Scores for Ensemble Forecasts, 2014); ``fairness`` f mixes both.
+    It is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each. c is 1 / (2·K²) for the CRPS of K points, and 1
+    / (2·K·(K - 1)) for the fair one (Ferro, Fair Scores for Ensemble Forecasts, 2014). ``fairness`` f mixes both.
     """
 
     dim = "member"

@@ -220,10 +220,10 @@ class EnsembleLoss(ForecastLoss):
     The first source has the members for each number of the target, the second source: (B, n·K), (B, T, n·K) or fields
     (B, C·K, *space), the members of one next to each other.
 
-    With ``fairness`` 1 it is the fair CRPS, c = 1 / (2·K·(K - 1)): on average the CRPS of the distribution from which
-    members are drawn (Ferro, Fair Scores for Ensemble Forecasts, 2014). Use it for members that differ by random
-    numbers; others would drift apart. Mixing a share f of it with 1 - f of the first is the almost fair CRPS (Lang et
-    al., AIFS-CRPS, 2024).
+    With ``fairness`` 1 it is the fair CRPS, c = 1 / (2·K·(K - 1)) (Ferro, Fair Scores for Ensemble Forecasts, 2014): on
+    average the CRPS of the distribution from which members are drawn. Use it for members that differ by random numbers;
+    others would drift apart. Mixing a share f of it with 1 - f of the first is the almost fair CRPS (Lang et al.,
+    AIFS-CRPS, 2024).
 
     A third source may give a weight for each row, or for each number or step of its target. The target gets no
     gradient; the feature is x.
@@ -280,7 +280,6 @@ class DistributionParams(Layer):
         return self.same_points() if self.settings.axis == 1 else None
 
     def _mask(self, x: Array, ctx: Context) -> Array:
-        """Return which numbers become positive parameters, broadcastable to x."""
         return ctx.ops.asarray(self.positive).reshape(-1, *[1] * (x.ndim - 1 - self.settings.axis))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -137,7 +137,7 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
         fairness: 1 for the fair CRPS, for randomly drawn members; 0 for the CRPS of these members.
 
     Raises:
-        UserError: there are fewer than two members, or shapes, dimensions, times or points differ from the labels; a
+        UserError: there are fewer than two members; shapes, dimensions, times or points differ from the labels; a
             member or the labels have no number; numbers are masked; weights are negative or not finite, or all 0.
     """
     for member in members if isinstance(members, (list, tuple)) else ():
@@ -256,7 +256,7 @@ class Reliability(Layer):
     (B, 1) or (B, 1, *space), are for class 1 of two. Points with the label -1 or NaN are left out; with ``weighted``
     the last channel of the labels weights points.
 
-    "brier" is the mean of (p - t)² over answers, t = 1 for yes, else 0; for classes it is the mean over records of the
+    "brier" is the mean of (p - t)² over answers, t = 1 for yes, else 0. For classes it is the mean over records of the
     sum over classes (Brier, Verification of Forecasts Expressed in Terms of Probability, 1950). "reliability" has the
     mean p, the share of yes and the number of answers of each tenth of [0, 1] that has any. "calibration_error" is the
     mean distance of the first two, weighted by number. The feature is the probabilities.

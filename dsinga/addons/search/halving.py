@@ -19,8 +19,7 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
     Args:
         total: the steps of a whole run.
         factor: the ratio of the steps of neighbouring rungs.
-        first: the steps of the first rung; by default there are three rungs, the second at half of the steps, which
-            found the best settings at equal cost.
+        first: the steps of the first rung; by default there are three rungs, the second at half of the steps.
         recorded: returns the first step, starting at a given one, at which the metric is known.
 
     Raises UserError if the metric is known only at the end, or the first rung is no part of the run.
@@ -93,9 +92,8 @@ class Halving:
 
     Synchronous: when all settings have ended a rung, the best 1 / ``factor`` of them, rounded, continue (Jamieson and
     Talwalkar, 2016, arXiv 1502.07943). Asynchronous: a setting continues once it is among the best 1 / ``factor``,
-    rounded down, of the settings that have ended its rung so far (Li et al., 2018, arXiv 1810.05934). The lower number
-    wins a tie. A setting that failed, or has a NaN score, never continues; if all that continued fail, the next best
-    does.
+    rounded down, that have ended its rung so far (Li et al., 2018, arXiv 1810.05934). The lower number wins a tie. A
+    setting that failed, or has a NaN score, never continues; if all that continued fail, the next best does.
 
     Attributes:
         scores: for each rung the score of each setting that has ended it, by number; None for a failed one.

@@ -55,7 +55,7 @@ class SearchPlan:
         options: the arguments of each run, with the workspace of the search.
         mode: "min", "max" or "auto": which values of the metric are better.
         rungs: where runs are compared, the last one being the whole run; empty without halving.
-        halving: the factor: 1 / ``halving`` of the settings continue from one rung to the next.
+        halving: 1 / ``halving`` of the settings continue from one rung to the next.
         asynchronous: whether settings continue before all have ended the rung.
         resume: whether runs that have ended or failed in the workspace are left out.
         is_part: whether other programs train the other settings.

@@ -177,13 +177,12 @@ class SearchResult(Sequence[Row]):
         """Return each name's own share of the variance of the settings' ranks, the highest first.
 
         Numbers of many values are compared in up to five groups of equal size. Interactions of names are in no share.
-        Few settings say little: a name without effect has a share above 0.39 in one of 20 searches of 12 settings, and
-        above 0.15 in one of 20 searches of 40.
+        Few settings say little: in one of 20 searches, a name without effect has a share above 0.39 of 12 settings, or
+        0.15 of 40.
         """
         return importance(self._labelled(), self._names)
 
     def _labelled(self) -> list[Row]:
-        """Return the rows, the best first, with distinct labels for the choices of a name."""
         labels = distinct_labels(self._settings)
         return [{**row, **labels[row[NUMBER]]} for row in self.sorted()]
 

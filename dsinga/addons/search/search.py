@@ -111,8 +111,8 @@ def search(
         progress: show how many runs have ended, and the best setting.
         options: the other arguments of :func:`dsinga.train`. Extensions are copied for each run, functions are not.
 
-    Ctrl-C, SIGTERM and the other signals that end :func:`dsinga.train` in order also end a search in order: training
-    runs write a checkpoint, and ``search.csv`` has the settings that have ended.
+    Ctrl-C, SIGTERM and the other signals that end :func:`dsinga.train` also end a search in order. Training runs write
+    a checkpoint, and ``search.csv`` has the ended settings.
 
     Each run needs the threads of as many Dask workers as the job or ``workers`` says, by default one, and waits while
     others use them. A run that loses its Dask worker starts again; if that does not help, its row is "cut". A lost
@@ -131,8 +131,8 @@ def search(
     settings failed.
 
     Raises:
-        UserError: before training, for a fault of the space, a value of a wrong type, a metric that the job does not
-            have, and a fault that the jobs of all settings have.
+        UserError: before training: for a fault of the space, a value of a wrong type, a metric that the job lacks, and
+            a fault of all jobs.
         RunError: all runs fail.
     """
     known = dict.fromkeys([*inspect.signature(search).parameters, *(each.name for each in fields(TrainingOptions))])
@@ -293,7 +293,6 @@ def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
-    """Return the result of the best run, with params from its folder; None without them."""
     assert result.best is not None
     number, steps = result.best[NUMBER], result.best["steps"]
     folder, job = plan.folder_of(number), plan.jobs[number]

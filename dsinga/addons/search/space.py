@@ -137,7 +137,6 @@ def _count(space: Space) -> int:
 
 
 def _offsets(spaces: Sequence[Space]) -> list[dict[str, int]]:
-    """Return for each space the number of choices in earlier spaces, by name."""
     offsets, counts = [], Counter[str]()
     for space in spaces:
         offsets.append(dict(counts))

@@ -196,6 +196,5 @@ def _normal_scores(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _robust_scale(quantiles: np.ndarray) -> float:
-    """Return the interquartile range, or the half range if it is 0."""
     low, high = np.interp([0.25, 0.75], np.linspace(0, 1, len(quantiles)), quantiles)
     return float(high - low or (quantiles[-1] - quantiles[0]) / 2 or 1.0)

@@ -132,7 +132,6 @@ class DaskFrame(Frame):
         return part
 
     def _chosen(self, names: Sequence[str], count: int) -> Any:
-        """Return some columns in ``count`` partitions, reading no other columns from parquet if possible."""
         columns = {str(name): name for name in self.collection.columns}
         chosen = [columns[name] for name in names]
         partitions = with_fixed_partitions(self._given[chosen])

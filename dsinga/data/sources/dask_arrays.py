@@ -165,7 +165,6 @@ class DaskColumn(Column):
 
 
 def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Sequence[Sequence[int]]) -> Any:
-    """Return the array that a Dask graph only cuts into chunks; None for other graphs."""
     from dask._task_spec import DataNode, Task
     from dask.array.core import getter
 

@@ -145,7 +145,7 @@ def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.nda
     """Return the float32 array, shaped like a record, of ``mean_file`` or ``std_file``.
 
     The file is a store of one record (``image_mean.zarr``), a numpy file (``.npy``), or SINGA's ``image_mean.bin``, a
-    kvfile of one record. :func:`dsinga.data.resolve` looks it up, and also finds an imported store.
+    kvfile of one record. It is looked up by :func:`dsinga.data.resolve`, which also finds an imported store.
 
     Raises:
         UserError: the file does not exist, cannot be read, does not contain exactly one record, or has NaN or infinity.

@@ -28,8 +28,7 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 class ZarrColumn(Column):
     """A column that is an array of any zarr store; unwritten chunks have the fill value.
 
-    If all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept, so
-    that no chunk is decoded twice.
+    If all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept.
 
     Args:
         array: the array, (length, *shape).

@@ -86,7 +86,7 @@ def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
 class RegionReader:
     """Reads regions of a zarr array, after checking the lengths of its chunks.
 
-    The calling thread and one helper read local files directly. zarr reads other stores, and chunks that are missing or
+    The calling thread and one helper read local files directly. Zarr reads other stores, and chunks that are missing or
     cannot be decoded: it returns the fill value, or raises an exception of any class.
 
     Attributes:

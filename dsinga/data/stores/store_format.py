@@ -1,8 +1,8 @@
 """The format of a record store: a zarr v3 group of records and their labels.
 
 The array ``data`` (N, *shape), uint8, int32 or float32, is chunked along axis 0 only, in chunks of about one MiB. The
-optional array ``labels``, int32 or float32, is (N,), or (N, K) for several labels of a record, or (N, T) for sequences
-with a label for each step, padded with -1. Attributes of the group:
+optional array ``labels``, int32 or float32, is (N,), (N, K) for several labels of a record, or (N, T) for a label of
+each step, padded with -1. Attributes of the group:
 
 - ``dsinga``: the version of this format, 3; stores of versions 1 (integer labels) and 2 (float labels) have no
   checksums;

@@ -105,7 +105,6 @@ class _InstanceTarget(BackendArray):
         return out[tuple(within)]
 
     def _plane(self, ranges: Ranges) -> np.ndarray:
-        """Return the target in a region that has one point along the other axes."""
         if self._kind.startswith("flow_"):
             wide, labels = self._whole_instances(ranges)
         else:

@@ -151,8 +151,8 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
     """Return one resolution of an OME-Zarr image as a lazy xarray Dataset; reads only metadata.
 
     The variable "image" has the axes of the image as dimensions, such as (c, z, y, x); a label image may have fewer.
-    Coordinates follow from scale and translation, with the units of the axes; channels have their names.
-    :func:`dsinga.windows` also opens the path of an image, or of one resolution, such as "cells.ome.zarr/1".
+    Coordinates follow from scale and translation, with the units of the axes; channels have their names. The path of an
+    image, or of one resolution, such as "cells.ome.zarr/1", also opens with :func:`dsinga.windows`.
 
     Args:
         path: the path or URL of the group.
@@ -160,8 +160,8 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
         labels: names of the label images to open; all by default.
 
     Raises:
-        UserError: there is no such image, resolution or label image, the image has no axes, or a label image has
-            numbers that are not integers or another shape than the image.
+        UserError: there is no such image, resolution or label image; the image has no axes; or a label image has no
+            integers, or another shape than the image.
     """
     location = resolve(path)
     image = image_at(location)
@@ -217,7 +217,6 @@ def lazy_variable(array: zarr.Array, dims: Sequence[str]) -> Any:
 
 
 def _group_at(location: str) -> zarr.Group | None:
-    """Return the zarr group at a location; None if missing or damaged."""
     try:
         node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
     except Exception:  # of damaged metadata, and of file systems: any class

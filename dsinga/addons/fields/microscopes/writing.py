@@ -122,7 +122,6 @@ def _image(dataset: Any, names: list[str]) -> Any:
 
 
 def _axes_in_order(array: Any) -> Any:
-    """Return a DataArray with the axes in the order of OME-Zarr: time, channels, space."""
     dims = [str(dim) for dim in array.dims]
     front = [dim for dim in dims if dim in TIMES] + [dim for dim in dims if dim in CHANNELS]
     space = [dim for dim in dims if dim not in front]
@@ -178,7 +177,6 @@ def _write_image(location: str, array: Any, version: str, name: str, is_label: b
 
 
 def _axis(array: Any, dim: str, is_space: bool) -> tuple[dict[str, str], float, float]:
-    """Return an axis's metadata, the distance of its points, and its first coordinate."""
     axis = {"name": dim, "type": "space" if is_space else "time" if dim in TIMES else "channel"}
     if axis["type"] == "channel" or dim not in array.coords or array[dim].dtype.kind not in "iuf":
         return axis, 1.0, 0.0

@@ -33,10 +33,10 @@ class FieldError(Layer):
     ``weighted``, labels are (B, C + 1, *space), and the last channel is w; otherwise w is 1. With ``masked``, labels
     that are NaN are left out of all sums. The sums are float64, over all records of a test. The feature is x.
 
-    With a climatology c, "anomaly_correlation" is the correlation of x - c with label - c, weighted by w, after
-    subtracting from each its unweighted mean over all records and points: compute_weighted_acc of WeatherBench (Rasp et
-    al., 2020). WeatherBench 2 keeps that mean, and averages the correlations of all times. It is computed for each
-    channel, then averaged. c is the setting, or a third source (B, C, *space).
+    With a climatology c, "anomaly_correlation" is the correlation of x - c with label - c, weighted by w. First, each
+    loses its unweighted mean over all records and points: compute_weighted_acc of WeatherBench (Rasp et al., 2020).
+    WeatherBench 2 keeps that mean, and averages the correlations of all times. It is computed for each channel, then
+    averaged. c is the setting, or a third source (B, C, *space).
 
     With several channels there are also lists "rmse_by_channel" and so on, or, with names, "rmse_t2m".
     """
@@ -148,9 +148,9 @@ def error_terms(
 ) -> list[np.ndarray]:
     """Return what each number adds to the sums of errors: 5 arrays like ``labels``, 12 with a climatology.
 
-    The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; then Σ f, Σ a, Σ w·f, Σ w·a, Σ w·f², Σ w·a² and Σ
-    w·f·a. Here f is the anomaly of the prediction ``x``, and a the anomaly of the label. Without ``valid`` all points
-    count; without ``weights`` all count equally.
+    The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|. With a climatology follow Σ f, Σ a, Σ w·f, Σ w·a,
+    Σ w·f², Σ w·a² and Σ w·f·a. Here f is the anomaly of the prediction ``x``, and a the anomaly of the label. Without
+    ``valid`` all points count; without ``weights`` all count equally.
     """
     counted: Any = np.ones(labels.shape, bool) if valid is None else valid
     if valid is not None:

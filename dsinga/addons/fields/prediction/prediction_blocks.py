@@ -111,7 +111,6 @@ def _compute_block(
     selections: Mapping[str, _Selection],
     arguments: tuple[Any, ...],
 ) -> np.ndarray:
-    """Task: one block of the result."""
     return function(shared, {key: _filled(key, selection, values) for key, selection in selections.items()}, *arguments)
 
 

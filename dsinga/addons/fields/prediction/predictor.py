@@ -258,13 +258,11 @@ class FieldPredictor:
         return self._tile_axis(place, tile[place])
 
     def _tile_axis(self, place: int, tile: Tile) -> Axis:
-        """Return the axis of the window that is a tile with its context."""
         axis = self.layout.axes[self.layout.space[place]]
         start = np.array([self._start(place, tile)])
         edge = "periodic" if self.tiles[place].periodic else axis.edge
         return Axis(axis.name, axis.length, tile.size, tile.size, edge=edge, has_targets=False, starts=start)
 
     def _start(self, place: int, tile: Tile) -> int:
-        """Return the point of the data at which a tile begins, with its context."""
         axis = self.layout.axes[self.layout.space[place]]
         return int(axis.starts[0]) - axis.before + tile.start

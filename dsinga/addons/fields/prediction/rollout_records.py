@@ -70,7 +70,6 @@ def _ranges(chunks: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
 def _records(
     windows: FieldWindows, whole: PredictionWindows, leads: Sequence[np.ndarray], places: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Return the records of windows that begin at these places in each lead's prediction."""
     space, records = [windows.layout.axes[axis.name] for axis in whole.space], []
     for row in range(len(next(iter(places.values())))):
         samples = tuple(int(places[axis.name][row]) for axis in whole.samples)

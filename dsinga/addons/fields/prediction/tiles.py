@@ -59,9 +59,9 @@ class _Tracked(NamedTuple):
 def receptive_field(net: NeuralNet, layer: str) -> tuple[AxisField, ...] | None:
     """Return the receptive field of ``layer`` along each axis after the channels of the net's input.
 
-    It is None if a point of the feature depends on the whole field, because of a layer such as kInnerProduct or
-    kGroupNorm, or if layers mix periodic and other padding along an axis. The net of ``layer`` has one input layer.
-    Raises UserError for an unknown layer.
+    It is None if a point of the feature depends on the whole field, as of kInnerProduct or kGroupNorm, or if layers mix
+    periodic and other padding along an axis. The net of ``layer`` has one input layer. Raises UserError for an unknown
+    layer.
     """
     (name,) = net.inputs
     end = net.position(layer)

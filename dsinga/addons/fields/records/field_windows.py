@@ -296,12 +296,12 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
 
     Overlapping windows count points inside the data more often in losses and scores than points near the ends.
 
-    With several ``leads``, windows with context along space must be whole fields, all losses compare the same layer and
-    have a factor ``scale``, and the weight channel is the same for all leads. A masked target has the mask of the last
-    input step. The data must have enough points for all leads. Each ``fit`` counts the steps of ``lead_start`` from 0.
-    Losses of quantiles, distributions and ensembles need ``direct``; losses of classes support one lead only. A net of
-    the direct form predicts at most the leads that it was trained on, and reads no inputs of later times. ``evaluate``
-    returns "loss", and for each lead "loss/loss", "lead2#loss/loss", ... and its metrics.
+    With several ``leads``, windows with context along space must be whole fields. All losses then compare the same
+    layer and have a factor ``scale``, and the weight channel is the same for all leads. A masked target has the mask of
+    the last input step. The data must have enough points for all leads. Each ``fit`` counts the steps of ``lead_start``
+    from 0. Losses of quantiles, distributions and ensembles need ``direct``; losses of classes support one lead only. A
+    net of the direct form predicts at most the leads that it was trained on, and reads no inputs of later times.
+    ``evaluate`` returns "loss", and for each lead "loss/loss", "lead2#loss/loss", ... and its metrics.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image, a netCDF file,

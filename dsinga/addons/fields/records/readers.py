@@ -180,7 +180,7 @@ def coordinate_reader(dataset: Any, expression: str, time: str | None) -> Coordi
     """Return the reader of a channel such as "cos(latitude)", "latitude" or "sin(day of year)".
 
     Sine and cosine accept coordinates in degrees, or in radians if the units say so. "day of year" and "hour of day"
-    make one turn in a year (365 or 366 days) or a day; without sine or cosine, the channel is the share of it. ``time``
+    make one turn in a year (365 or 366 days) or a day. Without sine or cosine, the channel is the share of it. ``time``
     is the dimension of time.
 
     Raises:

@@ -251,7 +251,6 @@ def moments_over(array: Any, dims: Sequence[str]) -> np.ndarray:
 
 
 def _blocks(array: Any, dims: Sequence[str]) -> Iterator[Any]:
-    """Yield the blocks of an array, cut along ``dims``, the first one first."""
     sizes, numbers = {}, array.size
     for name in dims:
         if numbers <= BLOCK_NUMBERS:

@@ -225,7 +225,6 @@ def _as_dates(labels: Sequence[str | None]) -> list[Any]:
 
 
 def _label(end: Any, index: Any) -> str | None:
-    """Return an end in the form that an index of dates, times or texts accepts."""
     if end is None:
         return None
     text = str(end.astype("datetime64[us]") if isinstance(end, np.datetime64) else end)

@@ -52,7 +52,7 @@ class NumberEmbedding(Layer):
 class PiecewiseLinear(NumberEmbedding):
     """A piecewise-linear function of each number, with given kinks and learnt values: to (B, n·width).
 
-    The code of a number x with the edges b₀ < b₁ < ... is (x - bᵢ)/(bᵢ₊₁ - bᵢ) for each bin i, limited to [0, 1], but
+    For edges b₀ < b₁ < ..., the code of a number x is (x - bᵢ)/(bᵢ₊₁ - bᵢ) for each bin i. It is limited to [0, 1], but
     not below in the first bin and not above in the last. Params: weight (n, bins, width), which multiplies the code,
     bias (n, width) and, unless ``linear`` is false, slope (n, width): x·slope is added. This is version "B" of the
     package rtdl_num_embeddings if the weight begins with 0, and "A" without ``linear``.
