@@ -197,9 +197,9 @@ def ending_signals() -> set[int]:
 def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
     """On a signal of TERMINATIONS, unwind the context, then end the process by the same signal.
 
-    ``cancelled`` is set then, for code that missed the exception, and for other threads, which are not interrupted. It
-    does nothing where :func:`raised_terminations` does nothing. Threads also ignore signals in processes started by
-    multiprocessing.
+    ``cancelled`` is set then, for code that missed the exception, and for other threads, which are not interrupted.
+    This does nothing where :func:`raised_terminations` does nothing. Threads also ignore signals in processes started
+    by multiprocessing.
     """
     received: list[int] = []
     _events.append(cancelled)

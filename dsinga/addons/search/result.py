@@ -177,8 +177,8 @@ class SearchResult(Sequence[Row]):
         """Return each name's own share of the variance of the settings' ranks, the highest first.
 
         Numbers of many values are compared in up to five groups of equal size. Interactions of names are in no share.
-        Few settings say little: in one of 20 searches, a name without effect has a share above 0.39 of 12 settings, or
-        0.15 of 40.
+        Few settings say little: in one of 20 searches, a name without effect has a share above 0.39 with 12 settings,
+        or above 0.15 with 40.
         """
         return importance(self._labelled(), self._names)
 

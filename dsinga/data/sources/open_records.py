@@ -77,8 +77,8 @@ def open_records(
     """Return a RecordSource for ``source``: a path or URL, arrays, a data frame, a dataset or a pair (x, y).
 
     Nothing is copied to disk. Numbers are converted as by :func:`dsinga.data.write_store`. Training gives the same bits
-    as from a store with the same records. Only arrays of more than 128 MiB with chunks above one MiB are shuffled in
-    whole chunks. Chunks above 256 MiB and chunks of various sizes are refused.
+    as from a store with the same records, except for arrays of more than 128 MiB with chunks above one MiB: whole
+    chunks are shuffled. Chunks above 256 MiB and chunks of various sizes are refused.
 
     Records are recognised by the names data, x, image, feature, record and input, labels by label, y, class and target,
     in any case or plural. A single array besides labels is also used as records. Coordinates that xarray writes do not
@@ -89,13 +89,14 @@ def open_records(
     ``xarray.open_zarr``. Chunks that are not stored are reported once, and refused if the fill value is null.
 
     Args:
-        source: one of - the path or URL of a store; a relative path is looked up in the working directory, then under
-            ``roots``; - an array of records: numpy, dask, zarr, an xarray DataArray, or an object that numpy converts;
+        source: one of
+            - the path or URL of a store; a relative path is looked up in the working directory, then under ``roots``;
+            - an array of records: numpy, dask, zarr, an xarray DataArray, or an object that numpy converts;
             - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
-            - an xarray Dataset, or a data frame of pandas or Dask; - a sequence of batches, like Keras's PyDataset:
-            ``source[i]`` is the i-th batch, an array or a pair (x, y); - records by number, (x, y), x or a dict with
-            "label": a Dataset of PyTorch or Hugging Face, a DataLoader; - a source of records, which is returned
-            unchanged, or a :class:`DataSource`, which opens one.
+            - an xarray Dataset, or a data frame of pandas or Dask;
+            - a sequence of batches, like Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);
+            - records by number, (x, y), x or a dict with "label": a Dataset of PyTorch or Hugging Face, a DataLoader;
+            - a source of records, which is returned unchanged, or a :class:`DataSource`, which opens one.
         data: the zarr array, Dataset variable, or Hugging Face column that has the records; by default guessed by name.
         label: the zarr array, Dataset variable, or column of a data frame or Hugging Face Dataset that has the labels;
             "" for none. By default guessed; none in a data frame.

@@ -33,8 +33,8 @@ class FieldError(Layer):
     ``weighted``, labels are (B, C + 1, *space), and the last channel is w; otherwise w is 1. With ``masked``, labels
     that are NaN are left out of all sums. The sums are float64, over all records of a test. The feature is x.
 
-    With a climatology c, "anomaly_correlation" is the correlation of x - c with label - c, weighted by w. First, each
-    loses its unweighted mean over all records and points: compute_weighted_acc of WeatherBench (Rasp et al., 2020).
+    With a climatology c, "anomaly_correlation" is the correlation of x - c with label - c, weighted by w. Both first
+    lose their unweighted mean over all records and points: compute_weighted_acc of WeatherBench (Rasp et al., 2020).
     WeatherBench 2 keeps that mean, and averages the correlations of all times. It is computed for each channel, then
     averaged. c is the setting, or a third source (B, C, *space).
 
