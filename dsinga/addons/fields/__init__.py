@@ -1,1 +1,1 @@
-"""Trains nets on gridded data in xarray Datasets(climate fields, microscope images), and predicts Datasets."""
+"""Trains nets on gridded data in xarray Datasets (climate fields, microscope images), and predicts Datasets."""

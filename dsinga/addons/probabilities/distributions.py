@@ -65,7 +65,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def nll(self, y: Array, params: Params, ops: Ops) -> Array:
-        """Return the negative logarithm of the density, or of the probability of a count,, at ``y``."""
+        """Return the negative logarithm of the density, or of the probability of a count, at ``y``."""
 
     @abstractmethod
     def nll_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
