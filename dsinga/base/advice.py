@@ -21,7 +21,7 @@ _command_lines: list[tuple[Sequence[str], Sequence[str]]] = []
 
 @contextlib.contextmanager
 def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
-    """Word advice in messages for the command line ``program arguments`` within the context."""
+    """Word advice in messages for the command ``program arguments`` within the context."""
     _command_lines.append((program, arguments))
     try:
         yield
@@ -42,16 +42,16 @@ def in_notebook() -> bool:
 
 
 def short_path(path: Path | str) -> Path | str:
-    """Return a path relative to the working directory, if it is below that; other paths, and URLs, as they are."""
+    """Return a path relative to the working directory if below it; others and URLs unchanged."""
     with contextlib.suppress(ValueError, OSError):  # elsewhere; a working directory that was deleted
         return Path(path).relative_to(Path.cwd())
     return path
 
 
 def how_to_resume() -> str:
-    """Return how to resume from the last checkpoint: the whole command, or the argument of ``dsinga.train``.
+    """Return how to resume from the last checkpoint: the command, or the Python argument.
 
-    A command that has resumed from a path resumes from the newest checkpoint instead; ``--resume auto`` stays.
+    A path behind ``--resume`` is dropped, to resume from the newest checkpoint; ``--resume auto`` stays.
     """
     if not _command_lines:
         return "resume=True"
@@ -63,10 +63,9 @@ def how_to_resume() -> str:
 
 
 def join_resume(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command, with the two words ``--resume WORD`` replaced by ``--resume=WORD``.
+    """Return a command's arguments, with ``--resume WORD`` joined to ``--resume=WORD``.
 
-    The word behind ``--resume`` is its value if it is ``auto``, a folder, or has the name of a checkpoint; else it is
-    the job file.
+    The word is the value if it is ``auto``, a folder, or the name of a checkpoint; else it is the job file.
     """
     words: list[str] = []
     for word in arguments:
@@ -81,7 +80,7 @@ def join_resume(arguments: Sequence[str]) -> list[str]:
 def option(argument: str, value: str = "", python: str = "") -> str:
     """Return an argument as the user writes it: ``--argument value`` in a command, ``argument=value`` in Python.
 
-    ``python`` is the argument in Python where it has another name there.
+    ``python`` is its Python form if it differs.
     """
     if _command_lines:
         return f"--{argument.replace('_', '-')} {value}".strip()

@@ -27,7 +27,7 @@ SHOWN = 100  # characters of a value in a message
 
 
 def is_whole(value: Any, least: int) -> bool:
-    """Whether a value is a whole number of at least ``least``, and not True or False."""
+    """Whether a value is a whole number of at least ``least``, and no boolean."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
@@ -44,7 +44,7 @@ def check_bool(name: str, value: Any) -> None:
 
 
 def check_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
-    """Raise UserError unless an argument is a number between two others."""
+    """Raise UserError unless an argument is a number from ``low`` to ``high``."""
     if isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high:
         return
     bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
@@ -52,16 +52,13 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
 
 
 def value_text(value: Any) -> str:
-    """Return the text of a value for a message: the name of a function or class, whose repr has an address.
-
-    Of long texts, such as those of arrays, it is the beginning.
-    """
+    """Return a value's text for a message: its name if it has one, else its repr, shortened."""
     text = getattr(value, "__name__", None) or repr(value)
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that has been there before, None where all differ."""
+    """Return the first name that occurs twice; None if all differ."""
     known = set[str]()
     for name in names:
         if name in known:
@@ -86,7 +83,7 @@ def format_bytes(size: float) -> str:
 class Remedies(UserDict[str, str]):
     """A mapping from unknown names to their replacements, read from a TOML file at the first look-up.
 
-    In a table the names, separated by blanks, are the value of what to write in their place.
+    A table maps each replacement to the names it replaces, separated by blanks.
     """
 
     def __init__(self, path: Path, *tables: str):
@@ -107,8 +104,8 @@ class MissingName(UserError, AttributeError):
 def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instead) -> NoReturn:
     """Raise MissingName for a name that ``owner`` lacks; suggest a replacement or the nearest ``known`` name.
 
-    For ``from package import name`` it raises a UserError. There importlib looks the name up, and Python would make an
-    ImportError without the message of an AttributeError.
+    For ``from package import name`` it raises a UserError, since Python's ImportError would hide the message of an
+    AttributeError.
     """
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
@@ -122,7 +119,7 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
-    """Return the error for a name not in ``known``; it suggests a replacement or the nearest name, or lists all."""
+    """Return the error for a name not in ``known``, with a replacement, the nearest name, or all."""
     remedy = instead.get(str(name), "")
     remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
     hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
@@ -137,10 +134,10 @@ def missing_names(
     instead: Instead,
     public: str = "",
 ) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module: its error for a missing name suggests a replacement or the nearest name.
+    """Return a module's ``__getattr__``, which suggests a replacement or the nearest name.
 
-    ``known`` are the names of the module, by default all that it has; ``derived`` returns further values by name.
-    ``public`` is the name by which users reach the module, if it is another.
+    ``known`` are the names of the module, by default all; ``derived`` returns further values by name. ``public`` is
+    the name that users know, if it differs.
     """
 
     def find(name: str) -> Any:
@@ -180,9 +177,9 @@ def check_names(
 
 
 def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
-    """Return the values of a dict in the order of ``names``, the names of all inputs or outputs (``kind``).
+    """Return a dict's values in the order of ``names``, of all inputs or outputs (``kind``).
 
-    Raises UserError for another name, with the nearest, and for a missing one.
+    Raises UserError for a missing name, and for an unknown name with the nearest one.
     """
     for key in given:
         if key not in names:
@@ -201,9 +198,9 @@ def bind(
     kwargs: Mapping[str, Any],
     instead: Instead = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the arguments by name; raise UserError for an unknown, a missing or a surplus one.
+    """Return the arguments by name. Raises UserError for an unknown, a missing or a surplus one.
 
-    A function that takes any name checks them itself. ``instead`` says what to write in place of unknown names.
+    A function with ``**arguments`` checks names itself. ``instead`` maps unknown names to replacements.
     """
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         check_names(function, [*signature.parameters], kwargs, instead)
@@ -255,7 +252,7 @@ def extended_signature(
 
 
 def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], returns: Any) -> Any:
-    """Return a signature with the given parameters; raise UserError where two parameters have the same name."""
+    """Return a signature with the given parameters. Raises UserError if two have the same name."""
     try:
         return inspect.Signature(parameters, return_annotation=returns)
     except ValueError as error:
@@ -263,7 +260,7 @@ def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Para
 
 
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:
-    """Return the function with a check of its argument names; messages have ``prefix`` before the function's name."""
+    """Return the function with a check of its argument names; messages have ``prefix`` before its name."""
     signature = inspect.signature(function)
 
     @public
@@ -279,10 +276,10 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
 def check_settings(
     cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
 ) -> type[T]:
-    """Return the class, whose constructor now raises UserError for an unknown, a missing or a surplus argument.
+    """Return the class; its constructor raises UserError for unknown, missing or surplus arguments.
 
-    ``check`` is then called with the arguments by name, before the constructor. ``instead`` says what to write in place
-    of unknown names.
+    ``check`` is called with the arguments by name, before the constructor. ``instead`` maps unknown names to
+    replacements.
     """
     constructor = vars(cls).get("__init__")
     if constructor is None:

@@ -1,4 +1,4 @@
-"""Checks of arrays: whether they are finite, and whether float32 rounds their integers; the averages of params."""
+"""Checks of arrays (finite, exact as float32), and the averages of params."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ParamArrays = dict[str, np.ndarray]
 
 
 class NamedParams(dict[str, np.ndarray]):
-    """Params that know what the classes and columns of their training records are called.
+    """Params that know the names of classes and columns of their training records.
 
     Attributes:
         names: the parts of :class:`dsinga.data.RecordNames` by input layer, as nested lists or tuples.
@@ -32,12 +32,12 @@ BLOCK = 1 << 18  # elements that are looked at together: the answers for a large
 
 
 def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]]) -> ParamArrays:
-    """Return each param's moving average from an updater's ``state``, or its value where there is no average."""
+    """Return each param's moving average from an updater's ``state``, or its value without one."""
     return {name: state.get(name, {}).get(EMA_SLOT, value) for name, value in params.items()}
 
 
 def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the first array that contains NaN or infinity, None if all arrays are finite."""
+    """Return the name of the first array with NaN or infinity; None if all are finite."""
     return next((name for name in arrays if not is_finite(arrays[name])), None)
 
 
@@ -56,7 +56,7 @@ def is_finite(value: Any) -> bool:
 
 
 def refuse_nan(params: Mapping[str, Any], source: str = "") -> None:
-    """Raise UserError for params with NaN, which come from ``source``: a rectifier may hide it in predictions."""
+    """Raise UserError for params with NaN, from ``source``: a rectifier may hide it in predictions."""
     for name, array in params.items():
         if not is_finite(array) and (places := np.argwhere(np.isnan(array))).size:
             index = tuple(map(int, places[0]))
@@ -73,9 +73,9 @@ _lock = threading.Lock()
 
 
 def warn_of_rounding(numbers: np.ndarray, key: Hashable, name: Callable[[tuple[int, ...]], str]) -> None:
-    """Log a warning, once for each ``key`` in a process, where the conversion of integers to float32 rounds.
+    """Log a warning, once for each ``key`` in a process, if float32 rounds these integers.
 
-    ``name`` returns what the array, and the place of a number in it, is called.
+    ``name`` returns the name of the array and the place of a number in it.
     """
     if numbers.dtype.kind not in "iu" or numbers.dtype.itemsize < 4 or not numbers.size or key in _said:
         return

@@ -1,13 +1,10 @@
-"""A memory pool for the result arrays of kernels, which have the same shapes in every iteration.
+"""A memory pool for the result arrays of kernels, with the same shapes in every iteration.
 
-The operating system maps a new array of several megabytes page by page when it is first written, which takes longer
-than most elementwise kernels, and aligns it badly. Here every array is a view of a *base*, an array of bytes. A base is
-free again once only its pool refers to it. CPython's reference counts show this exactly, because every view of a view,
-memoryview or DLPack export refers to the base.
+Every array is a view of a *base*, an array of bytes. A base is free again once only its pool refers to it. CPython's
+reference counts show this exactly, because every view, memoryview or DLPack export refers to the base.
 
-All threads share one pool: with a pool for each thread, each would keep the memory of an iteration's features. Taking a
-base needs a lock; releasing one does not, because that only turns a taken base into a free one. A thread may also be
-given bases of its own, which it takes first, for instance in memory that other processes see.
+All threads share one pool: with a pool for each thread, each would keep the memory of an iteration's features. A thread
+may also have its own bases, which it uses first, for instance in shared memory.
 """
 
 from __future__ import annotations
@@ -38,24 +35,24 @@ _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list re
 
 
 def size_class(size: int) -> int:
-    """Return ``size``, or the next larger of four sizes between two powers of two.
+    """Return ``size`` rounded up to one of four sizes between two powers of two.
 
-    Arrays whose size differs from step to step, such as those of sequences, then use the same bases. A base is
-    at most a quarter larger than its array; an end that no array has used takes no memory, as its pages are not mapped.
+    So arrays that vary in size from step to step, such as sequences, share bases. A base is at most a quarter larger
+    than its array.
     """
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step
 
 
 class ResultPool:
-    """A pool of bases (blocks of memory for arrays) by their sizes in bytes, which :func:`size_class` rounds up."""
+    """A pool of bases (memory blocks) by size in bytes, rounded up by :func:`size_class`."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, list[np.ndarray]] = {}
         self.lock = threading.Lock()
 
     def take(self, size: int) -> np.ndarray:
-        """Return a base (a block of memory) of at least ``size`` bytes: a free one, or a new one."""
+        """Return a base (a block of memory) of at least ``size`` bytes, free or new."""
         size = size_class(size)
         with self.lock:
             bucket = self.buckets.get(size, ())
@@ -87,7 +84,7 @@ class ResultPool:
 
 
 class ThreadBases(threading.local):
-    """The bases (blocks of memory) that a thread uses before it asks the pool, by size in bytes, and its hook."""
+    """A thread's own bases (memory blocks), used before the pool, by size in bytes, and its hook."""
 
     bases: Mapping[int, Sequence[np.ndarray]] = {}
     hook: Callable[[np.ndarray], Any] | None = None
@@ -99,10 +96,9 @@ _thread_bases = ThreadBases()
 
 @contextmanager
 def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
-    """Allocate the calling thread's arrays in free blocks of ``bases``, which are by size in bytes, within the context.
+    """Allocate this thread's arrays in free blocks of ``bases``, by size in bytes, in the context.
 
-    Their sizes are those of :func:`base_bytes`. Each is an array of bytes, no view of another, to which only its
-    sequence refers.
+    Sizes are as from :func:`base_bytes`. Each base is an array of bytes, no view, and only its sequence refers to it.
     """
     before, _thread_bases.bases = _thread_bases.bases, bases
     try:
@@ -112,36 +108,36 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
 
 
 def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
-    """Return bases for :func:`use_bases` by which large arrays of the given sizes in bytes use one block in turn.
+    """Return bases for :func:`use_bases` that let large arrays of these sizes in bytes share one block.
 
-    For gradients of params that are applied as soon as they are computed. Smaller arrays are not among them.
+    For gradients of params that are applied as soon as they are computed. Smaller arrays are not included.
     """
     sizes = [base_bytes(size) for size in nbytes if size > ONE_BASE]
     return dict.fromkeys(sizes, [np.empty(max(sizes, default=0), np.uint8)])
 
 
 def clear() -> None:
-    """Forget all bases: the free ones are returned now, the others with the last array that lies in them.
+    """Forget all bases, at the end of a run: free ones now, others with their last array.
 
-    For the end of a run. It takes no lock, because a finalizer may call it while its thread is taking a base.
+    It takes no lock, because a finalizer may call it while its thread is taking a base.
     """
     pool.buckets = {}
 
 
 def set_hook(hook: Callable[[np.ndarray], Any] | None) -> None:
-    """Let ``hook`` return the arrays of the calling thread in place of new ones, which it is given; None ends that."""
+    """Let ``hook`` replace each new array of the calling thread; None ends that."""
     _thread_bases.hook = hook
 
 
 def base_bytes(nbytes: int) -> int:
-    """Return the size in bytes of the base (block of memory) of an array of ``nbytes`` bytes."""
+    """Return the size in bytes of the base of an array of ``nbytes`` bytes."""
     return nbytes + ALIGNMENT
 
 
 def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.float32) -> Any:
     """Return an uninitialised array of ``shape``: C-contiguous, or channels-last as an image (B, C, H, W).
 
-    Its memory is not reused while the array, or any view of it, is referred to.
+    Its memory is not reused while the array, or any view of it, exists.
     """
     if channels_last:
         batch, channels, *sizes = shape
@@ -159,7 +155,6 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
 
 
 def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the first base to which only ``bases`` refers; None if there is none."""
     for index in range(len(bases)):
         if sys.getrefcount(bases[index]) == _IDLE:
             return bases[index]
@@ -167,7 +162,7 @@ def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def address(x: np.ndarray) -> int:
-    """Return the address of the first number of x: ``x.ctypes.data``, which takes ten times as long.
+    """Return the address of the first number of x, ten times faster than ``x.ctypes.data``.
 
     In numpy's C API (``PyArrayObject_fields``) the pointer to the data comes first after the object's head.
     """
@@ -175,5 +170,5 @@ def address(x: np.ndarray) -> int:
 
 
 def like(x: np.ndarray) -> Any:
-    """Return an uninitialised array of the shape, layout and dtype of x, which is C-contiguous or channels-last."""
+    """Return an uninitialised array with the shape, layout and dtype of x (C-contiguous or channels-last)."""
     return empty(x.shape, channels_last=not x.flags.c_contiguous, dtype=x.dtype)

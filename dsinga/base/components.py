@@ -1,4 +1,4 @@
-"""Imports components (built-in ones, and those of entry points) and packages' public names at their first use."""
+"""Imports components (built-in ones, and entry points) and packages' public names at their first use."""
 
 from __future__ import annotations
 
@@ -64,10 +64,7 @@ def _entry_points() -> Mapping[str, Mapping[str, list[EntryPoint]]]:
 
 
 def _names_group(place: str) -> bool:
-    """Whether a file of entry points in a folder of the path has GROUP; archives may have any, and are not read.
-
-    Looking for it is a tenth of importing ``importlib.metadata``, which few processes need.
-    """
+    """Whether an entry-points file in a folder of the path has GROUP; True for archives."""
     if os.path.isfile(place):
         return True
     for file in glob.iglob(os.path.join(glob.escape(place), "*-[iI][nN][fF][oO]", "entry_points.txt")):
@@ -78,12 +75,12 @@ def _names_group(place: str) -> bool:
 
 
 def offered(kind: str) -> Mapping[str, list[EntryPoint]]:
-    """Return entry points of other distributions for a component kind, by name; several where they clash."""
+    """Return other distributions' entry points of a component kind, by name; several if they clash."""
     return _entry_points().get(kind, {})
 
 
 def scanned() -> bool:
-    """Whether the entry points are known: the first call of :func:`offered` reads the metadata of all packages."""
+    """Whether the entry points are known, which the first call of :func:`offered` reads from all packages."""
     return bool(_entry_points.cache_info().currsize)
 
 
@@ -94,14 +91,14 @@ def addon_of(module: str) -> str:
 
 
 def import_component(what: str, module: str) -> types.ModuleType:
-    """Import a module of dsinga for ``what``; raise UserError where the module or its imports need a missing add-on."""
+    """Import a module of dsinga for ``what``. Raises UserError if it, or its imports, need a missing add-on."""
     with naming_addons(what):
         return importlib.import_module(module)
 
 
 @contextlib.contextmanager
 def naming_addons(what: str) -> Iterator[None]:
-    """Raise UserError where an import within, which ``what`` needs, is one of a missing add-on."""
+    """Raise UserError if an import within the context, needed by ``what``, is of a missing add-on."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -114,7 +111,7 @@ def naming_addons(what: str) -> Iterator[None]:
 
 
 def distribution_comments(text: str) -> str:
-    """Return the comments of a job's text that name the distributions of its components, for processes without them."""
+    """Return comments for a job's text that name the distributions of its components."""
     points = [(kind, name, point) for kind, by_name in _entry_points().items() for name, (point, *_) in by_name.items()]
     return "".join(
         f"# {kind}.{name} is of the distribution {point.dist.name}\n"
@@ -124,12 +121,12 @@ def distribution_comments(text: str) -> str:
 
 
 def note_distributions(text: str) -> None:
-    """Note the distributions that the comments of a job's text name, for :func:`written_distribution`."""
+    """Note the distributions in the comments of a job's text, for :func:`written_distribution`."""
     _written.update({(kind, name): distribution for kind, name, distribution in WRITTEN.findall(text)})
 
 
 def written_distribution(kind: str, name: str) -> str:
-    """Return half a sentence on the distribution of a component that a job had when it was written, "" for none."""
+    """Return half a sentence on a component's distribution, as noted in a job file; "" if none."""
     distribution = _written.get((kind, name))
     return f"; it is of the distribution {distribution}: pip install {distribution}" if distribution else ""
 
@@ -137,7 +134,7 @@ def written_distribution(kind: str, name: str) -> str:
 def lazy_names(
     package: str, otherwise: Callable[[str], Any] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and ``__dir__`` of a package that import its names when they are first used.
+    """Return a package's ``__getattr__`` and ``__dir__``, which import names at first use.
 
     The names, and the module of each, are read where type checkers read them: in the block ``if TYPE_CHECKING:`` of
     ``__init__.py``, or else in ``__init__.pyi``, where the core has the names of add-ons, since it imports none.
@@ -176,7 +173,7 @@ def lazy_names(
 
 
 def _names_for_type_checkers(file: Path) -> dict[str, tuple[str, str]]:
-    """Return the module, and the name there, of each name that a package imports for type checkers."""
+    """Return the module, and name there, of each name that a package imports for type checkers."""
     blocks = [block for block in ast.parse(file.read_bytes()).body if isinstance(block, ast.If)]
     lines = [line for block in blocks if ast.unparse(block.test) == "TYPE_CHECKING" for line in block.body]
     lines = lines or ast.parse(file.with_suffix(".pyi").read_bytes()).body

@@ -10,17 +10,17 @@ from pathlib import Path, PurePosixPath
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, by its affinity and the CPU quota of its cgroup."""
+    """Return the number of usable cores, by affinity and the cgroup's CPU quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, quota_cores())
 
 
 @functools.cache
 def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the smallest CPU quota of this process's cgroup and those around it, in cores, rounded up.
+    """Return the smallest CPU quota of this process's cgroup and parents, in cores, rounded up.
 
     A large number without a quota. ``own`` lists the cgroups of the process, version 2 as ``0::/path``, version 1 as
-    ``4:cpu,cpuacct:/path``; in a container the path may be the host's, and the quota lies in the root of ``mounts``.
+    ``4:cpu,cpuacct:/path``. In a container the path may be the host's, and the quota lies in the root of ``mounts``.
     """
     quotas = [sys.maxsize]
     for line in _text(own).splitlines():
@@ -38,7 +38,6 @@ def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys
 
 
 def _text(file: Path) -> str:
-    """Return the text of a file of the system, nothing where it cannot be read."""
     try:
         return file.read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""Writes files and folders durably and atomically: even if the process is killed, each is complete or absent.
+"""Writes files and folders durably and atomically: complete or absent, even if killed.
 
-What takes the place of something older is written into a draft folder beside it and renamed. The next process that
-writes there removes the drafts of processes that were killed.
+A replacement is written into a draft folder next to the original and renamed. The next process that writes there
+removes the drafts of killed processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOLDER_OF_PROCESS, EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace the contents of the file ``path`` by ``text``: a process killed meanwhile leaves the old contents."""
+    """Replace the contents of file ``path`` by ``text``; a kill meanwhile leaves the old contents."""
     with draft_folder(path) as draft:
         write_file(draft / path.name, text)
         os.replace(draft / path.name, path)
@@ -50,11 +50,11 @@ def write_file(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replaced_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
-    """Give a temporary folder for new files, which then replace the files called ``names`` in ``folder`` in one step.
+    """Give a temporary folder for new files, which then replace ``names`` in ``folder`` in one step.
 
-    That step is the renaming to SAVED. What has no file among the new ones is there no more; other files stay. Read the
-    files by :func:`read_saved` or :func:`current_file`, in case the process is killed before each is in its place.
-    Raises UserError where SAVED is there and is no save of this user's.
+    That step is the renaming to SAVED. Names without a new file are deleted; other files stay. Read the files with
+    :func:`read_saved` or :func:`current_file`, since a killed process may leave files in SAVED. Raises UserError if
+    SAVED exists and is no save of this user.
     """
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def replaced_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
 
 
 def _commit(files: Path, folder: Path, names: Collection[str]) -> None:
-    """Rename a folder of new files to SAVED, when an earlier save is finished."""
+    """Rename a folder of new files to SAVED, after finishing an earlier save."""
     in_the_way = 0
     while in_the_way < AGAIN:  # another process may begin and end a save between any two lines
         in_the_way += not finish_save(folder, names)
@@ -97,11 +97,10 @@ def _commit(files: Path, folder: Path, names: Collection[str]) -> None:
 
 
 def finish_save(folder: Path, names: Collection[str]) -> bool:
-    """Move the files of a complete save to their places, if the saving process was killed before all were moved.
+    """Move the files of a complete save to their places, if the saving process was killed before.
 
     ``names`` are the files that such a save writes. Only this user's saves are finished, because in a folder such as
-    /tmp anybody can make a folder called SAVED. Returns False if SAVED stays. Raises UserError where the folder cannot
-    be written.
+    /tmp anybody can create SAVED. Returns False if SAVED stays. Raises UserError if the folder cannot be written.
     """
     with explained_writing(folder), _open_own(folder / SAVED) as descriptor:
         return not os.path.lexists(folder / SAVED) if descriptor is None else _move(descriptor, folder, names)
@@ -128,7 +127,7 @@ def _move(descriptor: int, folder: Path, names: Iterable[str]) -> bool:
 
 @contextlib.contextmanager
 def _open_own(folder: Path) -> Iterator[int | None]:
-    """Give a descriptor of a folder of this user's in which nobody else can write; None for others, and for a link."""
+    """Give a descriptor of this user's folder that nobody else can write to; None for others and links."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
@@ -144,9 +143,9 @@ def _open_own(folder: Path) -> Iterator[int | None]:
 
 
 def current_file(path: Path) -> Path:
-    """Return where to read the file that was last saved as ``path``, after an attempt to finish that save.
+    """Return where to read the file last saved as ``path``, after trying to finish that save.
 
-    That is inside SAVED for a user who may not write there. The result is no file if the last save removed ``path``.
+    It is inside SAVED for a user who may not write there. The result is no file if the last save removed ``path``.
     """
     with contextlib.suppress(UserError):
         finish_save(path.parent, [path.name])
@@ -159,7 +158,7 @@ def current_file(path: Path) -> Path:
 
 
 def read_saved(folder: Path, names: Collection[str], read: Callable[[Callable[[str], Path]], T]) -> T:
-    """Return ``read(place)``, which reads the files ``names`` of one save, each from the path ``place(name)``.
+    """Return ``read(place)``, which reads ``names`` of one save, each from ``place(name)``.
 
     It is called again if another process has replaced files meanwhile.
     """
@@ -177,12 +176,11 @@ def read_saved(folder: Path, names: Collection[str], read: Callable[[Callable[[s
 
 
 def read_saved_file(path: Path, read: Callable[[Path], T]) -> T:
-    """Return what ``read`` reads from a file of a save, as :func:`read_saved` does."""
+    """Return what ``read`` reads from a file of a save, like :func:`read_saved`."""
     return read_saved(path.parent, [path.name], lambda place: read(place(path.name)))
 
 
 def _states(folder: Path, names: Iterable[str]) -> list[tuple[object, ...] | None]:
-    """Return what changes when one of the files is replaced."""
     states: list[tuple[object, ...] | None] = []
     for place in (current_file(folder / name) for name in names):
         try:
@@ -201,16 +199,16 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def holds_files(folder: Path, names: Collection[str]) -> bool:
-    """Return whether a folder has any contents other than the leftovers of an interrupted save of ``names``."""
+    """Return whether a folder contains anything besides leftovers of an interrupted save of ``names``."""
     finish_save(folder, names)
     return any(not path.name.startswith(SAVED) for path in folder.iterdir())
 
 
 def replace_folder(draft: Path, path: Path) -> None:
-    """Exchange the names of the folders ``draft`` and ``path``, in one step where the system can, as on Linux.
+    """Exchange the names of two folders, in one step if the system can, as on Linux.
 
-    Elsewhere a process killed between two renames leaves the old folder in the draft folder that ``draft`` is in, from
-    which the next :func:`draft_folder` moves it back. Raises OSError.
+    Elsewhere a process killed between two renames leaves the old folder in the draft folder around ``draft``, and the
+    next :func:`draft_folder` moves it back. Raises OSError.
     """
     exchange = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     names = FOLDER_OF_PROCESS, os.fsencode(draft), FOLDER_OF_PROCESS, os.fsencode(path)
@@ -223,9 +221,9 @@ def replace_folder(draft: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """Give a new folder beside ``path`` in which to prepare a replacement of ``path``, and remove it at the end.
+    """Give a new folder next to ``path`` to prepare its replacement, and remove it at the end.
 
-    Those that processes have left which were killed are removed, too; a process locks its own.
+    Draft folders of killed processes are removed, too; a process locks its own.
     """
     prefix = f".{path.name}.draft-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
@@ -246,7 +244,7 @@ def draft_folder(path: Path) -> Iterator[Path]:
 
 
 def _remove(draft: Path, descriptor: int) -> None:
-    """Remove an open draft folder; move back what was moved there from a place that is empty now."""
+    """Remove an open draft folder; first move old folders back to places that are empty now."""
     for old in (name for name in os.listdir(descriptor) if name.endswith(OLD)):
         path = draft.parent / old.removesuffix(OLD)
         if not path.exists():
@@ -257,9 +255,9 @@ def _remove(draft: Path, descriptor: int) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[bool]:
-    """Hold the system's lock of a folder, which ends with the process; give False where there are no such locks.
+    """Hold a folder's system lock, which ends with the process; give False if unsupported.
 
-    Raises BlockingIOError where it is held already, OSError where the folder cannot be opened.
+    Raises BlockingIOError if it is held already, OSError if the folder cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -269,7 +267,7 @@ def locked_folder(folder: Path) -> Iterator[bool]:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock an open folder until it is closed; return False where there are no locks. Raises BlockingIOError."""
+    """Lock an open folder until it is closed; return False without lock support. Raises BlockingIOError."""
     try:
         import fcntl
 
@@ -283,7 +281,7 @@ def _lock(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def explained_writing(folder: Path) -> Iterator[None]:
-    """Raise UserError, naming ``folder``, in place of an OSError, such as no permission or a full disk."""
+    """Raise UserError, naming ``folder``, for an OSError, such as no permission or a full disk."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,6 @@
-"""Shortens tracebacks: clears the variables of frames, and hides dsinga's frames in UserErrors of public calls.
+"""Shortens tracebacks: clears frames' variables, and hides dsinga's frames in UserErrors.
 
-A traceback refers to the local variables of all its frames: nets, params, futures of tasks. Whoever keeps the error (an
-interactive session keeps the last one) would keep these too. And an error to which one of these variables refers, as a
-future of Dask does to the error of its task, would stay until the garbage collector finds the cycle.
+A kept error, as in an interactive session, keeps all variables of its frames alive.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 @contextlib.contextmanager
 def cleared_frames(package: str = "") -> Iterator[None]:
-    """Clear the local variables of functions called in the block when an error leaves the block; raise it unchanged.
+    """Clear the local variables of called functions when an error leaves the block; raise it unchanged.
 
-    In tasks these are all frames, because nobody sees them: Dask sends the lines of a traceback, without variables. In
-    the user's process they are those of ``package``: a debugger shows the variables of the user's own functions.
+    In tasks all frames are cleared: Dask sends tracebacks without variables. In the user's process only frames of
+    ``package`` are: a debugger shows the variables of the user's own functions.
     """
     try:
         yield
@@ -46,7 +44,7 @@ def cleared_frames(package: str = "") -> Iterator[None]:
 def clear_frames(error: BaseException, package: str = "") -> None:
     """Clear the local variables of the frames of ``package`` in the tracebacks of an error, its causes and contexts.
 
-    Frames that are running keep theirs.
+    Running frames keep theirs.
     """
     seen: set[int] = set()
     errors: list[BaseException | None] = [error]
@@ -66,10 +64,7 @@ def clear_frames(error: BaseException, package: str = "") -> None:
 
 
 def clear_origin(error: BaseException | None) -> None:
-    """Clear the local variables of the callers of each frame in the traceback of a task's error.
-
-    The frame of Dask's own function refers to the error, so that the two would keep each other alive.
-    """
+    """Clear the local variables of the callers of each frame in the traceback of a task's error."""
     traceback = None if error is None else error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame.f_back
@@ -83,10 +78,10 @@ def clear_origin(error: BaseException | None) -> None:
 
 
 def public(function: F) -> F:
-    """Return a public function: tracebacks of its UserErrors, and of Diverged, show no frame of dsinga but the first.
+    """Return a public function: tracebacks of its UserErrors, and of Diverged, show only dsinga's first frame.
 
-    Frames of the user's functions that were called by dsinga stay, and so does a cause that comes from one of them.
-    Other errors keep all frames. With ``DSINGA_TRACEBACK=all`` in the environment UserErrors do, too.
+    Frames of user functions that dsinga called stay, as does a cause from one of them. Other errors keep all
+    frames. With ``DSINGA_TRACEBACK=all`` in the environment, all errors keep them.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -122,12 +117,12 @@ def shortened(error: E) -> E:
 
 
 def shows_all_frames() -> bool:
-    """Whether the environment asks for the frames of dsinga in tracebacks of UserErrors."""
+    """Whether the environment asks for dsinga's frames in tracebacks of UserErrors."""
     return os.environ.get(TRACEBACK) == "all"
 
 
 def _frames_of_user(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of dsinga, of what it is built on, and of the standard library."""
+    """Return a traceback without the frames of dsinga, its dependencies and the standard library."""
     entries = []
     while traceback is not None:
         package = str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0]

@@ -1,4 +1,4 @@
-"""The exceptions that dsinga raises: a fault in the user's input; a failed, a cancelled and a diverged run."""
+"""The exceptions that dsinga raises: faults of input; failed, cancelled and diverged runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _redacted(arguments: Iterable[Any]) -> Iterator[Any]:
 class UserError(ValueError):
     """A fault in the user's input: a job, a store, a checkpoint, an option.
 
-    The message names the file, line, layer or field, and the remedy. The command line prints it without a traceback
-    and exits with status 2. It shows no secrets: see :func:`dsinga.base.redaction.redact`.
+    The message names the file, line, layer or field, and the remedy. The command line prints it without a traceback and
+    exits with status 2. It shows no secrets: see :func:`dsinga.base.redaction.redact`.
     """
 
     def __init__(self, *arguments: Any):
@@ -36,17 +36,17 @@ class WorkspaceHeld(UserError):
 
 
 class OtherRecords(UserError):
-    """The error that records are of something else than those of training; the message names the setting."""
+    """The error that records mean something else than in training; the message names the setting."""
 
 
 class TooFewWorkers(UserError):
-    """A Dask cluster is too small for a run. More Dask workers help, so a run waits where some may come."""
+    """A Dask cluster is too small for a run. A run waits if more Dask workers may come."""
 
 
 class RunError(RuntimeError):
     """A run with valid input failed, for instance because a worker was lost or a wait timed out.
 
-    The message says what was waited for and how to continue, without secrets. The command line exits with status 1.
+    The message says what happened and how to continue, without secrets. The command line exits with status 1.
     """
 
     def __init__(self, *arguments: Any):
@@ -54,9 +54,10 @@ class RunError(RuntimeError):
 
 
 class Diverged(RunError):
-    """Training produced NaN or infinity. The message names the step and the layer or param that they were found in.
+    """Training produced NaN or infinity. The message names the step and the layer or param with it.
 
-    No worker sends the gradients of such a step. ``train_on_batch`` and ``LocalNet`` leave the params as they were.
+    No worker sends the gradients of such a step. ``train_on_batch`` and ``LocalNet`` leave the params unchanged.
+
     A gradient may be NaN although the loss is finite, for example the gradient of a root at 0. The message then names
     the function or layer that computed it, or the param that it reached if the net is cut over workers. On a GPU,
     ``fit`` does not check gradients: the loss or the params show the fault.
@@ -67,27 +68,27 @@ class Diverged(RunError):
 
 
 class Cancelled(RunError):
-    """A run was cancelled by its user, while it waited for Dask workers or while it trained."""
+    """A run was cancelled by its user, while waiting for workers or training."""
 
 
 class Terminated(KeyboardInterrupt):
-    """The process got a signal that ends it, as SIGTERM of a batch system. The command line exits with 75.
+    """The process got a signal that ends it, such as SIGTERM of a batch system. The command line exits with 75.
 
-    :data:`dsinga.base.termination.TERMINATIONS` are these signals. A KeyboardInterrupt, so that what cleans up after
-    Ctrl-C does so after these.
+    :data:`dsinga.base.termination.TERMINATIONS` lists these signals. It is a KeyboardInterrupt, so that clean-up after
+    Ctrl-C also runs here.
     """
 
 
 class WorkerLost(RunError):
-    """A Dask worker, a server or a connection of a run was lost; what it computed can be computed again elsewhere."""
+    """A worker, server or connection of a run was lost; its work can be computed again."""
 
 
 class ClusterNotReady(RunError):
-    """The Dask workers or the scheduler of a run have not come in time; a later attempt may find them.
+    """A run's Dask workers or scheduler have not come in time; a later attempt may find them.
 
     The command line exits with status 75, at which batch scripts queue their job again.
     """
 
 
 class SchedulerLost(RunError):
-    """The Dask scheduler of a run was lost, and with it all that the run had on the cluster."""
+    """The Dask scheduler of a run was lost, with everything the run had on the cluster."""

@@ -1,8 +1,4 @@
-"""Masks secrets in text that is shown or kept: in messages, logs, checkpoints and reprs.
-
-Secrets come in with the locations of records: a user and password, or a query with a signature or a token, in a URL;
-and storage options in errors of file systems. What opens a location needs them; nothing that people read does.
-"""
+"""Masks secrets in text that is shown or kept: messages, logs, checkpoints and reprs."""
 
 from __future__ import annotations
 
@@ -33,8 +29,8 @@ _HEADER = re.compile(r"""(?i)(authorization\W+(?:basic|bearer)\s+)[^\s'",;]+""")
 def redact(text: str, *locations: str) -> str:
     """Return ``text`` with asterisks in place of secrets.
 
-    These are the user, password and query of each URL in it, values that are called secret, password, token or the
-    like, and wherever it stands, the password and query values of ``locations``, the URLs that the text is about.
+    These are the user, password and query of each URL, and values named secret, password, token and similar. The
+    password and query values of ``locations``, the URLs that the text is about, are masked anywhere.
     """
     for secret in sorted({secret for location in locations for secret in _secrets(location)}, key=len, reverse=True):
         text = text.replace(secret, MASK)
@@ -46,7 +42,7 @@ def redact(text: str, *locations: str) -> str:
 
 
 def redacted_cause(error: BaseException, *locations: str) -> BaseException | None:
-    """Return ``error`` to raise another error from, None if a traceback would then show a secret."""
+    """Return ``error`` to raise another error from; None if a traceback would show a secret."""
     cause: BaseException | None = error
     while cause is not None:
         text = f"{cause} {cause!r}"
@@ -66,7 +62,6 @@ def _masked_user(match: re.Match[str]) -> str:
 
 
 def _secrets(location: str) -> set[str]:
-    """Return the password and the values of the query of a URL, as they are written and decoded."""
     found: set[str] = set()
     for match in _USER.finditer(location):
         if _masked_user(match) != match[0]:

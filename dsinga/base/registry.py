@@ -1,24 +1,24 @@
 """Registries that map the names in a job (``type``, ``user_type``) to classes and functions.
 
-A component is registered where it is defined, and says there all that others need: its name, SINGA's number, and its
-settings (:class:`dsinga.job.Settings`, as ``Conf`` of its class). A component is found by its kind and name, in this
-order; only its module is imported, when it is asked for:
+A component is registered where it is defined, with its name, SINGA's number, and its settings
+(:class:`dsinga.job.Settings`, as ``Conf`` of its class). It is found by kind and name, and only its module is imported,
+on request. The order of the search:
 
-- what is registered already: a user's takes the place of a built-in of that name;
-- the table ``components.csv`` of the built-in ones, add-ons' included (``python -m tests.support.component_table``
-  writes it from the sources);
-- entry points of other distributions: group ``dsinga.addons``, name ``KIND.NAME``, as ``layer.kWave``, value the module
-  that registers it, or ``module:object``.
+- registered components: a user's one replaces a built-in one of that name;
+- the table ``components.csv`` of the built-in ones and add-ons (``python -m tests.support.component_table`` writes it
+  from the sources);
+- entry points of other distributions: group ``dsinga.addons``, name ``KIND.NAME``, such as ``layer.kWave``, value the
+  module that registers it, or ``module:object``.
 
-What the core calls if an add-on brings it is a component, too: of the kind ``hook``, or a kind of its own. A protocol
-of the core says how it is called, and :func:`implements` lets type checkers hold it to that. So are the
-methods of models (``method``) that an add-on brings, functions whose first argument is the model.
+Functions of add-ons that the core calls are components, too: of the kind ``hook``, or a kind of their own. A protocol
+of the core defines the call; with :func:`implements` type checkers compare them. The kind ``method`` has functions of
+models, with the model as their first argument.
 
 Further kinds for distributions: ``message.LayerConf.wave``, a :class:`dsinga.job.Settings` as a field of a message of
 jobs; ``backend.NAME``, a subclass of :class:`dsinga.ops.Ops`; ``kernel.NAME``, a function of arrays with a body in
 numpy, which a layer gets as ``ctx.ops.kernel("NAME")`` unless the backend has its own; ``engine.NAME``; and
-``sync_method.NAME``, how server groups synchronise. An add-on that fails on import is named with its error; what does
-not ask for it works.
+``sync_method.NAME``, how server groups synchronise. An add-on that fails on import is named with its error, and does
+not affect others.
 """
 
 from __future__ import annotations
@@ -62,12 +62,11 @@ _version = 0
 def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
     """Return a decorator that registers a class or function under ``names``, for a kind in ``KINDS``.
 
-    ``numbers`` are further names, with the number by which a job may also ask for each: ``kReLU=211``.
+    ``numbers`` are further names, each with a number that a job may use instead: ``kReLU=211``.
 
-    A file, or a notebook, may register a name again, so that a cell can be run twice. A component of a user's takes the
-    place of a built-in one of that name, as in SINGA's example rnnlm. Raises UserError where two files of users'
-    register one name, where two names have one number, and for a ``Conf`` that is not a subclass of
-    :class:`dsinga.job.Settings`.
+    A file or notebook may register a name again, so that a cell can run twice. A user's component replaces a built-in
+    one of that name, as in SINGA's example rnnlm. Raises UserError if two user files register one name, two names have
+    one number, or a ``Conf`` is no subclass of :class:`dsinga.job.Settings`.
     """
     if kind not in _entries:
         raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(KINDS)}")
@@ -100,10 +99,7 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
 
 def implements(protocol: type[T]) -> Callable[[T], T]:
-    """Return a decorator for what a door asks for, which type checkers compare with the protocol of the door.
-
-    They know the entry by the protocol from then on.
-    """
+    """Return a decorator that lets type checkers compare a component with the core's protocol."""
     return lambda entry: entry
 
 
@@ -115,7 +111,7 @@ def _set(kind: str, name: str, entry: Any, file: str) -> None:
 
 
 def unregister(kind: str, name: str) -> None:
-    """Remove the registration of a name, if there is one; a built-in component of that name is found again."""
+    """Remove the registration of a name, if any; a built-in one of that name is found again."""
     global _version
     _version += _entries[kind].pop(name, None) is not None
     _files[kind].pop(name, None)
@@ -123,12 +119,12 @@ def unregister(kind: str, name: str) -> None:
 
 
 def version() -> int:
-    """Return a counter that each registration increases, except those of built-in components."""
+    """Return a counter that each registration increases, except that of a built-in component."""
     return _version
 
 
 def registered_numbers(kind: str) -> Mapping[str, int]:
-    """Return the numbers of the components of a kind, by name, where they have one; nothing is imported."""
+    """Return the numbers of a kind's components, by name; imports nothing."""
     return {**{name: row.number for name, row in built_in(kind).items() if row.number is not None}, **_numbers[kind]}
 
 
@@ -143,9 +139,9 @@ def imported(kind: str) -> Mapping[str, Any]:
 
 
 def entries(kind: str) -> Mapping[str, Any]:
-    """Import all components of a kind, except components of missing add-ons, and return them by name.
+    """Import all components of a kind, without missing add-ons, and return them by name.
 
-    Those of other distributions are there once they have been asked for by name. :func:`registered` returns all names.
+    Other distributions' components are included once requested by name.
     """
     for name, row in built_in(kind).items():
         if name not in _entries[kind]:
@@ -161,7 +157,7 @@ def entries(kind: str) -> Mapping[str, Any]:
 def find(kind: str, name: str) -> Any:
     """Return the class or function of a name, imported if need be, or None.
 
-    Raises UserError where it belongs to an add-on that is not installed or fails, and where two distributions bring it.
+    Raises UserError if its add-on is not installed or fails, or two distributions provide it.
     """
     if name in _entries[kind]:
         return _entries[kind][name]
@@ -179,7 +175,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def check_owner(kind: str, name: str) -> list[str]:
-    """Return a list with the distribution that provides a component, [] if none does; raise UserError for several."""
+    """Return a list with the distribution that provides a component, [] if none. Raises UserError for several."""
     owners = ["dsinga"] if name in built_in(kind) else []
     owners += [point.dist.name if point.dist else point.value for point in offered(kind).get(name, ())]
     if len(owners) > 1:
@@ -196,7 +192,7 @@ def _import_built_in(kind: str, name: str, row: Row) -> None:
 
 
 def lookup(kind: str, name: str) -> Any:
-    """Return the class or function of a name, as :func:`find`; raise UserError with the nearest name if none."""
+    """Return the class or function of a name, like :func:`find`. Raises UserError with the nearest name if none."""
     entry = find(kind, name)
     if entry is None:
         raise UserError(f"no {kind} is registered as {name!r}{missing_hint(kind, name)}")
@@ -204,7 +200,7 @@ def lookup(kind: str, name: str) -> Any:
 
 
 def missing_hint(kind: str, name: str) -> str:
-    """Return a hint for a name that no component has: "; " and the distribution, or the nearest name and a remedy."""
+    """Return a hint for an unknown name: "; " and its distribution, or the nearest name and a remedy."""
     hint = written_distribution(kind, name)
     return hint or f"{(near := nearest(name, registered(kind)))}{'' if near else ';'} {how_to_register(kind, name)}"
 
@@ -216,11 +212,11 @@ def how_to_register(kind: str, name: str) -> str:
 
 
 def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
-    """Execute a user's Python file, which registers classes or functions, and return it as a module.
+    """Execute a user's Python file, which registers components, and return it as a module.
 
-    The module is not kept in ``sys.modules``, so its classes are pickled by value, like those of a script, and workers
-    need not have the file. Raises UserError if the file cannot be read, registers nothing, or raises an exception,
-    which is then the ``__cause__``.
+    The module is not kept in ``sys.modules``, so its classes are pickled by value, like a script's, and workers need
+    not have the file. Raises UserError if the file cannot be read, registers nothing, or raises an exception, which
+    becomes the ``__cause__``.
     """
     file = Path(path)
     try:
@@ -245,7 +241,7 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
 
 @contextlib.contextmanager
 def user_errors(what: str = "", file: str = "") -> Iterator[None]:
-    """Raise UserError, with file and line, in place of any exception of the user's code within, also sys.exit().
+    """Raise UserError, with file and line, for any exception of user code, also sys.exit().
 
     ``what`` begins the message; the line is the last one in ``file``, by default in any file.
     """
@@ -270,10 +266,9 @@ def is_user_code(entry: Any) -> bool:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or the empty string if none is similar.
+    """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or "" if none is similar.
 
-    Names with all words of ``name`` come first. Case counts only between names that differ in nothing else. Texts that
-    are too long for names are like none.
+    Names with all words of ``name`` come first. Case only breaks ties. Texts too long for names match none.
     """
     if len(name) > LONGEST_NAME:
         return ""
@@ -290,21 +285,20 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """Return the words of a name, as those of ``mean_loss`` and ``MeanLoss``."""
     return {word.casefold() for word in re.findall("[A-Z]+[a-z0-9]*|[a-z0-9]+", name)}
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names separated by commas, "none" for none; of many the first ones, and how many more there are."""
+    """Return names separated by commas, "none" for none; of many the first LISTED, and a count."""
     names = list(names)
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return (", ".join(names[:LISTED]) or "none") + more
 
 
 def nearest_or_listed(name: str, names: Iterable[str], what: str) -> str:
-    """Return what :func:`nearest` returns or, where no name is similar, ``"; WHAT a, b, c"`` as :func:`listed` does.
+    """Return :func:`nearest` or, if no name is similar, ``"; WHAT a, b, c"`` like :func:`listed`.
 
-    Of many names those come first that are most like ``name``.
+    The names most similar to ``name`` come first if there are many.
     """
     names = list(names)
     if hint := nearest(name, names):

@@ -1,4 +1,4 @@
-"""Opens files for reading, regular files only, because reading a pipe or a device may never end."""
+"""Opens only regular files for reading, because reading a pipe or a device may never end."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _KINDS = {
 def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, buffering: int = -1) -> BinaryIO:
     """Open the regular file ``path`` to read bytes. It never waits for a pipe.
 
-    Raises OSError, whose ``strerror`` says why, where there is no such file, where a folder, a pipe, a device or a
-    socket is in its place, or where it has more than ``most_bytes``. ``buffering`` is that of :func:`open`.
+    Raises OSError, with the reason in ``strerror``, if there is no such file, it is a folder, pipe, device or socket,
+    or it has more than ``most_bytes``. ``buffering`` is as in :func:`open`.
     """
     _check(path, os.stat(path), most_bytes)  # before it is opened, which may have an effect on a device
     file = open(path, "rb", buffering, opener=_open_without_waiting)
@@ -37,7 +37,7 @@ def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, bu
 
 
 def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Return the bytes of the regular file ``path``. Raises OSError as :func:`open_regular` does."""
+    """Return the bytes of the regular file ``path``. Raises OSError like :func:`open_regular`."""
     with open_regular(path, most_bytes) as file:
         content = file.read(most_bytes + 1)
     _check_size(path, len(content), most_bytes)  # it may have grown
@@ -50,12 +50,12 @@ def read_regular_text(path: str | os.PathLike[str], most_bytes: int = METADATA_B
 
 
 def read_json(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) -> Any:
-    """Return the JSON in a regular file. Raises OSError, and ValueError for what is none or is nested too deeply."""
+    """Return the JSON in a regular file. Raises OSError, and ValueError for no JSON or too deep nesting."""
     return parse_json(read_regular_text(path, most_bytes))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a text of JSON. Raises ValueError where it is none, or is nested too deeply for Python."""
+    """Return the value of a JSON text. Raises ValueError for no JSON, or nesting too deep for Python."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -63,7 +63,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def name_fault(error: UnicodeEncodeError) -> str:
-    """Return why a text cannot be the name of a file in this process, and the remedy."""
+    """Return why a text cannot be a file name in this process, and the remedy."""
     remedy = "rename it" if error.encoding == "utf-8" else "set LC_ALL=C.UTF-8"
     return f"{error.object!a} cannot be the name of a file here, where names are in {error.encoding}; {remedy}"
 
@@ -73,7 +73,6 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _check(path: str | os.PathLike[str], status: os.stat_result, most_bytes: int | None) -> None:
-    """Raise OSError unless ``status`` is that of a regular file of at most ``most_bytes``."""
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))

@@ -1,6 +1,6 @@
-"""Reads dsinga's settings from Dask's configuration; errors about a wrong setting name its file or variable.
+"""Reads dsinga's settings from Dask's configuration; errors name the source of a wrong one.
 
-Defaults are in dsinga.yaml, types, ranges and meanings in dsinga-schema.yaml, both beside this file.
+Defaults are in dsinga.yaml; types, ranges and meanings in dsinga-schema.yaml.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TYPES = {"string": (str, os.PathLike), "number": (int, float), "boolean": (bool,
 
 
 def read_setting(name: str) -> Any:
-    """Return the setting ``dsinga.<name>``: a time in seconds (infinity where null is allowed), else as it is.
+    """Return the setting ``dsinga.<name>``: a time in seconds (infinity for null), else its value.
 
-    All settings are checked, so that a wrong one is refused before a run needs it. Raises UserError for a setting that
-    does not exist, or has a wrong value; the error names the environment variable or the file that it comes from.
+    All settings are checked, so that a wrong one is refused before a run needs it. Raises UserError for an unknown
+    setting or a wrong value; the error names its environment variable or file.
     """
     configured = _configured()
     for key, value in configured.items():
@@ -52,7 +52,7 @@ def defaults() -> dict[str, Any]:
 
 
 def variable(name: str) -> str:
-    """Return the environment variable by which Dask sets the setting ``dsinga.<name>``."""
+    """Return the environment variable of Dask for the setting ``dsinga.<name>``."""
     return f"DASK_DSINGA__{name.upper().replace('-', '_')}"
 
 
@@ -61,7 +61,6 @@ def _load(file: str) -> Any:
 
 
 def _configured() -> dict[str, Any]:
-    """Return the settings in Dask's configuration, by name."""
     for key in dask.config.config:
         if key.replace("-", "_").startswith("dsinga_"):
             name = key.replace("-", "_").removeprefix("dsinga_")
@@ -81,7 +80,6 @@ def _configured() -> dict[str, Any]:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raise UserError unless a setting exists and has a value that its schema allows."""
     if name not in schema():
         hint = nearest(name, schema()).replace("'", "").replace("mean ", "mean dsinga.")
         known = "" if hint else f"; there are dsinga.{', dsinga.'.join(schema())}"
@@ -107,7 +105,6 @@ def _is_allowed(value: Any, rule: Mapping[str, Any]) -> bool:
 
 
 def _allowed(name: str) -> str:
-    """Return in words which values a setting may have."""
     rule = schema()[name]
     if "enum" in rule:
         return " or ".join([", ".join(rule["enum"][:-1]), rule["enum"][-1]])
@@ -125,7 +122,6 @@ def _types(rule: Mapping[str, Any]) -> list[str]:
 
 
 def _origin(name: str, value: Any) -> str:
-    """Return where Dask's configuration probably has the value of a setting from."""
     text = os.environ.get(variable(name))
     if text is not None and dask.config.interpret_value(text) == value:
         return f"from the environment variable {variable(name)}"
@@ -137,7 +133,7 @@ _ABSENT = object()
 
 
 def _files() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the configuration files that Dask reads, the more important later, with the settings of dsinga in each."""
+    """Yield the configuration files that Dask reads, the more important later, with dsinga's settings in each."""
     for path, content in dask.config.collect_yaml(dask.config.paths, return_paths=True):
         settings = content.get("dsinga") if isinstance(content, Mapping) else None
         if isinstance(settings, Mapping):

@@ -1,4 +1,4 @@
-"""Turns signals that end a process into exceptions, so that the main thread ends its work in order."""
+"""Turns signals that end a process into exceptions, to end the main thread's work in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _open: list[SignalPipes] = []  # the pipes while there are contexts
 
 
 class SignalPipes:
-    """Pipes to which signals are written: the handlers of ``faulthandler``, in C, may be installed by any thread.
+    """Pipes for signals, since any thread may install the C handlers of ``faulthandler``.
 
     Attributes:
         received: the signals that have come.
@@ -72,14 +72,14 @@ class SignalPipes:
                         event.set()
 
     def uninstall(self) -> None:
-        """Let the signals do what they did before."""
+        """Restore what the signals did before."""
         for number, end in self._writing.items():
             faulthandler.unregister(number)
             os.close(end)
         self._writing = {}
 
     def close(self) -> None:
-        """Let the signals do what they did before, and end the process by the first that has come."""
+        """Restore what the signals did before, and end the process by the first that has come."""
         self.uninstall()
         self._thread.join(5)  # a process that was forked by code in C may have a pipe, too
         for number in self.received:
@@ -88,7 +88,7 @@ class SignalPipes:
 
 @contextlib.contextmanager
 def seen_signals(numbers: Iterable[int], event: threading.Event) -> Iterator[None]:
-    """Set ``event`` when a given signal arrives; the signal ends the process after the last context of this kind."""
+    """Set ``event`` when a signal arrives, which ends the process after the last such context."""
     with _lock:
         if not _open:
             _open.append(SignalPipes(numbers))
@@ -120,7 +120,7 @@ if hasattr(os, "register_at_fork"):  # a process that is forked meanwhile is end
 
 @contextlib.contextmanager
 def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    """Handle signals by ``handler`` within the context; processes that are forked there keep the earlier handlers."""
+    """Handle signals by ``handler`` within the context; forked processes keep the earlier handlers."""
     process, earlier = os.getpid(), {number: signal.getsignal(number) for number in numbers}
 
     def handle(number: int, frame: Any) -> None:
@@ -141,14 +141,13 @@ def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]
 
 @contextlib.contextmanager
 def raised_terminations() -> Iterator[list[int]]:
-    """Raise Terminated when a signal of TERMINATIONS arrives within the context; give the list of arrived signals.
+    """Raise Terminated when a signal of TERMINATIONS arrives; give the list of arrived signals.
 
-    Python discards exceptions that are raised in finalizers and callbacks of the garbage collector. The events of
+    Python discards exceptions raised in finalizers and callbacks of the garbage collector. So the events of
     :func:`deferred_terminations` are set, too, and Terminated is raised at the end of the context at the latest.
 
-    A signal for which the program has a handler, or which it ignores, as after ``nohup``, is left to it. In other
-    threads than the main one, which gets the signals, and in a notebook, whose kernel is ended by others, this does
-    nothing.
+    Signals that the program handles or ignores, as after ``nohup``, are left to it. This does nothing in a notebook, or
+    outside the main thread, which gets the signals.
     """
     applies = threading.current_thread() is threading.main_thread() and not in_notebook()
     numbers = [number for number in TERMINATIONS if applies and _ends_process(number)]
@@ -190,17 +189,17 @@ def _noted(numbers: list[int]) -> Iterator[None]:
 
 
 def ending_signals() -> set[int]:
-    """Return the signals that end the program now: those that raise Terminated, and ENDING, by handlers of its own."""
+    """Return the signals that end the program now: raising Terminated, or ENDING by its own handlers."""
     return {*_raised, *ENDING}
 
 
 @contextlib.contextmanager
 def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
-    """On a signal of TERMINATIONS, unwind the code in the context, then end the process by the same signal.
+    """On a signal of TERMINATIONS, unwind the context, then end the process by the same signal.
 
-    ``cancelled`` is set then, for code that has missed the exception, and for that in other threads than the main one,
-    which is not cut off. The log says what has been done by then. See :func:`raised_terminations` for when this does
-    nothing; other threads leave the signals of processes that multiprocessing has started to these, too.
+    ``cancelled`` is set then, for code that missed the exception, and for other threads, which are not interrupted.
+    This does nothing where :func:`raised_terminations` does nothing. Threads also ignore signals in processes started
+    by multiprocessing.
     """
     received: list[int] = []
     _events.append(cancelled)
@@ -225,10 +224,7 @@ def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
 
 
 def ignore_terminations() -> None:
-    """Ignore the signals of TERMINATIONS that would end the process, because it is about to exit.
-
-    Limits of CPU time send theirs every second, and batch systems send theirs to several processes, which pass it on.
-    """
+    """Ignore the signals of TERMINATIONS that would end the process, which is about to exit."""
     for number in TERMINATIONS:
         if _ends_process(number):
             signal.signal(number, signal.SIG_IGN)
@@ -237,7 +233,7 @@ def ignore_terminations() -> None:
 def _ends_process(number: int) -> bool:
     """Return whether a signal has the system's default action.
 
-    Python does not know the handlers of C libraries, such as that of ``faulthandler.register``: the system is asked.
+    The system is asked, since Python does not know handlers of C libraries, such as ``faulthandler.register``.
     """
     if signal.getsignal(number) != signal.SIG_DFL:
         return False

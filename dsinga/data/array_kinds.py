@@ -1,4 +1,4 @@
-"""Recognises arrays and data frames of other libraries, without importing these, and the order of their dimensions."""
+"""Recognises arrays and frames of other libraries without importing them, and their order."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dsinga.base.registry import listed, nearest_or_listed
 
 
 def is_a(value: Any, module: str, *names: str) -> bool:
-    """Return whether ``value`` is an instance of a class of a module, which is not imported."""
+    """Return whether ``value`` is an instance of one of a module's classes, without importing the module."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))
 
 
 def is_of(value: Any, package: str, *names: str) -> bool:
-    """Return whether ``value`` is an instance of a class with one of these names anywhere in a package."""
+    """Return whether ``value`` is of a class with one of these names anywhere in a package."""
     return any(base.__module__.split(".")[0] == package and base.__name__ in names for base in type(value).__mro__)
 
 
 def is_dask_collection(value: Any) -> bool:
-    """Return whether Dask computes ``value``: an array, data frame or series of Dask, or an xarray object of these."""
+    """Whether Dask computes ``value``, maybe inside an xarray object."""
     dask = sys.modules.get("dask")
     return dask is not None and dask.is_dask_collection(value)
 
@@ -53,9 +53,9 @@ ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the l
 
 
 def order_of(value: Any) -> ArrayOrder:
-    """Return the order of dimensions and labels of a DataArray, or of columns of a data frame; () for other objects.
+    """Return the order of a DataArray's dimensions and labels, or a frame's columns; else ().
 
-    Of a dimension of many points only labels that are texts count. Raises UserError where two columns have one name.
+    Along dimensions of many points, only labels that are texts count. Raises UserError for equal column names.
     """
     if is_table(value):
         return (("row",), ("column", *distinct_names(frame_columns(value))))
@@ -70,11 +70,11 @@ def order_of(value: Any) -> ArrayOrder:
 
 
 def in_order(value: Any, order: ArrayOrder) -> Any:
-    """Return an xarray object or data frame with its dimensions, labels and columns in the order of training.
+    """Return an xarray object or data frame in the order of training.
 
-    Fields of numbered points, such as those of another region, are only turned, and other objects returned as they are.
-    Of records that are rows the columns go by their names, whatever their dimension is called. Raises UserError for
-    other labels.
+    Fields of numbered points, such as another region, are only transposed; other objects are returned unchanged. For
+    records that are rows, columns go by their names, whatever their dimension is called. Raises UserError for other
+    labels.
     """
     has_columns = len(order) == 2 and len(order[1]) > 1
     if has_columns and is_table(value):
@@ -96,12 +96,12 @@ def in_order(value: Any, order: ArrayOrder) -> Any:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether an object is a data frame of pandas or Dask, not a series."""
+    """Whether an object is a pandas or Dask data frame, not a series."""
     return is_a(value, "pandas", "DataFrame") or is_dask_frame(value) and value.ndim == 2
 
 
 def is_table(value: Any) -> bool:
-    """Whether an object is a data frame: of pandas, Dask, or a library that gives its columns to Arrow."""
+    """Whether an object is a data frame of pandas, Dask, or a library that exports to Arrow."""
     return is_frame(value) or is_arrow_table(value)
 
 
@@ -111,7 +111,7 @@ def frame_columns(frame: Any) -> list[Any]:
 
 
 def distinct_names(columns: Iterable[Any], where: str = "the data frame") -> list[str]:
-    """Return the names of columns as texts. Raises UserError where two are equal."""
+    """Return the names of columns as texts. Raises UserError if two are equal."""
     names = list(map(str, columns))
     if (name := repeated(names)) is not None:
         raise UserError(f"{where} has several columns named {name!r}; give each its own name")
@@ -119,15 +119,15 @@ def distinct_names(columns: Iterable[Any], where: str = "the data frame") -> lis
 
 
 def is_arrow_table(value: Any) -> bool:
-    """Whether a value has rows and columns that it gives to Arrow, again and again: no stream, and no series."""
+    """Whether a value exports rows and columns to Arrow repeatedly: no stream, no series."""
     is_two_dimensional = len(getattr(value, "shape", ())) == 2
     return is_two_dimensional and hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
 
 
 def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = False) -> Any:
-    """Return the points of a dimension that have these coordinates, in this order.
+    """Return the points of a dimension with these coordinates, in this order.
 
-    Raises UserError for coordinates that are not there; with ``may_differ`` all points are returned as they are then.
+    Raises UserError for missing coordinates; with ``may_differ`` all points are returned instead.
     """
     if not has_labels(dataset, dim) or tuple(texts := point_texts(dataset, dim)) == tuple(labels):
         return dataset
@@ -148,7 +148,7 @@ def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = Fal
 
 
 def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
-    """Return the columns of a data frame that have these names. Raises UserError for others."""
+    """Return the columns of a data frame that have these names. Raises UserError for missing or other columns."""
     columns = {str(label): label for label in frame_columns(frame)}
     check_columns(names, columns, "the data frame", ", which the records of training have")
     for name in columns:
@@ -161,7 +161,7 @@ def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
 
 
 def check_columns(names: Iterable[str], known: Collection[str], where: str, which: str = "") -> None:
-    """Raise UserError for a column that is not among the ``known`` ones; ``which`` is a clause that says who has it."""
+    """Raise UserError for a column not in ``known``; ``which`` is a clause for the message."""
     columns = set(known)
     for name in names:
         if name not in columns:
@@ -185,14 +185,14 @@ def point_text(label: Any) -> str:
 
 
 def _nearest(label: str, numbers: Sequence[tuple[float, int]]) -> int | None:
-    """Return the place of the first number that is the same as a label but for rounding; None for none."""
+    """Return the place of the first number equal to a label within rounding, or None."""
     if not is_number(label):
         return None
     return next((place for number, place in numbers if np.isclose(number, float(label), rtol=NEAR, atol=0)), None)
 
 
 def label_text(value: Any) -> str:
-    """Return a coordinate as a short text for messages: a date without trailing zeros, a number with six digits."""
+    """Return a coordinate as short text: dates without trailing zeros, numbers with six digits."""
     value = np.asarray(value)[()]
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")
@@ -210,14 +210,14 @@ def is_number(text: str) -> bool:
 
 
 def origins(array: Any) -> dict[str, Any]:
-    """Return the arrays that a dask array reads, by the name of the layer of its graph that has one; none of others."""
+    """Return the arrays that a dask array reads, by layer of its graph; empty for others."""
     layers = getattr(getattr(array, "dask", None), "layers", {})
     nodes = {key: node for key, layer in layers.items() if key.startswith("original-") for node in layer.values()}
     return {key: getattr(node, "value", node) for key, node in nodes.items()}
 
 
 def with_origins(array: Any, replaced: Callable[[Any], Any]) -> Any:
-    """Return a dask array that reads ``replaced(array)`` in place of each array in its graph, if that is not None."""
+    """Return a dask array reading ``replaced(array)``, unless None, for each array in its graph."""
     others = {key: replaced(value) for key, value in origins(array).items()}
     changed = {key: {key: other} for key, other in others.items() if other is not None}
     if not changed:

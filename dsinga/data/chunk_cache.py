@@ -22,8 +22,8 @@ TIMEOUT_SECONDS = 300.0
 class ChunkCache:
     """A least-recently-used cache of at most ``limit`` bytes that decodes each chunk once, even for concurrent readers.
 
-    Keys are tuples, the first element of which identifies the contents that the chunk is a part of. A pickle contains
-    no chunks: the process that loads it has an empty cache of the same limit.
+    Keys are tuples; their first element identifies the content of the chunk. A pickle contains no chunks, only the
+    limit.
     """
 
     def __init__(self, limit: int = LIMIT_BYTES):
@@ -40,7 +40,7 @@ class ChunkCache:
 
     @property
     def limit(self) -> int:
-        """The most bytes that the cache keeps, which grows while a source with large blocks is in use."""
+        """The most bytes that the cache keeps; it grows for sources with large blocks."""
         return max([self._limit, *self._reserved.values(), sum(self._reserved_for_parts.values())])
 
     def bytes_of(self, content: Hashable) -> int:
@@ -54,31 +54,28 @@ class ChunkCache:
         self.reserve_bytes(source, MIXED_BLOCKS * block_bytes)
 
     def reserve_for_part(self, whole: Any, part: Any, block_bytes: int) -> None:
-        """Raise the limit for a source that reads a part of each record, in place of the limit for ``whole``.
-
-        Threads of a process may each read another part, so that the room of all parts adds up.
-        """
+        """Raise the limit for a source that reads parts of records, in place of ``whole``'s limit."""
         with self._lock:
             self._reserved.pop(whole, None)
             self._reserved_for_parts[part] = MIXED_BLOCKS * block_bytes
 
     def reserve_bytes(self, source: Any, count: int) -> None:
-        """Raise the limit to ``count`` bytes, unless it is higher already, while ``source`` exists."""
+        """Raise the limit to at least ``count`` bytes while ``source`` exists."""
         if count > self._limit:
             with self._lock:
                 self._reserved[source] = count
 
     def forget_after(self, source: Any, contents: Sequence[Hashable]) -> None:
-        """Drop the chunks of ``contents`` when ``source`` and all other sources of the same contents are deleted."""
+        """Drop the chunks of ``contents`` when all their sources, such as ``source``, are deleted."""
         with self._lock:
             self._sources.update(contents)
         weakref.finalize(source, self._forget, contents).atexit = False
 
     def get(self, key: tuple[Hashable, ...], load: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the chunk ``key``, read-only; call ``load`` if it is not cached and no other thread is loading it.
+        """Return the chunk ``key``, read-only; call ``load`` unless it is cached or being loaded.
 
-        An error of ``load`` is raised in every thread that waits for it, and the next call tries again. Raises RunError
-        after 300 s of waiting for another thread.
+        An error of ``load`` is raised in every waiting thread, and the next call tries again. Raises RunError after 300
+        s of waiting for another thread.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -107,7 +104,7 @@ class ChunkCache:
             return entry
 
     def put(self, key: tuple[Hashable, ...], chunk: np.ndarray) -> None:
-        """Keep a chunk, read-only, in place of one that is cached."""
+        """Keep a chunk, made read-only, in place of a cached one."""
         chunk.flags.writeable = False
         with self._lock:
             self.drop(key)
@@ -116,20 +113,20 @@ class ChunkCache:
             self._evict()
 
     def drop(self, key: tuple[Hashable, ...]) -> None:
-        """Drop a chunk unless it is still being loaded, or has been dropped."""
+        """Drop a chunk, unless it is being loaded."""
         with self._lock:
             if isinstance(entry := self._entries.get(key), np.ndarray):
                 del self._entries[key]
                 self._bytes -= entry.nbytes
 
     def drop_first(self, key: tuple[Hashable, ...]) -> None:
-        """Mark ``key`` as the next to be dropped, because it will not be read soon."""
+        """Mark ``key`` as the next to be dropped."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key, last=False)
 
     def clear(self) -> None:
-        """Drop all chunks but those that are being loaded."""
+        """Drop all chunks except those being loaded."""
         with self._lock:
             for key in list(self._entries):
                 self.drop(key)
@@ -155,7 +152,6 @@ class ChunkCache:
         entry.set_result(chunk)
 
     def _evict(self) -> None:
-        """Drop the least recently used chunks until the rest fit; readers that use a dropped chunk keep it alive."""
         limit = self.limit
         for key in list(self._entries) if self._bytes > limit else ():
             if self._bytes <= limit:

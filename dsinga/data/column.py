@@ -1,4 +1,4 @@
-"""Defines Column, the data or the labels of a source, which are loaded in blocks of rows."""
+"""Defines Column, the data or labels of a source, loaded in blocks of rows."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PointRanges = tuple[tuple[int, int], ...]  # the points [start, stop) along each
 
 
 class Column(ABC):
-    """The data, or the labels, of all records of a source: an array (length, *shape) that is loaded in blocks of rows.
+    """The data, or the labels, of all records of a source: an array (length, *shape) loaded in blocks of rows.
 
     Args:
-        name: the name by which messages call the array.
+        name: the name of the array in messages.
         length: number of rows.
         shape: shape of one row.
         dtype: dtype in which rows are returned: uint8, int32 or float32 for data, int64 or float32 for labels.
-        block: rows that are loaded and, for data, shuffled together; see
+        block: rows that are loaded and, for data, shuffled together:
             :func:`dsinga.data.stores.store_format.block_rows`.
-        key: identifies the contents in the cache of this process; columns with an equal key have equal blocks.
+        key: identifies the contents in this process's cache; equal keys mean equal blocks.
             None makes a new one.
 
     Write one if no array library reads your format. :class:`dsinga.data.RecordSource` gathers rows from its blocks,
@@ -86,7 +86,7 @@ class Column(ABC):
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop`` (stop - start, *shape), in a dtype that casts safely to ``dtype``.
 
-        The array is kept in the cache and made read-only. Called from several threads. Raises UserError if the rows
+        The cache keeps the array and makes it read-only. Called from several threads. Raises UserError if the rows
         cannot be read.
         """
 
@@ -101,7 +101,7 @@ class Column(ABC):
         return int(self.ends[block - 1]) if block else 0, int(self.ends[block])
 
     def in_region(self, ranges: PointRanges) -> Self | None:
-        """Return a copy that reads only the points ``ranges`` of each row; None if rows can only be read whole."""
+        """Return a copy that reads only the points ``ranges`` of each row; None if impossible."""
         if not self.reads_regions:
             return None
         part = copy.copy(self)
@@ -111,14 +111,14 @@ class Column(ABC):
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """The slices that select the points to read from an array of the shape of a row."""
+        """The slices that select the points to read from an array shaped like a row."""
         return () if self.ranges is None else tuple(starmap(slice, self.ranges))
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
         """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
 
     def why_unsendable(self) -> str:
-        """Return the reason why the column cannot be sent to another process; "" if it can be."""
+        """Return why the column cannot be sent to another process; "" if it can be."""
         return why_unsendable(self)
 
     def place(self, index: Sequence[int]) -> str:
@@ -133,7 +133,7 @@ class Column(ABC):
         return place_of(tuple(index))
 
     def warn_of_rounding(self, rows: np.ndarray) -> None:
-        """Log once that stored integers are rounded when they are converted to float32."""
+        """Log once that stored integers are rounded by the conversion to float32."""
         if self.dtype.kind == "f":
             warn_of_rounding(rows, self.key, self._named)
 
@@ -148,7 +148,7 @@ class Column(ABC):
 
     @property
     def sample_rows(self) -> int:
-        """The number of rows that a check or a summary loads at once: the rows of a block."""
+        """The number of rows that a check or a summary loads at once."""
         return min(self.block, self.length)
 
     @property

@@ -21,9 +21,9 @@ _REMEDIES = {
 
 
 def record_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype in which records of ``dtype`` are read: uint8 for uint8 and bool, int32 for int32, else float32.
+    """Return the dtype of records read from ``dtype``: uint8 (uint8, bool), int32 (int32), else float32.
 
-    Raises UserError if ``dtype`` is not one of numbers.
+    Raises UserError if ``dtype`` is not numeric.
     """
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
@@ -34,9 +34,9 @@ def record_dtype(dtype: Any) -> np.dtype:
 
 
 def label_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype in which labels of ``dtype`` are read: int64 for integers and bool, float32 for floats.
+    """Return the dtype of labels read from ``dtype``: int64 (integers, bool) or float32 (floats).
 
-    Raises UserError if ``dtype`` is not one of numbers.
+    Raises UserError if ``dtype`` is not numeric.
     """
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
@@ -45,12 +45,12 @@ def label_dtype(dtype: Any) -> np.dtype:
 
 
 def as_records(array: np.ndarray) -> np.ndarray:
-    """Convert records to their :func:`record_dtype`; raise UserError for a value that float32 cannot represent."""
+    """Convert records to their :func:`record_dtype`. Raises UserError for a value that float32 cannot represent."""
     return array if array.dtype == np.float32 else _cast(array, record_dtype(array.dtype), "records")
 
 
 def as_labels(array: np.ndarray) -> np.ndarray:
-    """Convert labels to int64 or float32; raise UserError for a value that cannot be represented."""
+    """Convert labels to int64 or float32. Raises UserError for a value that cannot be represented."""
     dtype = label_dtype(array.dtype)
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise UserError(f"label {array.max()} does not fit into 64 bits")
@@ -68,13 +68,12 @@ def _cast(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
 
 
 def _named(dtype: np.dtype) -> str:
-    """Return the name of a dtype that is not numeric, and a remedy, for an error message."""
     name = "records of fields" if dtype.fields else "strings" if dtype.kind in "SUT" else dtype.name
     return f"{name}; {_REMEDIES.get(dtype.kind, 'give an array with a dtype of numbers')}"
 
 
 class Nonfinite(NamedTuple):
-    """The first NaN or infinity in an array (n, ...): its row, its position in the row, "NaN" or "infinity"."""
+    """The first NaN or infinity in an array (n, ...): its row, position in it, and name."""
 
     row: int
     position: tuple[int, ...]
@@ -82,9 +81,9 @@ class Nonfinite(NamedTuple):
 
 
 def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | None:
-    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers, too.
+    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers.
 
-    With ``allows_nan`` NaN is none of these: it marks masked points of targets that are fields.
+    With ``allows_nan``, NaN does not count: it marks masked points of targets that are fields.
     """
     if rows.dtype.kind != "f":
         return None

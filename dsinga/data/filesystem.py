@@ -1,9 +1,8 @@
-"""File operations of stores on paths and fsspec URLs, and the lookup of paths that a job names.
+"""File operations of stores on paths and fsspec URLs, and the lookup of a job's paths.
 
-A path may be that of references: the JSON that kerchunk and VirtualiZarr write, which names the chunks of a zarr store
-in other files. It may come from elsewhere, so nothing in it is rendered or executed, and what it names is read only
-where a store would be: beside it, at web servers and in object storage, and in the folders that the user's environment
-names.
+A path may lead to references: JSON, as kerchunk and VirtualiZarr write it, that names the chunks of a zarr store in
+other files. Such a file is not trusted: nothing in it is rendered or executed. Its chunks are read only next to it, at
+web servers, in object storage, and in folders that the user's environment names.
 """
 
 from __future__ import annotations
@@ -73,15 +72,11 @@ def zarr_store(location: str, read_only: bool) -> Store:
 
 
 def is_references(location: str) -> bool:
-    """Whether a location is a JSON file of references to zarr chunks in other files.
-
-    kerchunk and VirtualiZarr write them; zarr's own metadata, zarr.json, are none.
-    """
+    """Whether a location is JSON references to zarr chunks, as from kerchunk or VirtualiZarr."""
     return location.endswith(".json") and not location.endswith("zarr.json") and is_file(location)
 
 
 def _reference_store(location: str) -> Store:
-    """Return the zarr store described by a file of references. Raises UserError for a file that has none."""
     try:
         return FsspecStore(References(location), read_only=True)
     except Exception as error:  # of JSON, of the file, of packages for URLs: any class
@@ -90,7 +85,6 @@ def _reference_store(location: str) -> Store:
 
 
 def _exists(filesystem: Any, path: str) -> bool:
-    """Return whether something exists at ``path``; raise an error if a server does not answer."""
     if "http" not in filesystem.protocol:
         return bool(filesystem.exists(path))
     try:  # fsspec's own method takes every error of a web server for a missing file
@@ -122,16 +116,16 @@ MOST_NAMES = 1000  # of a folder that are compared with that of a missing file
 
 
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = (), remedy: str = "") -> str:
-    """Return the absolute path or URL of an existing file, folder or store that a job names as ``path``.
+    """Return the absolute path or URL of an existing file, folder or store named ``path``.
 
-    A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). In each
-    place the path itself comes first, then the store imported from it: ``train_data.zarr`` for ``train_data.bin``.
-    A pattern of files, as of parquet, is returned as it is.
+    A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). In each place
+    the path itself comes first, then the store imported from it: ``train_data.zarr`` for ``train_data.bin``. A pattern
+    of files, such as parquet files, is returned unchanged.
 
     Raises:
         PathNotFound: ``path`` is in none of these places, which the message lists. Outside a job it ends with
             ``remedy``, by default how to make a store.
-        UserError: it is no array of the zarr group that it would be in. Or it is an archive.
+        UserError: the zarr group has no such array, or the path is an archive.
     """
     text = os.path.expanduser(os.fspath(path))
     if not text:
@@ -169,7 +163,6 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = (), remedy: str
 
 
 def _nearest_file(place: str) -> str:
-    """Return "; did you mean 'NAME'?" if the folder of a missing path has a file of a similar name, else ""."""
     folder, name = os.path.split(place)
     while not is_url(place) and not os.path.isdir(folder):  # a folder is missing, too
         folder, name = os.path.split(folder)
@@ -182,7 +175,6 @@ def _nearest_file(place: str) -> str:
 
 
 def _check_group(place: str) -> None:
-    """Raise UserError, which lists arrays, if a missing ``place`` would lie inside a zarr group."""
     folder, name = os.path.split(place)
     if has_zarr_metadata(folder):
         try:
@@ -193,7 +185,7 @@ def _check_group(place: str) -> None:
 
 
 def imported_name(location: str) -> str:
-    """Return the path of the store made by importing ``location``: the path with the suffix ``.zarr``."""
+    """Return the path of the store imported from ``location``: the path with the suffix ``.zarr``."""
     stem, suffix = os.path.splitext(location)
     return location if suffix == ".zarr" else f"{stem}.zarr"
 
@@ -206,9 +198,9 @@ NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class References(ReferenceFileSystem):  # type: ignore[misc]
-    """A file system of zarr chunks that are found by a file of references to other files.
+    """A file system of zarr chunks in other files, by a file of references.
 
-    Raises OSError, or ValueError with what is wrong, for a file that has none, or that names what is not to be read.
+    Raises OSError or ValueError for a file without references, or one that names files that may not be read.
     """
 
     def __init__(self, location: str):
@@ -230,7 +222,6 @@ class References(ReferenceFileSystem):  # type: ignore[misc]
         return path in self.references
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        """Return the bytes that a reference leads to; raise OSError if they are missing or of another length."""
         part, first, last = self._cat_common(path, start, end)
         if isinstance(part, bytes):
             return part[start:end]
@@ -263,7 +254,7 @@ class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
             )
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        """Return the bytes, or a range of the bytes, of a file."""
+        """Return the bytes of a file, or a range of them."""
         self.check(path, os.path.realpath(path))
         with open_regular(path, None if end else TABLE_BYTES) as file:
             file.seek(start or 0)
@@ -275,7 +266,7 @@ def _folder(location: str) -> str:
 
 
 def _read(location: str) -> dict[str, Any]:
-    """Return the references of a file by key: metadata as text, else [URL or path] with an optional range."""
+    """Return references by key: metadata as text, else [URL or path] with an optional range."""
     if "://" in location:
         with fsspec.open(location) as file:
             data = file.read(METADATA_BYTES + 1)
@@ -299,7 +290,6 @@ def _read(location: str) -> dict[str, Any]:
 
 
 def _reference(key: str, value: Any, templates: Mapping[str, str], folder: str) -> Any:
-    """Return a reference with templates filled in and an absolute path; raise ValueError if it is malformed."""
     if isinstance(value, (str, dict)):
         return value if isinstance(value, str) else json.dumps(value)
     url, *numbers = value if isinstance(value, list) and len(value) in (1, 3) else (None,)

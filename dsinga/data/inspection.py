@@ -37,22 +37,17 @@ MOST_CLASSES = 1000  # beyond which integer labels are described as numbers
 def describe(source: RecordSource) -> dict[str, Any]:
     """Return a summary of a source, computed in bounded memory: counts, shapes, bytes, labels and values.
 
-    Keys:
-        ``location``, ``kind``, ``records``, ``shape``, ``dtype``: as the source returns its records.
-        ``chunk_rows``, ``chunks``, ``stored_bytes`` and others: how they are stored, see :meth:`RecordSource.storage`.
-        ``block_rows``: rows that are read and shuffled together.
-        ``raw_bytes``: bytes of all records and labels in memory, as they are stored.
-        ``label_shape``, ``label_dtype``: of one label; None without labels.
-        ``labels``: number of records, or of steps of sequences, by label or class name. None without labels, for
-            floats, and for more than 1000 different labels.
-        ``label_values``: for labels that are not counted: as ``sample``, of all labels.
-        ``outputs``: outputs that a net needs for these labels: the largest class and one more, or the number of floats;
-            K for integers (N, K) that are all 0 or 1. None without labels, or if there are negative ones.
-        ``vocabulary``: its length.
-        ``steps``: of sequences of codes with -1 after the end, the ``longest`` and the ``mean`` number of steps, and
-            ``padding``, the share of the numbers that are -1, from the blocks of ``sample``; there for such only.
-        ``sample``: ``rows`` and the ``min``, ``max``, ``mean``, ``std`` of their finite numbers, from up to 16 blocks
-            spread over the source, and ``nonfinite``, how many numbers are NaN or infinite, if any.
+    Keys: ``location``, ``kind``, ``records``, ``shape``, ``dtype``: as the source returns its records. ``chunk_rows``,
+    ``chunks``, ``stored_bytes`` and others: :meth:`RecordSource.storage`. ``block_rows``: rows that are read and
+    shuffled together. ``raw_bytes``: bytes of all records and labels in memory, in the stored dtypes. ``label_shape``,
+    ``label_dtype``: of one label; None without labels. ``labels``: number of records, or of steps of sequences, by
+    label or class name. None without labels, for floats, and for more than 1000 different labels. ``label_values``: for
+    labels that are not counted: like ``sample``, over all labels. ``outputs``: outputs that a net needs: the largest
+    class + 1, or the number of floats; K for integers (N, K) that are all 0 or 1. None without labels, or with negative
+    ones. ``vocabulary``: its length. ``steps``: only for sequences of codes padded with -1: the ``longest`` and
+    ``mean`` number of steps, and ``padding``, the share of -1, from the blocks of ``sample``. ``sample``: ``rows`` and
+    the ``min``, ``max``, ``mean``, ``std`` of their finite numbers, from up to 16 blocks spread over the source; and
+    ``nonfinite``, the number of NaN and infinite values, if any.
     """
     source = source.allowing_nonfinite()
     counts = _histogram(source)
@@ -80,7 +75,6 @@ def describe(source: RecordSource) -> dict[str, Any]:
 
 
 def _steps(source: RecordSource) -> dict[str, float]:
-    """Return the longest and mean length of sequences of codes, and the share of padding; nothing without sequences."""
     if source.dtype != np.int32 or len(source.shape) != 1:
         return {}
     lengths = np.concatenate([(part != -1).sum(axis=1) for part in _data_parts(source)])
@@ -97,7 +91,7 @@ def _data_parts(source: RecordSource) -> Iterator[np.ndarray]:
 
 
 def _histogram(source: RecordSource) -> dict[int, int] | None:
-    """Return the count of each integer label, or None for floats and for too many different labels."""
+    """Return the count of each integer label; None for floats and for more than MOST_CLASSES labels."""
     if source.label_dtype != np.int64:
         return None
     counts: dict[int, int] = {}
@@ -123,7 +117,7 @@ def _outputs(source: RecordSource, counts: dict[int, int] | None) -> int | None:
 
 
 def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
-    """Return rows, min, max, mean and standard deviation of arrays, combined as by Chan, Golub and LeVeque (1983)."""
+    """Return rows, min, max, mean and std of arrays, combined by Chan, Golub and LeVeque (1983)."""
     rows = count = nonfinite = 0
     low, high, mean, squares = np.inf, -np.inf, 0.0, 0.0
     for part in parts:
@@ -146,16 +140,15 @@ def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
 
 
 class Verified(NamedTuple):
-    """The result of :func:`verify_store`: the numbers of records and chunks read, and which checks were made.
+    """The result of :func:`verify_store`: what was read, and which checks were made.
 
-    Chunks that lie side by side count once. ``has_checksums`` is False where
-    changed bytes that can be decoded go unnoticed.
+    Adjacent chunks that are read together count once. If ``has_checksums`` is False, changed bytes that can be decoded
+    go unnoticed.
 
     Attributes:
         records: the records, or the largest length of an array of a group without records.
-        nonfinite: the numbers that are NaN or infinite, those that mean "missing" among them: training refuses these.
-        missing_chunks: the chunks that are not stored, so that their numbers are the fill value.
-        arrays: the arrays that were read.
+        nonfinite: the numbers that are NaN, infinite or mean "missing"; training refuses them.
+        missing_chunks: the chunks that are not stored and read as the fill value.
     """
 
     records: int
@@ -174,21 +167,20 @@ def verify_store(
     label: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
-    """Read all records and labels of a store, or all arrays of another zarr group, and check them in bounded memory.
+    """Read and check all records and labels of a store, or all arrays of a zarr group, in bounded memory.
 
-    In a record store every chunk is compared with its checksum. In zarr that dsinga did not write, and in stores of
-    versions without checksums, it is checked that the chunks are there and can be decoded, and that records and labels
-    are equally many. Numbers may be packed (scale_factor, add_offset). Of references to files of netCDF or HDF5 it is
-    checked that these files pack their numbers alike.
+    In a record store every chunk is compared with its checksum. In other zarr data, and in stores without checksums,
+    chunks must exist and be decodable, and records and labels must be equally many. Numbers may be packed
+    (scale_factor, add_offset). For references to netCDF or HDF5 files, the files must pack their numbers alike.
 
     Args:
         store: path or URL of a record store, of any other zarr array or group, or of references.
-        data: name of an array of records in a zarr group: it and ``label`` are read alone.
-        label: the same for the labels.
-        progress: called with the number of rows that were read and that of all, of all arrays together.
+        data: name of an array of records in a zarr group; only it and ``label`` are read.
+        label: name of the array of labels.
+        progress: called with the rows read and the total rows, over all arrays.
 
     Raises:
-        UserError: the store cannot be opened, or parts of it are damaged: the message lists up to 20 of them.
+        UserError: the store cannot be opened, or parts of it are damaged; the message lists up to 20 of them.
     """
     location = absolute(store)
     source = open_record_store(location, data, label)
@@ -228,7 +220,7 @@ def _reads_of_records(store: RecordStore) -> list[tuple[int, Callable[[], np.nda
 
 
 class _StoredArray:
-    """An array of any zarr, which is read as it is stored, packed or not."""
+    """Any zarr array, read as stored, packed or not."""
 
     def __init__(self, array: zarr.Array):
         self.array, self.missing = array, MissingChunks(array)
@@ -238,7 +230,6 @@ class _StoredArray:
             self._missing_values = missing_values(array)
 
     def reads(self) -> list[tuple[int, Callable[[], np.ndarray]]]:
-        """Return the rows of each region that is read at once, and the function that reads it."""
         return [
             (each[0].stop - each[0].start if each else 1, partial(self._read, each)) for each in _regions(self.array)
         ]
@@ -253,7 +244,7 @@ class _StoredArray:
 
 
 def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
-    """Yield the regions of an array that are read at once: chunks side by side, up to 256 MiB or one chunk."""
+    """Yield the regions of an array read at once: adjacent chunks up to 256 MiB, or one chunk."""
     steps, chunks = list(array.shape), array.shards or array.chunks
     for axis, chunk in enumerate(chunks):
         if not axis or math.prod(steps) * array.dtype.itemsize > MAX_BLOCK_BYTES:
@@ -265,6 +256,5 @@ def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
 
 
 def _short(fault: str, location: str) -> str:
-    """Return an error message without the location and the remedy, which the caller prints once."""
     fault = fault.removeprefix(f"{location} is damaged: ").removeprefix(f"{location}: ")
     return re.split(r"; (?:import it|write the array) again", fault)[0]

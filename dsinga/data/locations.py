@@ -1,4 +1,4 @@
-"""Paths and URLs of files and folders, and the file systems that they are in."""
+"""Paths and URLs of files and folders, and their file systems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_url(location: str) -> bool:
 
 
 def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a local path or ``file://`` URL as an absolute path with ``~`` expanded, and any other URL unchanged."""
+    """Return a local path or ``file://`` URL as an absolute path, ``~`` expanded; other URLs unchanged."""
     text = os.fspath(location)
     if is_url(text):
         return text.rstrip("/")
@@ -32,7 +32,7 @@ def absolute(location: str | os.PathLike[str]) -> str:
 
 
 def join(root: str, path: str) -> str:
-    """Return ``path`` below ``root``; an absolute path or a URL is returned unchanged, as by ``os.path.join``."""
+    """Return ``path`` below ``root``; an absolute path or a URL is returned unchanged."""
     if is_url(path) or os.path.isabs(path) or not path:
         return path or root
     return f"{root.rstrip('/')}/{path}" if is_url(root) else os.path.join(root, path)
@@ -51,7 +51,7 @@ def remove(location: str) -> None:
 
 
 def file_system(location: str) -> tuple[Any, str]:
-    """Return the file system of fsspec for a URL, and the path there. Raises UserError where no package opens it."""
+    """Return the fsspec file system for a URL, and the path there. Raises UserError if no package opens it."""
     if KEYS_IN_URL.search(location):
         raise UserError(
             f"{location}: URLs of object storage have no place for keys; give them to the driver and the workers by "

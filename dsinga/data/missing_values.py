@@ -1,7 +1,4 @@
-"""Reads missing values as NaN, by the conventions of formats: CF attributes, and masks of numpy.
-
-Libraries such as xarray apply these conventions when they open a file; zarr, and Dask around it, do not.
-"""
+"""Reads missing values as NaN, by the conventions of formats: CF attributes, and masks of numpy."""
 
 from __future__ import annotations
 
@@ -29,15 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
-    """Return an array, of numpy, zarr, HDF5, Dask or xarray, with NaN in place of missing values.
+    """Return an array of numpy, zarr, HDF5, Dask or xarray with NaN in place of missing values.
 
-    Other objects, and those without such values, are returned as they are; those of zarr as numpy arrays, as are those
-    of HDF5 that have any. Numbers in files of xarray, or of Dask, are decoded when they are read. Chunks of zarr, also
-    in the graphs of Dask, that are not stored are said in the log; ``is_label`` says that they are often left out.
+    Objects without missing values are returned unchanged, except that zarr arrays, and HDF5 arrays with missing values,
+    become numpy arrays. Numbers in files of xarray, or of Dask, are decoded when they are read. Chunks of zarr that are
+    not stored, also in Dask graphs, are logged, less loudly with ``is_label``: labels often lack chunks.
 
     Raises:
-        UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN; of a
-            Dataset :func:`check_decoded` says so, for the variables that are used.
+        UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN.
     """
     if is_a(value, "xarray", "Dataset") or is_data_array(value):
         from dsinga.data.sources.xarray_files import reading_files  # which imports xarray
@@ -64,7 +60,7 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
 
 
 def check_decoded(variable: Any, name: str) -> None:
-    """Raise UserError where an xarray variable has packed numbers, or integers of which some mean "missing"."""
+    """Raise UserError if an xarray variable has packed numbers, or integers that mean "missing"."""
     _named(missing_values, variable, name)
 
 
@@ -79,13 +75,12 @@ def _named(function: Any, value: Any, name: Any) -> Any:
 
 
 def missing_values(array: Any) -> tuple[float, ...]:
-    """Return the numbers that mean "missing" by the attributes of a zarr or xarray array, except NaN.
+    """Return the numbers that mean "missing" by an array's attributes, except NaN.
 
-    In zarr's format 2 xarray writes ``_FillValue`` as the fill value of the array.
+    In zarr format 2, xarray writes ``_FillValue`` as the fill value of the array.
 
     Raises:
-        UserError: numbers do not stand for themselves, or are integers, which cannot be NaN. The sentence names the
-            attribute, not the array.
+        UserError: numbers are packed, or are integers, which cannot be NaN.
     """
     attributes = dict(array.attrs)
     values = {name: value for name in ATTRIBUTES if (value := attributes.get(name)) is not None}
@@ -105,7 +100,7 @@ def missing_values(array: Any) -> tuple[float, ...]:
 
 
 def _numbers(name: str, value: Any) -> list[float]:
-    """Return the numbers of an attribute: a number, a list, or in zarr format 3 the base64 of a float64, by xarray."""
+    """Return an attribute's numbers: a number, a list, or xarray's base64 of a float64 in zarr 3."""
     parts = value if isinstance(value, (list, tuple)) else np.ravel(value).tolist()
     try:
         return [_from_text(part) if isinstance(part, str) else float(part) for part in parts]
@@ -122,7 +117,7 @@ def _from_text(text: str) -> float:
 
 
 def as_nan(numbers: np.ndarray, values: tuple[float, ...]) -> np.ndarray:
-    """Return floats with NaN in place of ``values``; the same array if it contains none of them."""
+    """Return floats with NaN for ``values``; the same array if it has none of them."""
     if not values or numbers.dtype.kind != "f":
         return numbers
     is_missing = np.isin(numbers, np.array(values, numbers.dtype)) if len(values) > 1 else numbers == values[0]
@@ -140,7 +135,7 @@ def _is_masked_array(value: Any) -> bool:
 def plain_array(numbers: Any, name: str) -> np.ndarray:
     """Return computed numbers as a numpy array, floats with NaN where a mask hides them.
 
-    Raises UserError where a mask hides integers.
+    Raises UserError if a mask hides integers.
     """
     if not _is_masked_array(numbers):
         return np.asarray(numbers)
@@ -158,9 +153,9 @@ def values_text(values: tuple[float, ...]) -> str:
 
 
 def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
-    """Return a dask array with NaN in place of masked numbers, and of missing values of its zarr arrays.
+    """Return a dask array with NaN for masked numbers, and missing values of its zarr arrays.
 
-    Where it computes with numbers of such an array they are left as they are, and the log says so.
+    If the graph computes with such numbers, missing values stay, and the log says so.
     """
     if _is_masked_array(array._meta):
         array = array.map_blocks(plain_array, name, meta=np.empty((0,) * array.ndim, array.dtype))
@@ -200,12 +195,12 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
 
 
 def _is_move(key: str) -> bool:
-    """Whether a layer of a Dask graph, by its name, only moves numbers of other arrays unchanged."""
+    """Whether a Dask graph's layer, by its name, only moves numbers unchanged."""
     return key.startswith("rechunk") or key.rpartition("-")[0] in _MOVES
 
 
 def decoded_dataset(dataset: Any) -> Any:
-    """Return an xarray Dataset with NaN in place of missing values, as ``xarray.open_dataset`` returns by default."""
+    """Return an xarray Dataset with NaN in place of missing values, as ``xarray.open_dataset`` does by default."""
     changed = {}
     for name, variable in dataset.variables.items():
         with contextlib.suppress(UserError):  # of a variable that may not be used: see check_decoded
@@ -216,7 +211,6 @@ def decoded_dataset(dataset: Any) -> Any:
 
 
 def _decoded_variable(variable: Any, name: Any, indexes: Any) -> Any:
-    """Return an xarray variable with NaN in place of missing values; the same variable if it has none."""
     if name in indexes or variable.dtype.kind not in "iuf" or not {*ATTRIBUTES, *UNPACKED} & variable.attrs.keys():
         return variable
     values = _named(missing_values, variable, name)

@@ -1,4 +1,4 @@
-"""Refuses to write a lazy result to a place that it is computed from, by whatever object or URL it is named."""
+"""Refuses to overwrite the inputs of a lazy result, however the target is named."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dsinga.data.stores.chunk_files import location_of
 
 
 def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None:
-    """Raise UserError where ``target`` is one of the ``inputs``, or what contains one, or there is one of their parts.
+    """Raise UserError if ``target`` is one of the ``inputs``, contains one, or exists inside one.
 
-    It may be a path, a URL, an array or a group of zarr, a store of zarr, or a mapping of fsspec; others are passed
-    over. ``component`` is the path of a group or an array in it.
+    A target may be a path, a URL, a zarr array, group or store, or an fsspec mapping; others are ignored. ``component``
+    is the path of a group or an array in it.
     """
     if read := overwritten(target, inputs, component):
         raise UserError(
@@ -31,7 +31,7 @@ def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None
 
 
 def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
-    """Return the input, or file to which it refers, that is replaced where ``target`` is written; "" for none."""
+    """Return the input, or a file it refers to, that writing ``target`` would replace; "" if none."""
     place = place_of(target)
     written = join(place, component.strip("/")) if place is not None else ""
     for source in inputs if written else ():
@@ -45,7 +45,7 @@ def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
 
 
 def place_of(value: Any) -> str | None:
-    """Return the path without links, or the URL in its usual form, of what can be read or written; None if unknown."""
+    """Return a path without links, or normalised URL, of a path, store or array; None if unknown."""
     if isinstance(value, Store):
         return place_of(location_of(value))
     if hasattr(value, "fs") and hasattr(value, "root"):  # a mapping of fsspec
@@ -65,12 +65,11 @@ def place_of(value: Any) -> str | None:
 
 
 def inputs_of(array: Any) -> tuple[str, ...]:
-    """Return the paths or URLs of the arrays of zarr that a lazy array of xarray, or one of Dask, reads."""
+    """Return the paths or URLs of the zarr arrays behind a lazy xarray or dask array."""
     return tuple(dict.fromkeys(filter(None, map(_origin, [*origins(array).values()] or [array]))))
 
 
 def _origin(value: Any) -> str | None:
-    """Return the place of the array of zarr within the arrays around it."""
     while value is not None and not isinstance(value, zarr.Array):
         value = getattr(value, "_array", getattr(value, "array", None))
     return None if value is None else join(location_of(value), value.path)

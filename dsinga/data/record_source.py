@@ -29,7 +29,7 @@ def clear_cache() -> None:
 class RecordSource:
     """Records with optional labels, read by row number.
 
-    Threads may share it. Its pickle has what another process needs to read the records itself.
+    Threads may share it. Another process can read the records from its pickle.
 
     Attributes:
         location: absolute path, URL, or a description such as "numpy array".
@@ -41,16 +41,8 @@ class RecordSource:
         label_dtype: int64, float32, or None without labels.
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.
-        digest: hash of the contents; empty if it is not known.
+        digest: hash of the contents; empty if unknown.
         allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
-
-    Args:
-        location: as the attribute.
-        data: the records.
-        labels: the labels, of as many rows.
-        classes: as the attribute.
-        vocabulary: as the attribute.
-        digest: as the attribute.
 
     Raises:
         UserError: there are no records, or not as many labels.
@@ -94,7 +86,6 @@ class RecordSource:
         self._register()
 
     def _register(self) -> None:
-        """Tell the cache that this source exists."""
         self._unread: dict[Hashable, set[int]] = {}  # blocks by the key of a column that has all rows in memory
         _cache.reserve(self, self._data.block_bytes)
         _cache.forget_after(self, [column.key for column in self.columns if not column.stays_cached])
@@ -106,7 +97,7 @@ class RecordSource:
 
     @property
     def blocks(self) -> int | tuple[int, ...]:
-        """What a sampler shuffles together: the rows of each block, or the row after each of unequal blocks."""
+        """What a sampler shuffles together: the rows of a block, or the ends of unequal blocks."""
         return self.block if self._data.ends is None else tuple(self._data.ends.tolist())
 
     @property
@@ -121,7 +112,7 @@ class RecordSource:
 
     @property
     def label_bytes(self) -> int:
-        """Bytes of one record's label in memory if the label is a field (an array over points), else 0."""
+        """Bytes of one record's label in memory if it is a field, else 0."""
         return self._labels.row_bytes if self._labels is not None and len(self._labels.shape) > 1 else 0
 
     @property
@@ -131,7 +122,7 @@ class RecordSource:
 
     @property
     def cache_limit(self) -> int:
-        """The most bytes of decoded records that a process keeps for all sources that share the cache."""
+        """The most bytes of decoded records in the process's shared cache."""
         return max(LIMIT_BYTES, MIXED_BLOCKS * self._data.block_bytes)
 
     @property
@@ -150,14 +141,14 @@ class RecordSource:
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the records of ``rows`` and their labels, in the order of ``rows``.
 
-        Only the blocks that contain these rows are read; recently read blocks stay in memory.
+        Only the blocks with these rows are read; recently read blocks stay in memory.
 
         Args:
-            rows: row numbers (n,), integers in [0, len(source)), in any order, with or without repetition.
+            rows: row numbers (n,), integers in [0, len(source)), in any order, maybe repeated.
 
         Returns:
             Data (n, *shape) in ``dtype``, and labels (n, *label_shape) in ``label_dtype``, or None without labels. Both
-            are new arrays, which the caller may change.
+                are new arrays, which the caller may change.
 
         Raises:
             IndexError: a row number is out of range.
@@ -168,12 +159,12 @@ class RecordSource:
     def draw(
         self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return records and labels like :meth:`read`; a user's code may make other records in each epoch.
+        """Return records and labels like :meth:`read`; user code may change them in each epoch.
 
         Args:
-            rows: row numbers (n,) int64, of which none is out of range.
-            seed: the job's.
-            epochs: returns the number of the epoch of each row, (n,); None for the first epoch.
+            rows: row numbers (n,) int64, all in range.
+            seed: the job's seed.
+            epochs: returns the epoch of each row, (n,); None for the first epoch.
         """
         labels = self._labels
         return self._gather(self._data, rows), None if labels is None else self._gather(labels, rows)
@@ -186,13 +177,13 @@ class RecordSource:
         return None if self._labels is None else self._gather(self._labels, self._checked(rows))
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
-        """Return a copy that reads only some points of each record and of each label, in the same rows.
+        """Return a copy that reads only some points of each record and label, in the same rows.
 
-        Where records, or labels, can only be read whole, the copy has whole ones: ``shape`` and ``label_shape`` say so.
+        Records or labels that can only be read whole stay whole, as ``shape`` and ``label_shape`` show.
 
         Args:
             data: the points along each axis of a record; None for all.
-            labels: those of a label.
+            labels: the points along each axis of a label; None for all.
         """
         changes: dict[str, Any] = {}
         if data is not None and (column := self._data.in_region(data)) is not None:
@@ -210,30 +201,30 @@ class RecordSource:
         return {}
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the fields of a ``store_conf`` that a job keeps to prepare other data in the same way."""
+        """Return the ``store_conf`` fields that a job keeps to prepare other data in the same way."""
         return {}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the fields of a ``store_conf`` with which a job can open the records; empty if it cannot."""
+        """Return the ``store_conf`` fields with which a job can open the records; empty if impossible."""
         return {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
-        """Return the records in the order of training, whose :meth:`job_settings` are given."""
+        """Return the records in the order of training, given the training data's :meth:`job_settings`."""
         return self
 
     def codes(self) -> dict[str, Any]:
-        """Return the number of different codes of a text, "codes", and a hash of its vocabulary, "words"."""
+        """Return a text's number of codes, "codes", and a hash of its vocabulary, "words"."""
         words = "\n".join(self.vocabulary)
         return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
     def label_parts(self) -> Iterator[np.ndarray]:
-        """Yield the labels of all records in their order, some thousand at a time; nothing where there are none."""
+        """Yield the labels of all records in order, LABEL_ROWS at a time; nothing without labels."""
         if (column := self._labels) is not None:
             for start in range(0, len(self), LABEL_ROWS):
                 yield self._gather(column, np.arange(start, min(start + LABEL_ROWS, len(self))))
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest integer label, or None for float labels or none; reads all labels.
+        """Return the smallest and the largest integer label; None without integer labels. Reads all labels.
 
         The -1 that pads sequences does not count.
         """
@@ -248,7 +239,7 @@ class RecordSource:
         return (-1, -1) if low is None or high is None else (low, high)
 
     def allowing_nonfinite(self) -> RecordSource:
-        """Return a copy that may return NaN and infinity, for jobs that skip batches with such values."""
+        """Return a copy that may return NaN and infinity, for jobs that skip such batches."""
         return self._changed(allows_nonfinite=True)
 
     def without_labels(self) -> RecordSource:
@@ -256,7 +247,7 @@ class RecordSource:
         return self._changed(_labels=None, label_shape=(), label_dtype=None)
 
     def _pickled_changes(self) -> dict[str, Any] | None:
-        """Return the changes that a copy has made to the source, for a pickle that opens it again; or None."""
+        """Return the changes of a copy, for a pickle that reopens the source; None without any."""
         return {**self._changes, "_changes": self._changes} if self._changes else None
 
     def _changed(self, **changes: Any) -> RecordSource:
@@ -267,7 +258,6 @@ class RecordSource:
         return source
 
     def _checked(self, rows: Any) -> np.ndarray:
-        """Return row numbers as int64. Raises IndexError where one is out of range."""
         rows = np.asarray(rows, np.int64)
         least, most = (rows.min(), rows.max()) if rows.size else (0, 0)
         if not 0 <= least <= most < len(self):
@@ -317,13 +307,12 @@ class RecordSource:
         return np.require(rows, requirements=["C", "ALIGNED"])
 
     def _may_be_masked(self, column: Column) -> bool:
-        """Whether a column has labels that are fields, where NaN masks a point."""
         return column is self._labels and len(column.shape) > 1
 
     def _check_finite(self, column: Column, rows: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
         """Raise UserError for the first NaN or infinity in the records of ``rows``.
 
-        NaN in labels that are fields is for losses to mask or to refuse.
+        NaN in labels that are fields is left to losses, which mask or refuse it.
         """
         bad = find_nonfinite(rows, allows_nan=self._may_be_masked(column))
         if bad is not None:
@@ -334,9 +323,9 @@ class RecordSource:
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
-    """Return the most bytes of decoded records that a process keeps in the caches that its sources share.
+    """Return the most bytes of decoded records in the caches that a process's sources share.
 
-    ``shares`` says how much of the points of each source's records the process reads.
+    ``shares`` has the share of each record's points that the process reads.
     """
     decoded: dict[str, float] = {}
     limits: dict[str, int] = {}
@@ -347,15 +336,10 @@ def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
 
 
 class AlgorithmRecords(RecordSource):
-    """Replaces the store of an input layer whose records the job's algorithm provides, such as an agent's experience.
-
-    Nothing is read for such a layer: the algorithm is called without records of it.
+    """Replaces the store of an input layer if the algorithm makes the records, such as experience.
 
     Args:
-        rows: records of a batch.
-        shape: shape of one record.
-        dtype: uint8, int32 or float32.
-        labels: labels (n, ...) like those of the records, None for records without; only shape and dtype matter.
+        labels: an example of labels (n, ...), for their shape and dtype; None without labels.
     """
 
     def __init__(self, rows: int, shape: tuple[int, ...], dtype: Any, labels: np.ndarray | None = None):
@@ -366,12 +350,9 @@ class AlgorithmRecords(RecordSource):
 
 
 class _NoColumn(Column):
-    """A column without data."""
-
     from_files = False
 
     def load(self, start: int, stop: int) -> NoReturn:
-        """Raise RunError, because there is no data."""
         raise RunError("an algorithm makes these records while it trains; there are none to read")
 
 

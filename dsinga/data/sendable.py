@@ -1,8 +1,4 @@
-"""Checks that records can be sent to other processes, and names the array and the task that cannot be pickled.
-
-Dask's error for a graph with an open file or a lock names the type of the whole graph, after a traceback for each layer
-through which it went.
-"""
+"""Checks that records can be pickled for other processes, and names the array and task at fault."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ def unsendable(what: str, why: str, instead: str = ", or give a numpy array or t
 
 
 def why_unsendable(value: Any) -> str:
-    """Return the text of Dask's error if it cannot pickle ``value``; "" if it can. Copies no array."""
+    """Return Dask's error text if it cannot pickle ``value``, else "". Copies no array."""
     from distributed.protocol.pickle import dumps
 
     with pickling_not_logged():
@@ -50,7 +46,7 @@ def why_unsendable(value: Any) -> str:
 
 
 def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
-    """Return the first task of a Dask graph that cannot be pickled, and the reason; "" if all can."""
+    """Return a Dask graph's first task that cannot be pickled, with the reason; "" if none."""
     from dask.utils import key_split
 
     for key, task in graph.items():
@@ -61,9 +57,9 @@ def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
 
 @contextlib.contextmanager
 def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
-    """Replace Dask's error for a graph that it cannot send by a UserError that names one of ``arrays``.
+    """Replace Dask's error for an unsendable graph by a UserError that names one of ``arrays``.
 
-    Values that are no Dask collections are passed over; those of a tuple are looked at as ``NAME[0]``, ``NAME[1]``.
+    Values that are no Dask collections are ignored; parts of a tuple are called ``NAME[0]``, ``NAME[1]``.
     """
     with pickling_not_logged():
         try:

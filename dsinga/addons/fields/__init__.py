@@ -1,1 +1,1 @@
-"""Trains nets on gridded data in xarray Datasets, such as climate fields and microscope images, and predicts it."""
+"""Trains nets on gridded data in xarray Datasets (climate fields, microscope images), and predicts Datasets."""

@@ -1,4 +1,4 @@
-"""Feeds the prediction for one lead (how far ahead a forecast is) to the net as input for later leads."""
+"""Feeds the prediction for one lead (how far ahead) to the net as input for later leads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dsinga.ops import Ops
 
 
 def lead_axis(layout: Layout) -> Axis:
-    """Return the dimension, usually time, along which targets lie ahead. Raises UserError for none, or several."""
+    """Return the dimension, usually time, along which targets lie ahead. Raises UserError for none or several."""
     ahead = [axis for dim, axis in layout.axes.items() if axis.lead > 0 and dim not in layout.space]
     if len(ahead) != 1:
         raise UserError(
@@ -41,12 +41,12 @@ def lead_axis(layout: Layout) -> Axis:
 
 
 def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindows:
-    """Return the windows from which predictions for ``leads`` leads can be made by feeding predictions back.
+    """Return the windows from which ``leads`` leads can be predicted by feedback.
 
-    Inputs along time that are not predicted are read at the later times: windows for which the data end before are
-    left out. Coordinates go on beyond the data.
+    Inputs along time that are not predicted are read at the later times, so windows too near the end of the data are
+    dropped.
 
-    Raises UserError where the inputs of a later lead are neither predicted nor in the data.
+    Raises UserError if the inputs of a later lead are neither predicted nor in the data.
     """
     axis = lead_axis(windows.layout)
     _check(windows, axis)
@@ -70,7 +70,7 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
 
 
 def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points: int) -> ChannelGroup:
-    """Return a part of the record; a function of the coordinate of time goes on ``points`` points beyond the data."""
+    """Return a part of the record; a function of time gets ``points`` points beyond the data."""
     if type(part.reader) is VariableReader or axis.name not in part.reader.dims or not points:
         return part
     dataset = windows.dataset
@@ -83,10 +83,7 @@ def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points
 
 
 def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str]], axis: Axis) -> None:
-    """Raise UserError where no target is an input, or the inputs of a later lead are neither predicted nor known.
-
-    ``targets`` has the dimensions of each target, ``axis`` is that along which targets lie ahead.
-    """
+    """Raise UserError if no target is an input, or later inputs are neither predicted nor known."""
     if not any(name in inputs and axis.name in dims for name, dims in targets.items()):
         raise UserError(
             f"none of the targets ({', '.join(targets)}) is an input of the windows, so that none can be fed back"
@@ -101,7 +98,6 @@ def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str
 
 
 def _check(windows: PredictionWindows, axis: Axis) -> None:
-    """Raise UserError where predictions cannot be fed back."""
     targets = {target.name: target.dims for target in windows.targets}
     check_feedback([part.name for part in windows.layout.inputs], targets, axis)
     windows.layout.check_lead_names(targets)
@@ -120,7 +116,7 @@ Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 
 
 def lead_plan(layout: Layout, definition: WindowDefinition) -> LeadPlan | None:
-    """Return the plan of training on several leads; None for one lead, or if the net predicts all leads at once.
+    """Return the plan of training on several leads; None for one lead, or leads predicted at once.
 
     Raises UserError where predictions cannot be fed back.
     """
@@ -171,7 +167,6 @@ def _check_training(layout: Layout, axis: Axis, space: list[Axis]) -> None:
 
 
 def _channels(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> Iterator[Source]:
-    """Yield the source of each channel of a part in the record of a lead."""
     own, masks = _first_channel(layout, part), _first_mask(layout, part)
     target = next((other for other in layout.targets if other.name == part.name), None)
     if axis.name not in part.dims or not number or target is None:
@@ -191,9 +186,9 @@ def _channels(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> It
 
 
 def _masks(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> Iterator[Source]:
-    """Yield the source of each channel that says which points of a masked part are valid.
+    """Yield the source of each mask channel of a part, which says where the part is valid.
 
-    Of points that are predicted these are the points that the last step of the window has.
+    Predicted points have the mask of the window's last step.
     """
     is_later = axis.name in part.dims and number
     is_fed = any(other.name == part.name for other in layout.targets)
@@ -206,12 +201,11 @@ def _masks(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> Itera
 
 
 def _place(part: ChannelGroup, levels: Any, point: int) -> int:
-    """Return the number of a channel of a part, whose last dimension of channels has the index ``point``."""
+    """Return the channel number in a part for index ``point`` along its last dimension of channels."""
     return int(np.ravel_multi_index((*levels, point), part.channel_sizes))
 
 
 def _first_channel(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
-    """Return the first channel of a part in the record that is read."""
     channel = 0
     for other in layout.inputs:
         if (other.name, other.number) == (part.name, number):
@@ -221,7 +215,6 @@ def _first_channel(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
 
 
 def _first_mask(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
-    """Return the first channel of the mask of a part in the record that is read."""
     masked = [other for other in layout.inputs if other.masked]
     channel = sum(other.channels for other in layout.inputs)
     for other in masked:
@@ -232,7 +225,7 @@ def _first_mask(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
 
 
 def check_ends(layout: Layout, axis: Axis) -> None:
-    """Raise UserError for an input known in advance that is all NaN at the last lead of the last window."""
+    """Raise UserError for a known input that is all NaN at the last lead of the last window."""
     last = int(axis.starts[-1]) + axis.size + axis.ahead - 1  # the last point that a later lead reads
     for part in layout.inputs:
         if part.number != axis.leads - 1 or not part.reads_variable:
@@ -260,7 +253,7 @@ def check_ends(layout: Layout, axis: Axis) -> None:
 
 
 class _ChannelRun(NamedTuple):
-    """Neighbouring channels of the feature that copy those of a source; with a mask, 0 in it means ``fill``."""
+    """Neighbouring channels that are copied from one source; where the mask is 0, they are ``fill``."""
 
     source: int
     target: slice
@@ -271,7 +264,7 @@ class _ChannelRun(NamedTuple):
 
 @register("layer", kLeadRecord=893)
 class LeadRecord(Layer):
-    """Layer that builds the input record of one lead (B, C, *space) from channels of its source layers.
+    """Layer that builds the input record of one lead, (B, C, *space), from channels of its source layers.
 
     The first source is the record that is read, (B, R, *space). The other sources are predictions of earlier leads.
     Where the channel of a mask is 0, ``fill`` replaces a prediction, which gets no gradient. A net that is trained on
@@ -340,14 +333,12 @@ class LeadRecord(Layer):
         return Output(y)
 
     def _normalised(self, prediction: Array) -> Array:
-        """Return a prediction with the mean and std of records."""
         mean, std = self.settings.mean, self.settings.std
         if (mean, std) == (0, 1):
             return prediction
         return (prediction - prediction.dtype.type(mean)) / prediction.dtype.type(std)
 
     def _is_valid(self, mask: Array) -> Array:
-        """Return where a mask, which was 0 or 1 before it was normalised, is 1."""
         return mask > (0.5 - self.settings.mean) / self.settings.std
 
     def compute_gradient(
@@ -359,7 +350,6 @@ class LeadRecord(Layer):
         ), ()
 
     def _gradient(self, number: int, source: Array, record: Array, grad: Array, ops: Ops) -> Array:
-        """Return the gradient for a source: the sum of those of the channels that copy each of its channels."""
         dx = ops.empty(source.shape, grad.dtype)
         dx[...] = 0
         for run in self._runs:

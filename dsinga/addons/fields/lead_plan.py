@@ -1,4 +1,4 @@
-"""Builds the net for training on several leads: one copy of its layers per lead, fed with earlier predictions."""
+"""Builds the net for training on several leads: one copy per lead, fed with earlier predictions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class LeadChannels(NamedTuple):
     """The origin of each channel in the record of one lead, in order.
 
     Attributes:
-        source: where each comes from: 0 the record that is read, n the prediction of n leads before.
-        channel: the number of the channel there.
-        mask: the channel of the record that is read with 0 where a point is masked, -1 for no mask.
+        source: 0 for the record as read, n for the prediction n leads earlier.
+        channel: the number of the channel in that source.
+        mask: the channel of the record as read that is 0 where a point is masked, -1 for no mask.
         fill: the number at masked points.
     """
 
@@ -42,18 +42,18 @@ class LeadChannels(NamedTuple):
 
 @dataclass(frozen=True)
 class LeadPlan:
-    """How the records of several leads are made from one record read, which also has the inputs known in advance.
+    """How the records of several leads are made from one record.
 
     Attributes:
-        shape: the shape (C, *space) of the record of a lead.
-        label_shape: the shape (C', *space) of the labels of a lead, with a last channel of weights if ``weighted``.
+        shape: the shape (C, *space) of one lead's record.
+        label_shape: the shape (C', *space) of one lead's labels, with a last channel of weights if ``weighted``.
         records: the channels of each lead.
         before: points of context before a prediction, along each axis of space.
-        after: those after it.
-        modes: what context beyond a prediction has, along each axis of space: "zero", "edge", "reflect", "periodic".
-        weighted: whether labels have a channel of weights, which is the same for all leads.
+        after: points of context after a prediction.
+        modes: how context beyond a prediction is filled, along each axis: "zero", "edge", "reflect", "periodic".
+        weighted: whether labels have a channel of weights, the same for all leads.
         weights: the weight of each lead in the loss.
-        starts: the step of training from which each lead is trained.
+        starts: the training step at which each lead joins the loss.
     """
 
     shape: Shape
@@ -78,24 +78,25 @@ class LeadPlan:
 
     @property
     def is_padded(self) -> bool:
-        """Whether records have context that predictions lack."""
+        """Whether a record reads more points around it than the net predicts."""
         return any((*self.before, *self.after))
 
     def shares(self, leads: int) -> tuple[float, ...]:
-        """Return the share of each of the first leads in the loss; they add up to 1."""
+        """Return the share of each of the first leads in the loss; the shares add up to 1."""
         total = sum(self.weights[:leads])
         return tuple(weight / total for weight in self.weights[:leads])
 
     def changes(self) -> tuple[tuple[int, int], ...]:
-        """Return pairs (step, leads), sorted by step: how many leads are trained from a training step on."""
+        """Return pairs (step, leads), sorted by step: how many leads are trained starting at each step."""
         return tuple((step, sum(start <= step for start in self.starts)) for step in sorted(set(self.starts)))
 
     def create_nets(
         self, conf: NetConf, inputs: Sequence[LayerConf], phase: Phase, create: Callable[[NetConf], NeuralNet]
     ) -> NeuralNet:
-        """Return the net of a phase with a copy for each lead, and the nets of fewer leads that training begins with.
+        """Return the net of a phase with one copy per lead, and nets of fewer leads for early training.
 
-        ``conf`` has the layers of the phase, ``inputs`` those whose records have a plan, and ``create`` builds a net.
+        ``conf`` has the layers of the phase, ``inputs`` the input layers with a plan, and ``create`` builds a net.
+
         Raises JobError for layers that cannot be copied.
         """
         name, layers = inputs[0].name, conf.layer
@@ -124,22 +125,23 @@ class LeadPlan:
 
 
 def lead_name(lead: int, layer: str, of_record: bool = False) -> str:
-    """Return the name of a layer's copy for a lead (from 1); the first keeps the name unless ``of_record``."""
+    """Return the name of a layer's copy for a lead (from 1); lead 1 keeps it unless ``of_record``."""
     return layer if lead == 1 and not of_record else f"lead{lead}#{layer}"
 
 
 def unroll_leads(
     layers: Sequence[LayerConf], followers: set[str], name: str, plan: LeadPlan, leads: int
 ) -> list[LayerConf]:
-    """Return the layers of one phase with a copy of the ``followers`` of the input layer ``name`` for each lead.
+    """Return the layers of one phase with a copy of the ``followers`` of layer ``name`` per lead.
 
-    The copy of layer x for lead n is called ``leadn#x``, that of lead 1 x, and they share their params. The layer
-    ``leadn#name`` gives the record of a lead: what is known in advance, and earlier predictions with their context;
-    ``leadn#labels(name)`` gives its labels.
-    Predictions are the first source of the loss. Where no layer takes labels, only the first lead is computed.
+    Layer x is copied as ``leadn#x`` for lead n > 1; lead 1 keeps the name x. The layer ``leadn#name`` gives the record
+    of a lead: inputs known in advance, and earlier predictions with their context. ``leadn#labels(name)`` gives its
+    labels.
 
-    Raises JobError where layers compare different features with labels, or a loss has no factor ``scale``, or takes
-    several numbers for each number of a target.
+    The prediction is the first source of the loss. If no layer uses labels, only the first lead is computed.
+
+    Raises JobError if layers compare different features with labels, or a loss has no factor ``scale``, or compares
+    several numbers with each number of a target.
     """
     copied = [layer for layer in layers if layer.name in followers]
     prediction = prediction_of(copied)
@@ -159,9 +161,9 @@ def unroll_leads(
 
 
 def prediction_of(layers: Sequence[LayerConf]) -> str:
-    """Return the name of the layer that losses, or else metrics, compare with labels; "" if there is none.
+    """Return the layer that losses, or else metrics, compare with labels; "" if none.
 
-    Raises JobError where they compare several, or several numbers with each number of a target.
+    Raises JobError if they compare several layers, or several numbers with each number of a target.
     """
     compared = list(filter(_compares, layers))
     losses = [layer for layer in compared if layer_class(layer).is_loss] or compared
@@ -184,7 +186,7 @@ def prediction_of(layers: Sequence[LayerConf]) -> str:
 
 
 def check_prediction(plan: LeadPlan, shape: Shape, layer: LayerConf) -> None:
-    """Raise JobError unless a layer whose predictions are fed back has the channels and points of the targets."""
+    """Raise JobError unless a fed-back layer has the channels and points of the targets."""
     expected = (plan.channels, *plan.label_shape[1:])
     if shape[1:] != expected:
         raise layer.error(
@@ -194,20 +196,18 @@ def check_prediction(plan: LeadPlan, shape: Shape, layer: LayerConf) -> None:
 
 
 def _compares(layer: LayerConf) -> bool:
-    """Whether a layer compares its first source with labels, or with a target."""
     cls = layer_class(layer)
     return bool(layer.srclayers) and (cls.is_loss or bool(cls.labels.source))
 
 
 def _whole_record(layer: LayerConf) -> LayerConf:
-    """Return the input layer without the shape of a record in the job, which is that of one lead."""
     return layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(shape=[]))
 
 
 def _record_layers(
     data: LayerConf, plan: LeadPlan, number: int, predictions: Sequence[str], labelled: bool
 ) -> list[LayerConf]:
-    """Return the layers that give the record and the labels of a lead, after those that pad earlier predictions."""
+    """Return the layers that give a lead's record and labels, and pad earlier predictions."""
     record, common = plan.records[number], {"partition_dim": data.partition_dim, "partition_grid": data.partition_grid}
     used, layers, sources = sorted({source for source in record.source if source}), [], [data.name]
     for back in used:
@@ -255,7 +255,7 @@ def _record_layers(
 
 
 def _normalisation(data: LayerConf) -> dict[str, float]:
-    """Return by what an input layer normalises records. Raises JobError if it reads that from files."""
+    """Return the mean and std for the records of an input layer. Raises JobError if files give them."""
     store = data.store_conf
     if store is None:
         return {}
@@ -269,14 +269,13 @@ def _normalisation(data: LayerConf) -> dict[str, float]:
 
 
 def _labels_name(lead: int, data: str) -> str:
-    """Return the name of the layer with the labels of a lead."""
     return lead_name(lead, f"labels({data})", of_record=True)
 
 
 def _copy(layer: LayerConf, lead: int, followers: set[str], passed_on: set[str], data: str) -> LayerConf:
-    """Return the copy of a layer for a lead, which shares the params of the layer.
+    """Return the copy of a layer for a lead; it shares the layer's params.
 
-    Of the layers ``passed_on``, whose labels are those of the records, it takes the labels of the lead.
+    If its labels come from a layer in ``passed_on``, the copy uses the labels of the lead.
     """
     cls, labels = layer_class(layer), _labels_name(lead, data)
     names = {name: lead_name(lead, name) for name in followers} | {data: lead_name(lead, data, of_record=True)}
@@ -292,14 +291,13 @@ def _copy(layer: LayerConf, lead: int, followers: set[str], passed_on: set[str],
 
 
 def _copy_param(param: ParamConf, lead: int) -> ParamConf:
-    """Return the param of a copy, which shares that of lead 1; params without a name get one later."""
+    """Return a copy's param, shared with lead 1; params without a name get one later."""
     if lead == 1 or not param.name or param.name == param.share_from:
         return param
     return param.replace(name=lead_name(lead, param.name), share_from=param.share_from or param.name)
 
 
 def _scaled(layer: LayerConf, share: float) -> LayerConf:
-    """Return a loss that counts for a share of the sum of all losses."""
     settings = layer_class(layer).Conf
     if settings is None or not hasattr(settings, "scale"):
         raise layer.error(
@@ -311,10 +309,7 @@ def _scaled(layer: LayerConf, share: float) -> LayerConf:
 
 
 def mark_leads(nodes: Sequence[Node], needed: Sequence[bool]) -> None:
-    """Set ``recompute`` of the layers of all leads but the last, so that only their predictions are kept.
-
-    ``needed`` says which nodes get a gradient. The last lead keeps its features, since the backward pass begins there.
-    """
+    """Set ``recompute`` for the layers of all leads but the last; only their predictions are kept."""
     leads = [node.layer.conf.copy_number or 0 for node in nodes]
     kept = {source for node, lead in zip(nodes, leads, strict=True) for source in node.sources if leads[source] != lead}
     kept |= {source for position in kept if nodes[position].layer.part_shapes for source in nodes[position].sources}

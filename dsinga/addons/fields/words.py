@@ -22,8 +22,8 @@ def FieldError(channel: Sequence[str] = (), climatology: Any = None) -> MetricLa
 
     Args:
         channel: the names of the channels of the labels, for metrics of each, such as "rmse_t2m".
-        climatology: what anomalies are differences of: a number for each channel, (C,), or an array (C, *space); of
-            one channel also a number, or (*space).
+        climatology: the reference of anomalies: a number for each channel, (C,), or an array (C, *space); for one
+            channel also a number, or (*space).
 
     Raises:
         UserError: the climatology is no array of numbers, or has NaN.

@@ -1,9 +1,9 @@
-"""Distributions whose parameters a net predicts: likelihood, CRPS, mean, variance and quantiles of each.
+"""Distributions with predicted parameters: likelihood, CRPS, mean, variance and quantiles.
 
-A distribution is declared once, in a class. Losses, metrics, predicted quantiles and the layer kDistributionParams
-follow from it. Arrays of parameters and of values have one shape; formulas are computed by the backend of the arrays.
-CRPS is ∫ (F(x) - 1{x >= y})² dx of the distribution function F and the value y (Gneiting and Raftery, Strictly Proper
-Scoring Rules, 2007); closed forms are those of Jordan, Krüger and Lerch, scoringRules (2019).
+Each class declares one distribution; losses, metrics, predicted quantiles and the layer kDistributionParams follow from
+it. Arrays of parameters and of values have one shape; the backend of the arrays computes formulas. CRPS is ∫ (F(x) -
+1{x >= y})² dx for the distribution function F and the value y (Gneiting and Raftery, Strictly Proper Scoring Rules,
+2007). Closed forms are from Jordan, Krüger and Lerch, scoringRules (2019).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Distribution(ABC):
 
     Attributes:
         parameters: the names of its parameters.
-        positive: which of them are above 0.
-        support: which values it has: "numbers", "positive numbers" or "counts".
+        positive: for each, whether it is above 0.
+        support: its values: "numbers", "positive numbers" or "counts".
         has_crps_slopes: whether it can be trained by its CRPS.
     """
 
@@ -85,7 +85,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def quantile(self, level: float, params: Params) -> np.ndarray:
-        """Return the least value up to which the probability is ``level``, in (0, 1), of numpy arrays."""
+        """Return the least value up to which the probability is ``level``, in (0, 1), for numpy arrays."""
 
     @abstractmethod
     def mean(self, params: Params, xp: Any = np) -> Array:
@@ -103,9 +103,9 @@ class Distribution(ABC):
 
 
 class LocationScale(Distribution):
-    """Distributions of loc + scale·z: formulas of z, with f the density and F the distribution function. Abstract.
+    """Distributions of loc + scale·z: formulas of z, with density f and distribution function F. Abstract.
 
-    ``unit_variance`` is the variance of z, whose mean is 0.
+    ``unit_variance`` is the variance of z; its mean is 0.
     """
 
     unit_variance: ClassVar[float]
@@ -116,7 +116,7 @@ class LocationScale(Distribution):
 
     @abstractmethod
     def energy_slope(self, z: Array, ops: Ops) -> Array:
-        """Return its derivative."""
+        """Return the derivative of :meth:`energy`."""
 
     @abstractmethod
     def unit_cdf(self, z: Array, ops: Ops) -> Array:
@@ -124,11 +124,11 @@ class LocationScale(Distribution):
 
     @abstractmethod
     def unit_crps(self, z: Array, ops: Ops) -> Array:
-        """Return the CRPS at z, whose derivative is 2·F(z) - 1."""
+        """Return the CRPS at z, with the derivative 2·F(z) - 1."""
 
     @abstractmethod
     def unit_quantile(self, level: float) -> float:
-        """Return the z of which F(z) is ``level``."""
+        """Return the z with F(z) = ``level``."""
 
     def nll(self, y: Array, params: Params, ops: Ops) -> Array:
         loc, scale = params
@@ -191,7 +191,7 @@ class Normal(LocationScale):
 
 
 class Laplace(LocationScale):
-    """The Laplace distribution, of density exp(-|z|)/2."""
+    """The Laplace distribution, with density exp(-|z|)/2."""
 
     unit_variance = 2.0
 
@@ -212,7 +212,7 @@ class Laplace(LocationScale):
 
 
 class LogNormal(Distribution):
-    """The distribution of a positive number whose logarithm is normal, with the mean loc and the deviation scale."""
+    """The distribution of a positive number with a normal logarithm of mean loc and deviation scale."""
 
     support = "positive numbers"
     logarithm = Normal()
@@ -254,7 +254,7 @@ class LogNormal(Distribution):
 
 
 class Counts(Distribution):
-    """Distributions of counts 0, 1, 2 ...: quantiles and CRPS are sums over them, up to 12 deviations. Abstract."""
+    """Distributions of counts 0, 1, 2 ...; quantiles and CRPS are sums, up to 12 deviations. Abstract."""
 
     support = "counts"
     has_crps_slopes = False
@@ -262,7 +262,7 @@ class Counts(Distribution):
     def _up_to(self, y: Array, params: Params, xp: Any) -> int:
         """Return a count above ``y`` beyond which the probability is negligible.
 
-        Raises UserError where it is more than MOST_COUNTS.
+        Raises UserError if it is more than MOST_COUNTS.
         """
         far = self.mean(params, xp) + 12 * self.variance(params, xp) ** 0.5 + 12
         most = max(float(far.max()), float(y.max())) if y.size else 0
@@ -317,7 +317,7 @@ class Poisson(Counts):
 
 
 class NegativeBinomial(Counts):
-    """The negative binomial distribution of counts of this mean, and variance mean + mean²/shape.
+    """The negative binomial distribution of counts with this mean, and variance mean + mean²/shape.
 
     PyTorch's has total_count = shape and logits = log(mean/shape).
     """

@@ -1,8 +1,7 @@
-"""Forms of a probabilistic prediction: quantiles, parameters of a distribution, or members of an ensemble.
+"""Forms of a probabilistic prediction: quantiles, distribution parameters, or ensemble members.
 
-Each has several numbers for each number of the target. A form says how many and what they mean; its loss, metrics and
-the dimension that a predicted Dataset has for them follow from it. Predictions x are (B, C, K, points) here, K the
-numbers for one, targets y (B, C, points).
+Each has K numbers for each number of the target. A form defines K and their meaning; its loss, metrics and dimension in
+a predicted Dataset follow from it. Predictions x are (B, C, K, points), targets y (B, C, points).
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ PIT_BINS = 10  # of the values of distribution functions at the targets
 
 
 class MeanAndVariance(NamedTuple):
-    """The mean and the variance of each prediction, (B, C, points), and the rise of the variance of an error.
+    """The mean and the variance of each prediction, (B, C, points), and ``rise``.
 
-    The squared error of the mean of perfect predictions is ``rise`` times their variance.
+    For perfect predictions, the squared error of the mean is ``rise`` times their variance.
     """
 
     mean: Array
@@ -40,7 +39,7 @@ class ForecastForm(ABC):
     Attributes:
         dim: the dimension of these numbers in a Dataset.
         points: their coordinates along it.
-        shares: the share of targets in each bin of :meth:`bins`, of perfect predictions.
+        shares: the share of targets in each bin of :meth:`bins`, for perfect predictions.
     """
 
     dim: ClassVar[str]
@@ -49,7 +48,7 @@ class ForecastForm(ABC):
 
     @property
     def count(self) -> int:
-        """K, how many numbers there are for one of the target."""
+        """K, the numbers for one number of the target."""
         return len(self.points)
 
     @abstractmethod
@@ -69,26 +68,26 @@ class ForecastForm(ABC):
         """Return the bin into which each number of the target falls, an integer."""
 
     def moments(self, x: Array, ops: Ops) -> MeanAndVariance | None:
-        """Return mean and variance of predictions that have them."""
+        """Return mean and variance of predictions; None if they have none."""
         return None
 
     @abstractmethod
     def point(self, x: np.ndarray) -> np.ndarray:
-        """Return the mean or the median of each prediction, whose K numbers are the last axis of x."""
+        """Return each prediction's mean or median; its K numbers are the last axis of x."""
 
     @abstractmethod
     def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-        """Return quantiles of predictions, whose K numbers are the last axis of x, and these quantiles of the result.
+        """Return quantiles of predictions; K numbers are x's last axis, quantiles the result's.
 
         Raises UserError for a level that is not predicted.
         """
 
     def fault(self, x: np.ndarray, y: np.ndarray) -> str:
-        """Return what is wrong with predictions or targets in host memory, "" if nothing is."""
+        """Return the fault of predictions or targets in host memory, "" without one."""
         return ""
 
     def covered(self) -> tuple[int, int]:
-        """Return the first and the last bin of the interval whose share of targets is the metric "coverage"."""
+        """Return the first and last bin of the interval that the metric "coverage" measures."""
         return 1, len(self.shares) - 2
 
 
@@ -119,7 +118,7 @@ class QuantileForm(ForecastForm):
         return (x < y[:, :, None]).sum(axis=2)  # likewise of quantiles that cross, once they are sorted
 
     def point(self, x: np.ndarray) -> np.ndarray:
-        """Return the quantile whose level is nearest to 0.5; quantiles that cross are sorted."""
+        """Return the quantile with the level nearest to 0.5; crossing quantiles are sorted."""
         return np.sort(x, axis=-1)[..., np.abs(np.array(self.points) - 0.5).argmin()]
 
     def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
@@ -149,7 +148,7 @@ class DistributionForm(ForecastForm):
         return [x[:, :, k] for k in range(self.count)]
 
     def losses(self, x: Array, y: Array, ops: Ops) -> Array:
-        """Return the losses; NaN where the distribution has no such value or no such parameter."""
+        """Return the losses; NaN for values or parameters outside the distribution."""
         params, valid = self._params(x), self.distribution.holds(y, ops.xp)
         for param, above in zip(params, self.distribution.positive, strict=True):
             valid = valid & (param > 0) if above else valid
@@ -198,8 +197,8 @@ class DistributionForm(ForecastForm):
 class EnsembleForm(ForecastForm):
     """The equally likely members of an ensemble; their loss is a CRPS.
 
-    That is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each, with c = 1 / (2·K²) for the CRPS of K points,
-    and 1 / (2·K·(K - 1)) for the fair one (Ferro, Fair Scores for Ensemble Forecasts, 2014); ``fairness`` f mixes both.
+    It is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each. c is 1 / (2·K²) for the CRPS of K points, and 1
+    / (2·K·(K - 1)) for the fair one (Ferro, Fair Scores for Ensemble Forecasts, 2014). ``fairness`` f mixes both.
     """
 
     dim = "member"
@@ -237,7 +236,7 @@ class EnsembleForm(ForecastForm):
 
 
 def form_of(settings: Any) -> ForecastForm:
-    """Return the form that the settings of a layer name: quantile, distribution or members."""
+    """Return the form in the settings of a layer: quantile, distribution or members."""
     if (name := getattr(settings, "distribution", None)) is not None:
         return DistributionForm(name, getattr(settings, "score", DistributionScore.nll))
     if (members := getattr(settings, "members", None)) is not None:

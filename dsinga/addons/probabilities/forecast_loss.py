@@ -31,10 +31,10 @@ DISTRIBUTION = "the distribution: normal, laplace, lognormal, poisson or negativ
 
 
 class ForecastTargets(FieldTargets):
-    """Reads targets (B, C, ...), and predictions with K numbers for each number of the target, in a loss or metric.
+    """Reads targets (B, C, ...), and predictions with K numbers for each, in a loss or metric.
 
     Fields are predicted as (B, C·K, *space): the K numbers of a channel are neighbours. Otherwise the K numbers of each
-    number of the target are neighbours in the row, as in (B, n·K) or, of sequences, (B, T, n·K).
+    target are neighbours in the row, as in (B, n·K) or, for sequences, (B, T, n·K).
     """
 
     def __init__(self, layer: Layer, target: Shape, form: ForecastForm, masked: bool, weighted: bool):
@@ -56,7 +56,7 @@ class ForecastTargets(FieldTargets):
     def values_and_weights(self, target: Array, ops: Ops) -> tuple[Array, Array | None]:
         """Return the target (B, C, points), 1 at masked points, and the weight of each number or None.
 
-        Weights are those of points, 0 at masked ones.
+        Weights are 0 at masked points.
         """
         values, weights = self.values(target, ops), self.weights(target, ops)
         if self.masked:
@@ -67,7 +67,7 @@ class ForecastTargets(FieldTargets):
 
 
 class ForecastLoss(PairLoss):
-    """Base of losses whose first source has several numbers for each number of the target, the second source.
+    """Base of losses with several numbers in the first source for each number of the second, the target.
 
     The target gets no gradient. The feature is the prediction, (B, n).
     """
@@ -105,7 +105,7 @@ class ForecastLoss(PairLoss):
         return "" if self.targets.are_fields else "has other points than its targets"
 
     def check_sources(self, sources: Arrays, ctx: Context) -> None:
-        """Raise UserError for a target that is NaN and not masked, or that the distribution does not have."""
+        """Raise UserError for a target that is NaN and not masked, or outside the distribution."""
         self.targets.check(sources[1], ctx)
         x, y = self.targets.predictions(sources[0], ctx.ops), self.targets.values_and_weights(sources[1], ctx.ops)[0]
         if fault := self.form.fault(ctx.ops.to_numpy(x), ctx.ops.to_numpy(y)):
@@ -121,9 +121,9 @@ class ForecastLoss(PairLoss):
         return Output(to_matrix(sources[0], ctx.ops), metrics={"loss": (loss, self.counted_rows(rows))})
 
     def _losses(self, sources: Arrays, ops: Ops, axes: int) -> Array:
-        """Return the loss of each row, (B,) float64, or of each channel, (B, C), before weights of these and scale.
+        """Return the loss of each row, (B,) float64, or each channel, (B, C), before their weights and scale.
 
-        ``axes`` is how many the result has.
+        ``axes`` is the number of axes of the result.
         """
         y, of_points = self.targets.values_and_weights(sources[1], ops)
         losses = self.form.losses(self.targets.predictions(sources[0], ops), y, ops)
@@ -175,7 +175,7 @@ class QuantileLoss(ForecastLoss):
 
 
 def level_faults(levels: Sequence[float]) -> Iterator[Fault]:
-    """Yield what is wrong with levels in (0, 1): that there are none, or that they do not increase."""
+    """Yield faults of levels in (0, 1): none, or not increasing."""
     if not levels:
         yield Fault("quantile needs at least one level, as in quantile: [0.1, 0.5, 0.9]", "quantile")
     for item, (low, high) in enumerate(zip(levels, levels[1:], strict=False), 1):
@@ -284,7 +284,6 @@ class DistributionParams(Layer):
         return self.same_points() if self.settings.axis == 1 else None
 
     def _mask(self, x: Array, ctx: Context) -> Array:
-        """Return which numbers become parameters above 0, to broadcast with x."""
         return ctx.ops.asarray(self.positive).reshape(-1, *[1] * (x.ndim - 1 - self.settings.axis))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -113,9 +113,9 @@ class ForecastScores(Layer):
 
 
 def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any) -> ArraySum:
-    """Return Σ w, Σ w·t of CRPS, variance, that times its rise, squared error and coverage, and Σ w by bin.
+    """Return Σ w, Σ w·t for CRPS, variance, variance times rise, squared error and coverage, and Σ w by bin.
 
-    Of quantiles, which have no mean and variance, the sums of these are 0.
+    For quantiles, without mean and variance, their sums are 0.
     """
     ops, (first, last) = get_ops("numpy"), form.covered()
     moments, bins = form.moments(x, ops), form.bins(x, y, ops)
@@ -133,19 +133,18 @@ def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any
 @with_types
 @public
 def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: float = 1.0) -> MetricValues:
-    """Return "crps", "coverage", "spread", "spread_skill" and "rank_histogram" of an ensemble, as kForecastScores does.
+    """Return "crps", "coverage", "spread", "spread_skill" and "rank_histogram" of an ensemble, like kForecastScores.
 
     Args:
-        members: the predictions of K members, (K, ...), of arrays or of lazy ones, which are computed.
-        labels: what happened, (...). Points where it or a member is NaN are left out.
-        weights: of points, an array that broadcasts with the labels, or a DataArray of some of their dimensions, by its
-            coordinates; by default all count alike.
-        fairness: 1 for the fair CRPS, of members that are drawn at random, 0 for that of these members.
+        members: the predictions of K members, (K, ...), arrays or lazy arrays, which are computed.
+        labels: the outcomes, (...). Points where an outcome or a member is NaN are left out.
+        weights: weights of points, broadcastable to the labels, or a DataArray matched by its coordinates; equal by
+            default.
+        fairness: 1 for the fair CRPS, for randomly drawn members; 0 for the CRPS of these members.
 
     Raises:
-        UserError: there are fewer than two members, or these have another shape than the labels, or, of DataArrays,
-            other dimensions, times or points; a member or the labels have no number; numbers are masked; weights are
-            negative or not finite, or all 0.
+        UserError: there are fewer than two members; shapes, dimensions, times or points differ from the labels; a
+            member or the labels have no number; numbers are masked; weights are negative or not finite, or all 0.
     """
     for member in members if isinstance(members, (list, tuple)) else ():
         _check_same_points(member, labels, weights, axes=0)
@@ -184,7 +183,6 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
-    """Return an array as float64. Raises UserError where a mask hides some of its numbers."""
     if any(map(np.ma.is_masked, values if isinstance(values, (list, tuple)) else (values,))):
         filled = "0: weights.filled(0)" if name == "weights" else f"NaN, which is left out: {name}.filled(numpy.nan)"
         raise UserError(f"{name} have masked numbers; give {filled}")
@@ -192,7 +190,7 @@ def _numbers(values: Any, name: str) -> np.ndarray:
 
 
 def _weights_at(members: Any, labels: Any, weights: Any) -> Any:
-    """Return weights that are a DataArray at the coordinates, and with the dimensions, of labels or members."""
+    """Return DataArray weights at the coordinates, and with the dimensions, of labels or members."""
     like = labels if hasattr(labels, "indexes") else members[0]
     if not (hasattr(weights, "indexes") and hasattr(like, "indexes")):
         return weights
@@ -213,7 +211,6 @@ def _weights_at(members: Any, labels: Any, weights: Any) -> Any:
 
 
 def _check_same_points(members: Any, labels: Any, weights: Any, axes: int = 1) -> None:
-    """Raise UserError for DataArrays whose labels are not at the same coordinates as the members, after ``axes``."""
     if any(hasattr(values, "data_vars") for values in (members, labels, weights)):
         raise UserError("ensemble_scores takes one variable of Datasets, such as members['t'] and data['t']")
     if not (hasattr(members, "indexes") and hasattr(labels, "indexes")):  # of xarray
@@ -234,7 +231,7 @@ def _check_same_points(members: Any, labels: Any, weights: Any, axes: int = 1) -
 
 @register("composed_metric", "forecast")
 def forecast_metrics(parts: Sums) -> MetricValues:
-    """Return the figures of all records; nothing without records."""
+    """Return the metrics of all records; none without records."""
     ((part, (state, _)),) = parts.items()
     total, crps, variance, raised, squares, covered, *bins = state.sums
     if not total:
@@ -308,11 +305,10 @@ class Reliability(Layer):
         return Output(sources[0], metrics={"reliability:sums": (state, len(labels))})
 
     def _are_answers(self, labels: np.ndarray) -> bool:
-        """Return whether the labels hold an answer, 0 or 1, for each probability."""
         return self.count > 1 and labels.size == len(labels) * math.prod(self.shape[1:])
 
     def _answers(self, labels: np.ndarray) -> tuple[Any, Any, Any]:
-        """Return answers 0 and 1, which are valid, and weights, to broadcast to (B, K, points)."""
+        """Return answers 0 and 1, their validity, and weights, broadcastable to (B, K, points)."""
         if self._are_answers(labels):
             return labels.reshape(len(labels), self.count, math.prod(self.space)), np.ones((), bool), np.ones(())
         channels = 1 + self.settings.weighted
@@ -335,7 +331,7 @@ class Reliability(Layer):
 
 @register("composed_metric", "reliability")
 def reliability_metrics(parts: Sums) -> MetricValues:
-    """Return the figures of all records; nothing without records."""
+    """Return the metrics of all records; none without records."""
     state, _ = parts["sums"]
     count, predicted, yes, squares, records = state.sums
     if not count.sum():

@@ -64,9 +64,9 @@ def search(
 ) -> None:  # fmt: skip
     """Train the job file CONF with many settings, and print them, the best first.
 
-    A --set with several values, as in updater.momentum=0.5,0.9, gives these in turn; all combinations are trained, or
-    with --samples some of them. uniform(LOW,HIGH), loguniform(LOW,HIGH) and randint(LOW,HIGH) are ranges. Each
-    setting has a folder in the workspace, the table is search.csv there.
+    A --set with several values, as in updater.momentum=0.5,0.9, tries each value; all combinations are trained, or with
+    --samples some of them. uniform(LOW,HIGH), loguniform(LOW,HIGH) and randint(LOW,HIGH) are ranges. Each setting has a
+    folder in the workspace, the table is search.csv there.
     """
     from dsinga.addons.pictures.panels import need_matplotlib, to_bytes
     from dsinga.addons.search import search as searching
@@ -102,7 +102,6 @@ def search(
 
 
 def _print(result: SearchResult) -> None:
-    """Print a line for each setting, the best first, and which is the best."""
     import rich.box
     import rich.console
     import rich.table

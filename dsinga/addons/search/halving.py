@@ -1,4 +1,4 @@
-"""Successive halving: at which steps runs of a search are compared, and which of them go on."""
+"""Successive halving: when runs of a search are compared, and which runs continue."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
 
     Args:
         total: the steps of a whole run.
-        factor: each rung has so many times the steps of the one before.
-        first: the steps of the first rung; by default there are three rungs, the second of which ends at half of the
-            steps: of several shares of one cost, the best settings of spaces were found with these.
-        recorded: returns the first step, from a given one on, at which the metric is known.
+        factor: the ratio of the steps of neighbouring rungs.
+        first: the steps of the first rung; by default there are three rungs, the second at half of the steps.
+        recorded: returns the first step, starting at a given one, at which the metric is known.
 
-    Raises UserError where the metric is known at the end only, and for a first rung that is no part of the run.
+    Raises UserError if the metric is known only at the end, or the first rung is no part of the run.
     """
     if first is None:
         targets = [-(-total // (2 * factor)), -(-total // 2)]
@@ -46,7 +45,7 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
 
 
 def recorded_steps(checked: CheckedJob, given: Sequence[ExtensionLike], monitor: str) -> Callable[[int], int]:
-    """Return a function of a step of a job: at which step, from that one on, the metric ``monitor`` is known next.
+    """Return a function that maps a step of a job to the next step, or itself, with ``monitor``.
 
     ``given`` are the extensions that the job does not name; they are changed as by a run.
     """
@@ -63,7 +62,7 @@ def recorded_steps(checked: CheckedJob, given: Sequence[ExtensionLike], monitor:
 
 
 def check_halving(halving: int | None, first_rung: int | None, asynchronous: bool, is_part: bool) -> None:
-    """Raise UserError for a factor that halves nothing, and for what has no meaning with it, or without it."""
+    """Raise UserError for an invalid factor, and for options without effect."""
     if halving is None:
         if first_rung is not None or asynchronous:
             name = "asynchronous" if first_rung is None else "first_rung"
@@ -76,7 +75,7 @@ def check_halving(halving: int | None, first_rung: int | None, asynchronous: boo
 
 
 def count_runs(settings: int, rungs: int, factor: int) -> int:
-    """Return how many runs a synchronous search of so many settings has: those of each rung are counted apart."""
+    """Return the number of runs of a synchronous search; runs in each rung count separately."""
     counts = [settings]
     while len(counts) < rungs:
         counts.append(_count_best(counts[-1], factor))
@@ -84,21 +83,20 @@ def count_runs(settings: int, rungs: int, factor: int) -> int:
 
 
 def _count_best(settings: int, factor: int) -> int:
-    """Return how many of so many settings go on: one of ``factor``, rounded to the nearest number, at least one."""
+    """Return how many settings continue: 1 / ``factor`` of them, rounded to nearest, at least one."""
     return max(1, (2 * settings + factor) // (2 * factor))
 
 
 class Halving:
-    """Decides which settings of a search go on from one rung to the next.
+    """Decides which settings of a search continue from one rung to the next.
 
-    Synchronous: when all settings of a rung have ended it, the best of them go on, one of ``factor``, rounded
-    (Jamieson and Talwalkar, 2016, arXiv 1502.07943). Asynchronous: a setting goes on as soon as it is among the best
-    of those that have ended its rung so far, one of ``factor``, rounded down (Li et al., 2018, arXiv 1810.05934). Of
-    equal ones that with the lower number is better. One that has failed, or whose score is NaN, never goes on; where
-    all fail that have gone on, the next best does.
+    Synchronous: when all settings have ended a rung, the best 1 / ``factor`` of them, rounded, continue (Jamieson and
+    Talwalkar, 2016, arXiv 1502.07943). Asynchronous: a setting continues once it is among the best 1 / ``factor``,
+    rounded down, that have ended its rung so far (Li et al., 2018, arXiv 1810.05934). The lower number wins a tie. A
+    setting that failed, or has a NaN score, never continues; if all that continued fail, the next best does.
 
     Attributes:
-        scores: for each rung the score of each setting that has ended it, by number; None of one that has failed.
+        scores: for each rung the score of each setting that has ended it, by number; None for a failed one.
     """
 
     def __init__(self, rungs: int, factor: int, higher: bool, asynchronous: bool):
@@ -108,16 +106,16 @@ class Halving:
         self._has_news = False
 
     def add(self, number: int, rung: int, score: float | None) -> None:
-        """Take the score with which a setting has ended a rung, None where it has failed."""
+        """Add the score with which a setting has ended a rung, None if it failed."""
         self.scores[rung][number] = score
         self._has_news = True
 
     def note_going_on(self, steps: Iterable[tuple[int, int]]) -> None:
-        """Note the settings that go on already, each with its next rung, so that :meth:`going_on` leaves them out."""
+        """Note the settings that already continue, with their next rung, so that :meth:`going_on` leaves them out."""
         self._going_on.update(steps)
 
     def going_on(self, busy: bool) -> list[tuple[int, int]]:
-        """Return the settings that go on now, the best first, each with its next rung; each is returned once.
+        """Return the settings that continue now, the best first, each with its next rung and only once.
 
         ``busy`` says that some are still to end their rungs.
         """
@@ -158,7 +156,6 @@ class Halving:
         return score is None or math.isnan(score)
 
     def _sorted(self, rung: int, among: Iterable[int]) -> list[int]:
-        """Return the settings that have ended a rung and not failed, the best one first."""
         scores = [(self.scores[rung][number], number) for number in among]
         known = [(score, number) for score, number in scores if score is not None and not math.isnan(score)]
         known.sort(key=lambda entry: (-entry[0] if self._higher else entry[0], entry[1]))

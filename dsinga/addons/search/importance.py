@@ -16,13 +16,12 @@ LEAST_OF_A_GROUP = 4  # settings, on average, so that a group's mean says someth
 
 
 def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
-    """Return the share of the variance of the settings' ranks that each name explains by itself, the highest first.
+    """Return the share of the variance of ranks that each name explains by itself, the highest first.
 
-    The ranks are those of ``rows``, the best first; settings that failed share the last ones. For each name settings
+    Ranks follow the order of ``rows``, the best first; failed settings share the last ranks. For each name, settings
     are grouped by value, numbers of many values into up to five groups of equal size. The share is the variance between
-    the groups, less what as many random groups have on average: epsilon squared (Kelley, "An unbiased correlation ratio
-    measure", 1935), at least 0. What two names do together only is in no share. It is of ranks, because one setting
-    that diverges would have most of the variance of scores.
+    the groups, minus the average for as many random groups: epsilon squared (Kelley, "An unbiased correlation ratio
+    measure", 1935), at least 0. Interactions of names are in no share.
     """
     ranks = _ranks(rows)
     shares = {name: _explained(ranks, _groups([row.get(name) for row in rows])) for name in names}
@@ -30,7 +29,7 @@ def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[
 
 
 def _ranks(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Return the place of each row, (N,) float64; rows with the same score, or with none, have the mean of theirs."""
+    """Return the rank of each row, (N,) float64; ties share their mean rank."""
     ranks = np.arange(len(rows), dtype=float)
     scores = [None if row["score"] is None or row["score"] != row["score"] else row["score"] for row in rows]
     for _, places in itertools.groupby(range(len(rows)), key=lambda place: (scores[place], rows[place]["steps"])):
@@ -40,7 +39,6 @@ def _ranks(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 
 def _groups(values: Sequence[Any]) -> np.ndarray:
-    """Return the number of each value's group, (N,) int."""
     distinct, numbers = np.unique([cell(value) for value in values], return_inverse=True)
     are_numbers = all(isinstance(value, (int, float)) for value in values)
     if not are_numbers or len(distinct) <= MOST_GROUPS:
@@ -51,7 +49,7 @@ def _groups(values: Sequence[Any]) -> np.ndarray:
 
 
 def _explained(ranks: np.ndarray, groups: np.ndarray) -> float:
-    """Return epsilon squared: the share of the variance of ranks that is between groups, corrected for their number."""
+    """Return epsilon squared: the share of the variance of ranks between groups, corrected for their number."""
     members = [ranks[groups == group] for group in np.unique(groups)]
     count, total = len(ranks), float(np.sum((ranks - ranks.mean()) ** 2)) if len(ranks) else 0.0
     if total == 0 or len(members) in (1, count):

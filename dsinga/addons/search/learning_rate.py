@@ -1,4 +1,4 @@
-"""Suggests a learning rate from the losses of a short run, in which the rate grows from step to step."""
+"""Suggests a learning rate from the losses of a short run with a growing rate."""
 
 from __future__ import annotations
 
@@ -37,16 +37,15 @@ LOSS_COLOUR, SMOOTHED_COLOUR, SUGGESTION_COLOUR = "#999999", "#0072b2", "#d55e00
 
 @dataclass(frozen=True)
 class RateSearch:
-    """Losses of a run whose learning rate grew from step to step, and the rate that they suggest.
+    """Losses of a run with a growing learning rate, and the rate that they suggest.
 
-    The search is Smith's range test (Cyclical Learning Rates for Training Neural Networks, WACV 2017, section 3.3);
-    the suggestion is the rule of Howard and Gugger (Deep Learning for Coders, 2020, chapter 5): a tenth of the rate at
-    which the smoothed loss is lowest.
+    The search is Smith's range test (Cyclical Learning Rates for Training Neural Networks, WACV 2017, section 3.3). The
+    suggestion is the rule of Howard and Gugger (Deep Learning for Coders, 2020, chapter 5): a tenth of the rate with
+    the lowest smoothed loss.
 
     Attributes:
         rates: the learning rate of each step, rising.
-        losses: the loss of each step, before its update; as many as there are rates.
-        end: why the search ended, a sentence.
+        losses: the loss of each step, before its update; as many as rates.
     """
 
     rates: Sequence[float]
@@ -65,7 +64,7 @@ class RateSearch:
 
     @property
     def suggestion(self) -> float | None:
-        """The suggested learning rate, None where the loss was lowest in the first tenth of the search."""
+        """The suggested learning rate; None if the loss was lowest in the first tenth."""
         return PART_OF_LOWEST * self.rates[self.lowest] if self.lowest > len(self.rates) // 10 else None
 
     def __repr__(self) -> str:
@@ -89,10 +88,9 @@ class RateSearch:
         return to_svg(self.figure())
 
     def figure(self) -> Any:
-        """Return a figure of Matplotlib: the losses by learning rate, smoothed and as they were, and the suggestion.
+        """Return a Matplotlib figure: losses by learning rate, smoothed and raw, and the suggestion.
 
-        Losses so high that the others could not be told apart are left out. Raises UserError where Matplotlib is not
-        installed.
+        Losses so high that they would hide the others are left out. Raises UserError if Matplotlib is not installed.
         """
         start, lowest = self.smoothed[0], self.smoothed[self.lowest]
         most = max(start + (start - lowest), start + 0.1 * abs(start))
@@ -121,7 +119,7 @@ def smooth(losses: Sequence[float]) -> list[float]:
 
 
 def has_diverged(losses: Sequence[float]) -> bool:
-    """Return whether the smoothed loss has left its lowest value far behind, or is not finite."""
+    """Return whether the smoothed loss is far above its lowest value, or not finite."""
     smoothed = smooth(losses)
     if not smoothed:
         return False
@@ -152,11 +150,11 @@ def find_learning_rate(
 
     ``find_learning_rate(model, x, y)`` takes a compiled model of ``nn``, ``find_learning_rate(job)`` a job.
 
-    The rates form a geometric sequence; the search ends early when the loss diverges. Nothing is written, tested or
-    kept: the job, its workspace and its params stay as they are. Schedule and extensions of the job have no effect
-    here, and only one of several worker groups trains; everything else is as in training. A Boltzmann machine is judged
-    by its reconstruction error. The search ends when the smoothed loss is four times its lowest value.
-    :class:`RateSearch` says how the rate is chosen; in a notebook it is a picture.
+    The rates form a geometric sequence; the search ends early when the smoothed loss is four times its lowest value.
+    Nothing is written, tested or kept: the job, its workspace and its params do not change. Schedule and extensions of
+    the job have no effect, and only one of several worker groups trains; everything else is as in training. A Boltzmann
+    machine is judged by its reconstruction error. :class:`RateSearch` explains the choice of the rate; in a notebook it
+    is a picture.
 
     Args:
         job: a model of ``nn``, a Job, or the path of a job file.
@@ -167,7 +165,7 @@ def find_learning_rate(
         data: arrays that the job's input layers read in place of stores, as for :func:`train`.
         low: the first learning rate.
         high: the last learning rate.
-        steps: how many steps there are at most.
+        steps: the most steps.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
         resources: the amounts of Dask's worker resources that each worker needs, as for :func:`train`.
@@ -221,7 +219,7 @@ def _job_of(job: Any, x: Any, y: Any, batch_size: int | None) -> Any:
 
 
 def sweep_job(job: Job, rates: list[float]) -> Job:
-    """Return the job that trains a step with each rate, and does nothing else."""
+    """Return the job that only trains a step with each rate."""
     fields: dict[str, Any] = {"fixedstep_conf": {"step": range(len(rates)), "step_lr": rates}}
     schedule = LRGenConf(type=ChangeMethod.kFixedStep, **fields)
     # Further worker groups would be at other steps, and so at other rates, while the first one pauses after each step.
@@ -253,10 +251,7 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
 
 
 class RateSweep(Extension):
-    """Keeps the loss of each step in ``losses``, and ends training when the smoothed loss diverges.
-
-    It pauses after each step, so that a run that ends by a loss that is not finite has shown all losses before it.
-    """
+    """Keeps the loss of each step in ``losses``, and ends training when the smoothed loss diverges."""
 
     def __init__(self) -> None:
         self.trigger = EverySteps(1)

@@ -1,4 +1,4 @@
-"""Tells runs that a cluster or another program has ended from settings that fail."""
+"""Distinguishes runs ended by a cluster or another program from settings that fail."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dsinga.base.errors import Diverged, RunError, TooFewWorkers, UserError, Wor
 
 
 def is_of_cluster(error: BaseException | None) -> TypeGuard[Exception]:
-    """Whether a run has ended because of its cluster, or of another program, rather than of its setting."""
+    """Whether a run ended because of its cluster or another program, not its setting."""
     if isinstance(error, (RunError, TooFewWorkers, WorkspaceHeld)):
         return not isinstance(error, Diverged)
     return isinstance(error, Exception) and type(error).__module__.partition(".")[0] == "distributed"
 
 
 def may_start_again(error: BaseException | None) -> bool:
-    """Whether another start may help: a Dask worker was lost, or another program was writing to the folder."""
+    """Whether a restart may help: a worker was lost, or another program used the folder."""
     if isinstance(error, (WorkerLost, WorkspaceHeld)) or type(error).__module__.startswith("distributed."):
         return True
     return error is not None and may_start_again(error.__cause__)
 
 
 def describe_error(error: Any) -> str:
-    """Return an error as one sentence; that of a user's code with its type."""
+    """Return an error as one sentence; errors of user code with their type."""
     return str(error) if isinstance(error, (UserError, RunError)) else f"{type(error).__name__}: {error}"

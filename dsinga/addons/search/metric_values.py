@@ -1,4 +1,4 @@
-"""Extensions (callbacks) of the runs of a search: what keeps a metric's values, and ends a run at its rung."""
+"""Extensions (callbacks) for a search's runs: keep a metric's values, end a run at its rung."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.extensions.triggers import OnMetric
 
 
 class Rung(NamedTuple):
-    """A part of a run, at whose end runs are compared: the first ``steps`` of ``total`` steps.
+    """A part of a run, after which runs are compared: the first ``steps`` of ``total`` steps.
 
     Runs with another total are compared after the same share of it.
     """
@@ -22,7 +22,7 @@ class Rung(NamedTuple):
     total: int
 
     def is_done(self, step: int, train_steps: int) -> bool:
-        """Return whether ``step`` of a run of ``train_steps`` is the end of this rung, or beyond it."""
+        """Return whether ``step`` of a run of ``train_steps`` reaches the end of this rung."""
         return step * self.total >= self.steps * train_steps
 
 
@@ -32,15 +32,12 @@ class MetricValues(Extension):
     Args:
         monitor: the metric, by phase and name: "val/loss".
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
-        rung: where the run is to end for now, with a checkpoint: at the first value at the end of this rung.
+        rung: where the run pauses, with a checkpoint: at the first value at the end of this rung.
 
     Attributes:
         values: (step, value) for each row that has the metric.
-        best: the best value so far.
-        score: the value at the step whose params the run returns, the last value where that is the last step; None
-            where it is not known there.
-        fault: why there is no score, "" where there is one.
-        has_paused: whether the run has ended for now, at its rung.
+        score: the value at the step of the returned params, the last value at the last step; None if unknown.
+        has_paused: whether the run has paused at its rung.
     """
 
     def __init__(self, monitor: str, mode: str = "auto", rung: Rung | None = None):
@@ -68,7 +65,7 @@ class MetricValues(Extension):
         self.best.update(value)
 
     def run(self, loop: LoopView) -> None:
-        """End the run for now if its rung is done; the row has been seen."""
+        """Pause the run if its rung is done; the row has been seen."""
         self._pause_at_rung(loop)
 
     def _pause_at_rung(self, loop: LoopView) -> None:
@@ -79,7 +76,7 @@ class MetricValues(Extension):
             loop.stop("its rung of the search is done", resumable=True)
 
     def finish(self, loop: LoopView) -> None:
-        """Note the score; extensions that return params come before."""
+        """Note the score, after extensions that return params."""
         at, monitor = loop.returned_step, self.best.monitor
         self.score = next((value for step, value in reversed(self.values) if at in (None, step)), None)
         if self.score is None and at is not None:
@@ -97,5 +94,5 @@ class MetricValues(Extension):
 
 
 def copied(extension: ExtensionLike) -> ExtensionLike:
-    """Return a copy of an extension for one run, since it keeps state; a function is returned as it is."""
+    """Return a copy of an extension for one run, since it keeps state; functions unchanged."""
     return copy.deepcopy(extension) if isinstance(extension, Extension) else extension

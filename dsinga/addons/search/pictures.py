@@ -35,10 +35,10 @@ def draw_search(
     """Return a figure with three pictures of a search.
 
     Args:
-        rows: the rows of the result, the best first, those without a score last.
+        rows: the rows of the result, the best first, rows without a score last.
         names: the columns of the settings.
         monitor: the metric that settings are compared by.
-        ranges: the ranges of names that have one; their axes have these bounds and scales.
+        ranges: the ranges of names that have one, for the bounds and scales of their axes.
         curves: the values of the metric by step, by the number of the setting.
     """
     from matplotlib.colors import LinearSegmentedColormap, to_hex
@@ -80,9 +80,9 @@ def draw_search(
 def _draw_axis(
     host: Any, x: float, name: str, values: Sequence[Any], range_: SearchRange | None, is_score: bool = False
 ) -> Callable[[Any], float]:
-    """Draw a vertical axis of values, and return the height of each of them, from 0 to 1.
+    """Draw a vertical axis of values; return the function of a value's height, 0 to 1.
 
-    It has the scale of their range, else each of a few values, or numbers.
+    It has the scale of the range, else a tick for each of a few values, or numbers.
     """
     axis, side = host.twinx(), "right" if is_score else "left"
     axis.spines[:].set_visible(False)
@@ -121,7 +121,6 @@ def _draw_axis(
 def _draw_settings(
     axis: Any, rows: Sequence[Row], heights: Mapping[str, Callable[[Any], float]], colours: Mapping[int, str]
 ) -> None:
-    """Draw a line for each setting from axis to axis, the best one on top, and what colours and dashes mean."""
     scored = [row for row in rows if row["number"] in colours]
     failed = [row for row in rows if row["number"] not in colours]
     places = {name: i / (len(heights) - 1) for i, name in enumerate(heights)}
@@ -154,7 +153,7 @@ def is_wide(values: Sequence[float]) -> bool:
 def _curves_panel(
     rows: Sequence[Row], monitor: str, curves: Mapping[int, Sequence[panels.Point]], colours: Mapping[int, str]
 ) -> panels.Panel | None:
-    """Return the panel with a line for each setting, the best one on top and named; None without any value."""
+    """Return the panel with a line per setting, the best on top and named; None without values."""
     lines: dict[str, panels.Line] = {}
     for place, row in reversed(list(enumerate(rows))):
         number = row["number"]
@@ -170,14 +169,12 @@ def _curves_panel(
 
 
 def _short(name: str) -> str:
-    """Return the last part of a path, with the name of its layer: "conv1 num_output"."""
     layer = re.search(r"\[([^\]]*)\]", name)
     last = name.rpartition(".")[2]
     return _cut(f"{layer[1]} {last}" if layer else last)
 
 
 def _cut(text: str) -> str:
-    """Return the end of a text that is too long, such as that of a path."""
     return text if len(text) <= LONGEST_TEXT else f"…{text[1 - LONGEST_TEXT :]}"
 
 

@@ -18,9 +18,9 @@ from dsinga.job import Job
 
 @dataclass
 class SearchRun:
-    """One run of a search, or of a rung of it: the setting, what keeps its metric, and when training began.
+    """One run of a search or rung: the setting, its metric, and when training began.
 
-    ``note_begin`` writes into the folder of the run which setting it is of.
+    ``note_begin`` writes the setting into the folder of the run.
     """
 
     number: int
@@ -48,15 +48,15 @@ class SearchPlan:
     """The settings and jobs that a search trains, and how it runs them.
 
     Attributes:
-        settings: all settings; with a sampler those that it has suggested so far.
-        jobs: the job of each setting that is to be trained, by its number, or what was wrong with it.
-        make: makes the job of a setting, or returns what is wrong with it.
-        sampled: suggests the settings one after another; None where all are known.
+        settings: all settings; with a sampler only those suggested so far.
+        jobs: the job of each setting to train, by its number, or its error.
+        make: makes the job of a setting, or returns its error.
+        sampled: suggests the settings one after another; None if all are known.
         options: the arguments of each run, with the workspace of the search.
         mode: "min", "max" or "auto": which values of the metric are better.
-        rungs: where runs are compared, the last one being the whole run; none for a search without halving.
-        halving: one of so many settings goes on from one rung to the next.
-        asynchronous: whether they go on before all settings of the rung have ended it.
+        rungs: where runs are compared, the last one being the whole run; empty without halving.
+        halving: 1 / ``halving`` of the settings continue from one rung to the next.
+        asynchronous: whether settings continue before all have ended the rung.
         resume: whether runs that have ended or failed in the workspace are left out.
         is_part: whether other programs train the other settings.
         folder: where the runs have their folders, None for nowhere.
@@ -81,5 +81,5 @@ class SearchPlan:
         return len(self.settings) if self.sampled is None else self.sampled.count
 
     def folder_of(self, number: int) -> Path | None:
-        """Return the folder of the run of a setting, None where runs have none."""
+        """Return the folder of a setting's run; None if runs have no folders."""
         return None if self.folder is None else setting_folder(self.folder, number, self.count)

@@ -24,18 +24,18 @@ MOST_STEPS = 2**53
 class SearchRange:
     """The numbers from ``low`` to ``high``, both included, that a search draws from.
 
-    ``SearchRange(0, 0.5)`` are all numbers between, ``SearchRange(1e-4, 1e-1, log=True)`` those of a logarithmic scale,
-    as for learning rates, ``SearchRange(16, 128, step=16)`` whole numbers.
+    ``SearchRange(0, 0.5)`` has all numbers between, ``SearchRange(1e-4, 1e-1, log=True)`` numbers on a logarithmic
+    scale, as for learning rates, ``SearchRange(16, 128, step=16)`` whole numbers.
 
     Args:
         low: the lowest number.
         high: the highest number.
-        log: whether numbers are evenly distributed on a logarithmic scale, rather than on a linear one.
-        step: the distance of neighbouring numbers; None for all numbers between ``low`` and ``high``. Where ``low`` and
-            ``step`` are whole numbers, so are all. On a logarithmic scale it is 1 or None.
+        log: whether numbers are evenly distributed on a logarithmic scale, not a linear one.
+        step: the distance of neighbouring numbers; None for all numbers between ``low`` and ``high``. If ``low`` and
+            ``step`` are whole numbers, all numbers are. On a logarithmic scale it is 1 or None.
 
-    Raises UserError for bounds that fall, for a logarithm of 0 or less, for a step that is not above 0 or leads beyond
-    ``high``, and for two whole numbers without a step: 1 and 9 may be meant as 1, 2, ..., 9 or as 1.0 to 9.0.
+    Raises UserError for falling bounds, a logarithm of 0 or less, and a step that is not above 0 or leads beyond
+    ``high``. Two whole numbers need a step: 1 and 9 may mean 1, 2, ..., 9 or 1.0 to 9.0.
     """
 
     low: float
@@ -69,7 +69,7 @@ class SearchRange:
 
     @property
     def highest(self) -> float:
-        """The highest number that is drawn: that of the last step."""
+        """The highest number that can be drawn, at the last step."""
         return self.nearest(self.low + self._steps * self.step) if self.step else self.high
 
     @property
@@ -77,14 +77,14 @@ class SearchRange:
         return math.floor((self.high - self.low) / self.step + 1e-9) if self.step else 0
 
     def nearest(self, value: float) -> float:
-        """Return the number whose step is nearest to a value; the value itself where there are no steps."""
+        """Return the number of the step nearest to a value; the value itself without steps."""
         if self.step is None:
             return value
         number = self.low + round((value - self.low) / self.step) * self.step
         return number if self.is_whole else float(f"{number:.12g}")  # 0.3, not 0.30000000000000004
 
     def rvs(self, random_state: np.random.Generator) -> float:
-        """Return a number of the range, drawn with a Generator of numpy; a method of scipy's distributions, too."""
+        """Return a number of the range, drawn with a numpy Generator, like scipy's distributions."""
         if self.step is not None and not self.log:
             return self.nearest(self.low + int(random_state.integers(self._steps + 1)) * self.step)
         if not self.log:
@@ -100,9 +100,9 @@ def _are_whole(*numbers: Any) -> bool:
 
 
 def parse_range(text: str) -> SearchRange | None:
-    """Return the range of a text such as "loguniform(1e-4, 1e-1)"; None for one that has none of the :data:`NAMES`.
+    """Return the range of a text such as "loguniform(1e-4, 1e-1)"; None for other texts.
 
-    ``high`` belongs to the ranges ``uniform`` and ``loguniform``, but not to ``randint``, as in scipy.
+    ``high`` is included in ``uniform`` and ``loguniform``, but not in ``randint``, as in scipy.
     """
     call = CALL.fullmatch(text.strip())
     if call is None:

@@ -1,4 +1,4 @@
-"""The result of a search: a row for each setting, the best setting with its params, and files in a workspace."""
+"""The result of a search: a row per setting, the best setting with params, and files."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ class SearchResult(Sequence[Row]):
 
     | | |
     | --- | --- |
-    | "rung" | in a search with halving the rung that the run has reached, from 1 |
+    | "rung" | with halving: the rung that the run has reached, from 1 |
     | "state" | "finished", "stopped" (by halving), "cut" (on time, with the cluster; ``resume`` goes on), "failed" |
-    | "score" | the last value of the metric, of the best params where the run keeps those; None if there is none |
-    | "steps", "seconds" | the steps done, and the time that they took, without waiting for Dask workers |
-    | "remark" | why the run was stopped, or has failed; "" else |
+    | "score" | the last value of the metric, or for the best params if the run keeps them; None if unknown |
+    | "steps", "seconds" | the steps done, and their time, without waiting for Dask workers |
+    | "remark" | why the run was stopped, or has failed; otherwise "" |
 
     So ``pandas.DataFrame(result)`` is the table. In a notebook it is displayed, best setting first, with pictures.
 
     Attributes:
         monitor: the metric that settings are compared by, as in "val/loss".
-        higher: whether higher values of it are better.
+        higher: whether higher values are better.
         histories: the metrics of each run, by the number of the setting.
-        best_result: the result of the best run with its params, None where no run has one.
+        best_result: the result of the best run with its params, None without one.
         workspace: the folder of the search, None without one.
-        ranges: the ranges of numbers in the space, by name; pictures have their bounds and scales.
+        ranges: the ranges of numbers in the space, by name, for pictures.
     """
 
     def __init__(self, monitor: str, higher: bool, workspace: Path | None = None):
@@ -84,7 +84,7 @@ class SearchResult(Sequence[Row]):
 
     @property
     def columns(self) -> list[str]:
-        """The names of all columns: "number", those of the settings, "state", "score", "steps", "seconds", "remark".
+        """The names of all columns: "number", the settings' names, "state", "score", "steps", "seconds", "remark".
 
         With halving there is "rung" before "state".
         """
@@ -93,20 +93,19 @@ class SearchResult(Sequence[Row]):
 
     @property
     def best(self) -> Row | None:
-        """The row of the best setting: of those that finished, else stopped, else cut; None without any."""
+        """The row of the best setting: finished first, then stopped, then cut; None without any."""
         rows = [row for row in self._rows.values() if row["state"] in STATES and not _is_missing(row["score"])]
         return min(rows, key=self._rank, default=None)  # the first of equal rows
 
     @property
     def best_setting(self) -> Setting | None:
-        """The best setting, by name; None where there is none."""
+        """The best setting, by name; None without one."""
         return None if self.best is None else self._settings[self.best[NUMBER]]
 
     def sorted(self, by: str = "score", reverse: bool = False) -> list[Row]:
-        """Return the rows, the best first, or by another column, rising; rows without a value come last.
+        """Return the rows, the best first, or by another column, rising; missing values last.
 
-        Those that finished are better than those that were stopped, of which the later ones are better, and than those
-        that were cut.
+        Finished settings come before stopped ones, later rungs first, and cut ones.
         """
         if by not in self.columns:
             columns = ", ".join(self.columns)
@@ -142,7 +141,7 @@ class SearchResult(Sequence[Row]):
         return f"<SearchResult of {len(self)} settings ({counts}): {self.describe_best()}>"
 
     def describe_best(self) -> str:
-        """Return a text that says which setting is the best: "best 7 (seed=1): val/loss 0.31"."""
+        """Return a text that names the best setting: "best 7 (seed=1): val/loss 0.31"."""
         best, setting = self.best, self.best_setting
         if best is None or setting is None:
             return "none has a score"
@@ -161,11 +160,11 @@ class SearchResult(Sequence[Row]):
         return to_svg(self.figure())
 
     def figure(self) -> Any:
-        """Return a figure of Matplotlib with three pictures of the search.
+        """Return a Matplotlib figure with three pictures of the search.
 
-        Each setting is a line from axis to axis, one for each name and one for the score, the darker the better; below
-        are the curve of the metric for each setting, and the :meth:`importance` of each name. Raises UserError where
-        Matplotlib is not installed.
+        Each setting is a line through an axis for each name and one for the score, the darker the better. Below are the
+        metric's curve for each setting, and the :meth:`importance` of each name. Raises UserError if Matplotlib is not
+        installed.
         """
         phase, _, name = self.monitor.partition("/")
         curves = {
@@ -175,16 +174,15 @@ class SearchResult(Sequence[Row]):
         return draw_search(self._labelled(), self._names, self.monitor, self.ranges, curves)
 
     def importance(self) -> dict[str, float]:
-        """Return how much of the variance of the settings' ranks each name explains by itself, the highest first.
+        """Return each name's own share of the variance of the settings' ranks, the highest first.
 
-        Numbers of many values are compared in up to five groups of equal size. What two names do only together is in no
-        share. Few settings say little: a name without effect has a share above 0.39 in one of 20 searches of 12
-        settings, and above 0.15 in one of 20 searches of 40.
+        Numbers of many values are compared in up to five groups of equal size. Interactions of names are in no share.
+        Few settings say little: in one of 20 searches, a name without effect has a share above 0.39 with 12 settings,
+        or above 0.15 with 40.
         """
         return importance(self._labelled(), self._names)
 
     def _labelled(self) -> list[Row]:
-        """Return the rows, the best first, in which the choices of a name are told apart."""
         labels = distinct_labels(self._settings)
         return [{**row, **labels[row[NUMBER]]} for row in self.sorted()]
 
@@ -198,9 +196,9 @@ def _is_missing(value: Any) -> bool:
 
 
 def setting_folder(workspace: Path, number: int, count: int) -> Path:
-    """Return the workspace of the run with setting ``number`` of ``count``: setting-07 of 20.
+    """Return the run's workspace for setting ``number`` of ``count``: setting-07 of 20.
 
-    One of a search with fewer or more settings, with fewer or more zeros, is gone on with.
+    An existing folder with fewer or more zeros, from a search of another size, is reused.
     """
     widths = (len(str(count - 1)), *range(1, len(str(MOST_SETTINGS))))
     paths = [workspace / f"setting-{number:0{width}}" for width in widths]
@@ -208,9 +206,9 @@ def setting_folder(workspace: Path, number: int, count: int) -> Path:
 
 
 def keep_earlier_search(workspace: Path) -> Path | None:
-    """Move the files of an earlier search to ``search-<number>`` in the workspace; return the path, or None.
+    """Move an earlier search's files to ``search-<number>``; return the path, or None.
 
-    Raises WorkspaceHeld where another program trains one of its settings.
+    Raises WorkspaceHeld if another program trains one of its settings.
     """
     for holder in workspace.glob(f"{FOLDERS}/{HOLDER}"):
         with locked_workspace(holder.parent):
@@ -233,7 +231,7 @@ def write_outcome(
     rungs: Sequence[Rung] = (),
     earlier: Sequence[Row] = (),
 ) -> None:
-    """Write the outcome of a run to its folder, with the metric and the rungs of the search and the rows before.
+    """Write a run's outcome to its folder, with the metric, rungs and earlier rows.
 
     ``row`` is None for a run that begins.
     """
@@ -249,12 +247,10 @@ def write_outcome(
 def read_outcome(
     folder: Path, setting: Setting, monitor: str, rungs: Sequence[Rung] = (), states: Sequence[str] = ENDED
 ) -> tuple[list[Row], History] | None:
-    """Return the rows of a run, one for each rung that it has ended, and its history; None where the folder has none.
+    """Return a run's rows, one for each rung it has ended, and its history; None without any.
 
-    ``states`` are those of a last row that counts.
-
-    Raises UserError where the folder is of another setting, or of a search with another metric or other rungs, and
-    where its files are damaged.
+    A last row counts if its state is in ``states``. Raises UserError if the folder has another setting, metric or
+    rungs, or damaged files.
     """
     path = folder / OUTCOME_FILE
     try:
@@ -293,7 +289,6 @@ def read_outcome(
 
 
 def _check_row(row: Any, rung: int | None) -> None:
-    """Raise ValueError for what is no row of a run, in a search with halving of this rung."""
     if not isinstance(row, dict) or row.get("state") not in (*STATES, "failed") or row.get("rung") != rung:
         raise ValueError(f"{str(row)[:80]} is not the row of a run{f' of rung {rung}' if rung else ''}")
     for name, kinds in KINDS.items():
@@ -317,7 +312,7 @@ def write_table(workspace: Path, result: SearchResult) -> None:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as JSON has them, without secrets; objects are their descriptions."""
+    """Return values as JSON has them, without secrets; objects become their reprs."""
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return _redacted(plain)
 

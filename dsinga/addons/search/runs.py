@@ -1,4 +1,4 @@
-"""Starts the runs of a search as threads become free, and makes rows of the result as they end."""
+"""Starts a search's runs as threads become free, and makes rows of ended ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MOST_STARTS = 3
 
 
 class SearchRuns:
-    """Trains the settings of a plan, and adds a row for each to ``result``, until ``cancelled`` is set."""
+    """Trains a plan's settings, and adds a row for each to ``result``, until ``cancelled``."""
 
     def __init__(self, plan: SearchPlan, result: SearchResult, progress: SearchProgress, cancelled: threading.Event):
         self._plan, self._result, self._progress = plan, result, progress
@@ -66,9 +66,9 @@ class SearchRuns:
         self._shown_wait = ""
 
     def execute(self, open_client: Callable[[], Client]) -> None:
-        """Train all settings. Raises Cancelled where the search was cancelled, and where all runs fail their error.
+        """Train all settings. Raises Cancelled if the search was cancelled, and RunError if all runs fail.
 
-        ``open_client`` opens the cluster; where nothing is left to train it is not called.
+        ``open_client`` opens the cluster; it is not called if nothing is left to train.
         """
         self._read_earlier_outcomes(list(self._plan.jobs))
         while self._waiting and self._take_known_row():
@@ -86,7 +86,7 @@ class SearchRuns:
             raise RunError(f"{failed}: {describe_error(first)}{again}") from first
 
     def _take_known_row(self) -> bool:
-        """Add the row of the next run, and take that off, if it is known without training; return whether it is."""
+        """Add and remove the next run if its row is known without training; return whether it is."""
         number, rung = self._waiting[0]
         job, row = self._plan.jobs[number], self._known_row(number, rung)
         if row is not None:
@@ -124,13 +124,13 @@ class SearchRuns:
                 raise
 
     def _end_for_now(self, error: Exception) -> NoReturn:
-        """Raise an error of the cluster, or of a folder that another program writes to, with how to go on."""
+        """Raise an error of the cluster, or of a folder in use, with how to continue."""
         kind = type(error) if isinstance(error, (RunError, UserError)) else RunError
         what = re.split(r"; \d+ steps were done", str(error))[0]  # without how the run goes on by itself
         raise kind(f"{what}; {self._resume_hint()}") from error
 
     def _await_room(self) -> None:
-        """Wait until the cluster has room for the smallest run, rather than let one run after another fail."""
+        """Wait until the cluster has room for the smallest run, so that runs do not all fail."""
         options, jobs = self._plan.options, [self._plan.jobs[number] for number, _ in self._waiting]
         smallest = min((job for job in jobs if isinstance(job, Job)), key=wanted_workers, default=None)
         if smallest is None:
@@ -142,7 +142,6 @@ class SearchRuns:
             pass
 
     def _start_runs(self) -> None:
-        """Start as many runs as there is room for, and a few to be ready when a thread becomes free."""
         while self._waiting:
             if self._take_known_row():
                 continue
@@ -162,13 +161,13 @@ class SearchRuns:
             self._start(number, rung, job, workers, max(1, self._threads // (together * workers)))
 
     def _go_on(self) -> None:
-        """Let the settings that are good enough wait for their next rung, before those that have not begun."""
+        """Queue good settings for their next rung, before settings that have not begun."""
         self._ask_sampler()
         if not self._was_cut:  # else those that were cut are still to be compared, in another program
             self._waiting.extendleft(reversed(self._halving.going_on(bool(self._waiting or self._active))))
 
     def _ask_sampler(self) -> None:
-        """Let the settings that a sampler suggests wait; it knows the scores of the first rung."""
+        """Queue the settings that a sampler suggests; it knows the scores of the first rung."""
         plan, scores = self._plan, self._halving.scores[0]
         while plan.sampled is not None and (setting := plan.sampled.ask(scores, self._result.higher)) is not None:
             number = len(plan.settings)
@@ -210,13 +209,11 @@ class SearchRuns:
         entry.run.add_done_callback(lambda _: self._ended.put(entry))
 
     def _create(self, number: int, rung: int) -> SearchRun:
-        """Return a run, with the extension that keeps its metric and ends it at its rung."""
         rungs = self._plan.rungs
         values = MetricValues(self._result.monitor, self._plan.mode, rungs[rung] if rungs else None)
         return SearchRun(number, rung, self._plan.settings[number], values)
 
     def _wait(self) -> None:
-        """Wait a moment for the end of a run, and add its row."""
         if not self._active:
             return
         try:
@@ -248,10 +245,10 @@ class SearchRuns:
         self._add(entry, "failed", None, steps, describe_error(error), entry.run.history if entry.run else History())
 
     def _lose(self, entry: SearchRun, error: Exception) -> None:
-        """Start a run again, after the others, which its cluster or another program has ended.
+        """Start a run again, after the others, that its cluster or another program has ended.
 
-        If that does not help, the row of the setting is "cut", so that a resumed search goes on with it. Raises the
-        error where the whole cluster is lost.
+        If that does not help, its row is "cut", so that a resumed search continues it. Raises the error if the whole
+        cluster is lost.
         """
         assert entry.run is not None
         if isinstance(error, (SchedulerLost, ClusterNotReady)):
@@ -273,7 +270,6 @@ class SearchRuns:
         self, entry: SearchRun, state: str, score: float | None, steps: int, remark: str, history: History,
         is_kept: bool = True,
     ) -> bool:  # fmt: skip
-        """Add a row, keep it in its folder, and show it; return whether it is the best one now."""
         number, rungs = entry.number, self._plan.rungs
         earlier = self._rows.get(number, [])[: entry.rung]
         seconds = time.perf_counter() - entry.begun if entry.is_training else 0.0
@@ -294,7 +290,6 @@ class SearchRuns:
         return is_best
 
     def _count(self, row: Row, rung: int, history: History) -> bool:
-        """Add a row to the result, and its score to those of its rung; return whether it is the best one now."""
         number = row["number"]
         self._done += 1
         if row["state"] == "cut":
@@ -319,10 +314,7 @@ class SearchRuns:
             self._progress.remark(self._shown_wait)
 
     def _read_earlier_outcomes(self, numbers: Sequence[int]) -> None:
-        """Read the rows of runs that have ended rungs in the workspace; they are taken in place of training.
-
-        What has failed by itself is tried again only in a part of a search, which names its settings.
-        """
+        """Read the rows of runs that have ended rungs in the workspace, in place of training."""
         if not self._plan.resume:
             return
         self._read_outcomes(numbers)
@@ -346,7 +338,7 @@ class SearchRuns:
                 self._rows[number] = [{**row, **setting, NUMBER: number} for row in rows]  # a tuple is a list in a file
 
     def _begun_rungs(self, number: int) -> int:
-        """Return how many rungs a setting has begun: one more than it has rows if its run was killed or interrupted."""
+        """Return how many rungs a setting has begun: rows, plus one if its run was interrupted."""
         rows, folder = self._rows.get(number, []), self._plan.folder_of(number)
         if not rows or rows[-1]["state"] != "stopped" or folder is None:
             return len(rows)
@@ -355,14 +347,12 @@ class SearchRuns:
         return len(rows) + bool(goes_beyond or (folder / HOLDER).exists())
 
     def _known_row(self, number: int, rung: int) -> Row | None:
-        """Return the row with which a setting ends a rung, where it is known without training."""
         rows = self._rows.get(number, [])
         if rows and rung >= len(rows) and rows[-1]["state"] == "finished":  # as after EarlyStopping
             return rows[-1]
         return rows[rung] if rung < len(rows) else None
 
     def _cancel(self) -> None:
-        """Cancel the runs, and wait until they have ended."""
         runs = [entry.run for entry in self._active.values() if entry.run is not None]
         for run in runs:
             run.cancel()

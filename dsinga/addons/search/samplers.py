@@ -1,4 +1,4 @@
-"""Settings that a sampler of Optuna suggests, from the scores of the settings before."""
+"""Settings that an Optuna sampler suggests, from the scores of earlier settings."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ AT_ONCE = 4
 
 
 class SampledSettings:
-    """The settings of a search that a sampler of Optuna suggests, by its interface of asking and telling.
+    """The settings that an Optuna sampler suggests, through its ask-and-tell interface.
 
-    A setting is asked for when all settings before it but the last ``at_once - 1`` have a score, and the sampler is
-    told these scores alone, in the order of the settings. So the settings depend on the sampler's seed and the scores,
-    not on which run ends first, and a search that is resumed gets the same ones. The sampler given is not changed.
+    A setting is asked for when all earlier settings but the last ``at_once - 1`` have a score. The sampler is told only
+    these scores, in the order of the settings. So the settings depend on the sampler's seed and the scores, not on
+    which run ends first, and a resumed search gets the same ones. The given sampler is not changed.
 
     Args:
-        sampler: a sampler of Optuna, as ``optuna.samplers.TPESampler(seed=0)``.
+        sampler: an Optuna sampler, such as ``optuna.samplers.TPESampler(seed=0)``.
         space: lists of values, ranges and single values, by name.
-        count: how many settings there are.
-        at_once: how many settings have no score yet when the next one is asked for, it included.
+        at_once: the settings without a score when the next one is asked for, including it.
 
-    Raises UserError for what is no sampler, and for a space that has other distributions than ranges.
+    Raises UserError for an object that is no sampler, and for distributions other than ranges.
     """
 
     def __init__(self, sampler: Any, space: Any, count: int | None, at_once: int = AT_ONCE):
@@ -65,10 +64,10 @@ class SampledSettings:
         return list(iter(lambda: self.ask({}), None))
 
     def ask(self, scores: Mapping[int, float | None], higher: bool = False) -> Setting | None:
-        """Return the next setting; None where there is none, or a score is missing that the sampler has to know.
+        """Return the next setting; None if there is none, or the sampler needs a missing score.
 
         Args:
-            scores: the score of each setting that has one, by its number; None or NaN for one that has failed.
+            scores: the score of each setting that has one, by its number; None or NaN if it failed.
             higher: whether higher scores are better.
         """
         if len(self._trials) == self.count:

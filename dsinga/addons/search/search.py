@@ -73,69 +73,67 @@ def search(
     progress: bool = True,
     **options: Any,
 ) -> SearchResult:
-    """Train a job with many settings, and return a row for each, and the params of the best one.
+    """Train a job with many settings; return a row for each, and the best one's params.
 
-    Every run is a :func:`dsinga.train` with a folder of its own. They are started in the order of the settings, as many
-    at once as the Dask cluster has free threads for. All have the job's seed, so that settings differ in nothing else;
-    name "seed" in the space to try several. A run that fails is a row of the result; the others go on.
+    Every run is a :func:`dsinga.train` with its own folder. Runs start in the order of the settings, as many at once as
+    the Dask cluster has free threads for. All have the job's seed, so that settings differ in nothing else; name "seed"
+    in the space to try several. A run that fails is a row of the result; the others continue.
 
     Args:
-        job: a Job, the path of a job file, or a function that returns a Job and takes the names of the space.
-        space: values by name: lists, or a :class:`dsinga.SearchRange` of numbers, a distribution of scipy.stats, or a
+        job: a Job, the path of a job file, or a function of the space's names that returns a Job.
+        space: values by name: lists, a :class:`dsinga.SearchRange` of numbers, a distribution of scipy.stats, or a
             function of a numpy Generator. Names are paths of fields of the job, as in ``--set``, or arguments of the
             function. A list of dicts is several spaces; with single values it is a list of settings.
-        client: a Dask client; by default as for :func:`dsinga.train`. Where there is no cluster, one is started in this
-            process for the search, with a worker of one thread on each core. Called in the event loop of an
-            asynchronous client, the function returns an awaitable.
-        monitor: the metric that settings are compared by, such as "val/accuracy"; by default the loss of validations,
-            of tests where the job has no validations, of training where it has neither; of an agent the mean return.
+        client: a Dask client; by default as for :func:`dsinga.train`. Without a cluster, one is started in this process
+            for the search, with a worker of one thread on each core. In the event loop of an asynchronous client, the
+            function returns an awaitable.
+        monitor: the metric that settings are compared by, such as "val/accuracy". Defaults to the loss of validations,
+            of tests if the job has no validations, of training if it has neither; for an agent to the mean return.
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
-        samples: how many settings are drawn from the space; None for all combinations.
-        seed: determines what is drawn.
-        sampler: a sampler of Optuna, as ``optuna.samplers.TPESampler(seed=0)``, which suggests ``samples`` settings,
-            each from the scores of those before: of the last values, or of the first rung with ``halving``.
-        at_once: how many settings are in training at a time with a sampler: one is suggested when all before it but
-            the last ``at_once - 1`` have a score. So the settings do not depend on which run ends first.
-        halving: a factor, as 3: successive halving. All settings train to a first rung, the best third of them to a
-            second one with 3 times the steps, and so on; the others are "stopped". Runs go on bit for bit.
-        first_rung: the steps of the first rung; by default there are three rungs, at a sixth, half and all of the
-            steps for a factor of 3, and each at the next step at which the metric is known.
-        asynchronous: let a setting go on as soon as it is among the best third so far, instead of waiting for all of
-            its rung: no thread is idle, but which ones go on depends on which end first.
-        workspace: folder for ``search.csv`` and a folder for each setting; by default the job's workspace, if it names
-            one.
-        resume: leave out settings whose runs have ended or failed in the workspace, and go on with those that were
-            cut, and with those of which the cluster was lost.
-        only: the numbers of the settings to train, from 0, for searches that several programs share; with these, an
-            earlier search in the workspace is not moved aside, there is no ``search.csv``, and ``resume`` trains what
-            has failed again.
+        samples: the number of settings drawn from the space; None for all combinations.
+        seed: the random seed of the draws.
+        sampler: an Optuna sampler, such as ``optuna.samplers.TPESampler(seed=0)``, which suggests ``samples`` settings,
+            each from the earlier scores: of the last values, or of the first rung with ``halving``.
+        at_once: the settings in training at a time with a sampler: one is suggested when all earlier ones but the last
+            ``at_once - 1`` have a score. So the settings do not depend on which run ends first.
+        halving: a factor for successive halving, such as 3. All settings train to a first rung, the best third of them
+            to a second one with 3 times the steps, and so on; the others are "stopped". Runs continue bit for bit.
+        first_rung: the steps of the first rung; by default there are three rungs, at a sixth, half and all of the steps
+            for a factor of 3, and each at the next step at which the metric is known.
+        asynchronous: let a setting continue once it is among the best third so far, without waiting for all of its
+            rung: no thread is idle, but the choice depends on which runs end first.
+        workspace: folder for ``search.csv`` and a folder for each setting; by default the job's workspace, if any.
+        resume: leave out settings with runs that have ended or failed in the workspace; continue runs that were cut or
+            lost their cluster.
+        only: the numbers of the settings to train, from 0, for searches that several programs share. An earlier search
+            in the workspace is not moved aside, there is no ``search.csv``, and ``resume`` trains failed settings
+            again.
         progress: show how many runs have ended, and the best setting.
         options: the other arguments of :func:`dsinga.train`. Extensions are copied for each run, functions are not.
 
-    Ctrl-C, SIGTERM and the other signals that end :func:`dsinga.train` in order end a search in order, too: the runs
-    that train write a checkpoint, and ``search.csv`` has the settings that have ended.
+    Ctrl-C, SIGTERM and the other signals that end :func:`dsinga.train` also end a search in order. Training runs write
+    a checkpoint, and ``search.csv`` has the ended settings.
 
     Each run needs the threads of as many Dask workers as the job or ``workers`` says, by default one, and waits while
-    others use them. A run whose Dask worker is lost starts again; if that does not help, its row is "cut". A lost
-    scheduler ends the search. A search has at most 100,000 settings, and locks its folder: a second program is
-    refused.
+    others use them. A run that loses its Dask worker starts again; if that does not help, its row is "cut". A lost
+    scheduler ends the search. A search has at most 100,000 settings, and locks its folder: a second program is refused.
 
     When resumed, values of lists are recognised by place, type and contents, functions by place and name. More
-    ``samples`` of ranges may be given. A finished search returns the same result at once, without a cluster. To train
-    a failed setting again, name it (``only=[3], resume=True``) or remove its folder.
+    ``samples`` of ranges may be given. A finished search returns the same result at once, without a cluster. To train a
+    failed setting again, name it (``only=[3], resume=True``) or remove its folder.
 
-    With ``halving``, a rung ends at the first value of the metric from its step on. Runs of different lengths are
-    compared at the same share of their steps. A setting that fails or whose score is not a number ranks last; a
-    setting that EarlyStopping has ended is compared by its score; the lower number wins a tie. Without a
-    ``workspace``, checkpoints are in a temporary folder. ``only`` has no meaning with ``halving`` or a ``sampler``.
+    With ``halving``, a rung ends at the first value of the metric at or after its step. Runs of different lengths are
+    compared at the same share of their steps. A setting that fails or has no numeric score ranks last; a setting ended
+    by EarlyStopping is compared by its score; the lower number wins a tie. Without a ``workspace``, checkpoints are in
+    a temporary folder. ``only`` does not work with ``halving`` or a ``sampler``.
 
-    A ``sampler`` needs one dict of lists and ranges; lists are choices without order, by their place. It is told
-    failed settings as failed.
+    A ``sampler`` needs one dict of lists and ranges; lists are choices without order, by their place. It is told which
+    settings failed.
 
     Raises:
-        UserError: before training, for a fault of the space, for a value of a wrong type, for a metric that the job
-            does not have, and for a fault that the jobs of all settings have.
-        RunError: where all runs fail.
+        UserError: before training: for a fault of the space, a value of a wrong type, a metric that the job lacks, and
+            a fault of all jobs.
+        RunError: all runs fail.
     """
     known = dict.fromkeys([*inspect.signature(search).parameters, *(each.name for each in fields(TrainingOptions))])
     check_names("search", [name for name in known if name != "options"], options, INSTEAD)
@@ -166,7 +164,6 @@ def search(
 
 
 def _folder_of(workspace: str | os.PathLike[str] | None, first: Job, resume: bool) -> Path | None:
-    """Return the folder of a search, of which ``first`` is a job. Raises UserError for one that cannot be used."""
     folder = workspace or (first.cluster.workspace if first.cluster else None)
     if resume and folder is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier search has left its runs")
@@ -176,7 +173,7 @@ def _folder_of(workspace: str | os.PathLike[str] | None, first: Job, resume: boo
 
 
 def _run(execute: Callable[[threading.Event], SearchResult], in_loop: bool) -> SearchResult:
-    """Execute a search until it ends or its event is set; in an event loop return an awaitable."""
+    """Execute a search until it ends or its event is set; in an event loop, awaitable."""
     cancelled = threading.Event()
     if in_loop:
         return cast(SearchResult, in_thread(functools.partial(execute, cancelled), cancelled))
@@ -192,7 +189,6 @@ def _execute(
     progress: bool,
     cancelled: threading.Event,
 ) -> SearchResult:
-    """Train the settings of a plan on a cluster; ``first`` is the job of one of them."""
     earlier = None
     runs = count_runs(
         plan.count if plan.sampled else len(plan.jobs), 1 if plan.asynchronous else len(plan.rungs), plan.halving
@@ -225,7 +221,6 @@ def _execute(
 def _make_jobs(
     make: Callable[[Setting], Job | Exception], settings: Sequence[Setting], numbers: Sequence[int]
 ) -> dict[int, Job | Exception]:
-    """Return the job of each of these settings, or the error of making it. Raises that error where all have one."""
     for name in {name for setting in settings for name in setting}:
         if name in (NUMBER, *OUTCOME):
             raise UserError(f"{name!r} is a column of the result; give the argument another name")
@@ -237,7 +232,6 @@ def _make_jobs(
 
 
 def _make_job(make: Callable[..., Job], setting: Setting) -> Job | Exception:
-    """Return the job of a setting, or the error of making it."""
     try:
         job = make(**setting)
     except Exception as error:
@@ -249,7 +243,6 @@ def _make_job(make: Callable[..., Job], setting: Setting) -> Job | Exception:
 
 
 def _checked(function: Callable[..., Job], settings: Sequence[Setting]) -> Callable[..., Job]:
-    """Return a function that makes jobs. Raises UserError where it does not take the names of a setting."""
     signature = inspect.signature(function)
     for names in {tuple(setting) for setting in settings}:
         bind(getattr(function, "__name__", type(function).__name__), signature, (), dict.fromkeys(names))
@@ -257,7 +250,6 @@ def _checked(function: Callable[..., Job], settings: Sequence[Setting]) -> Calla
 
 
 def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Setting]) -> Callable[..., Job]:
-    """Return a function that makes the job of a setting. Raises UserError for the first path or type that is wrong."""
     if not isinstance(job, (Job, str, os.PathLike)):
         raise UserError(f"job must be a dsinga.Job, the path of a job file or a function, not a {type(job).__name__}")
     base = job if isinstance(job, Job) else load(job)
@@ -272,10 +264,6 @@ def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Settin
 def _first_valid(
     jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions, monitor: str | None
 ) -> tuple[CheckedJob, str]:
-    """Return the first job that is ready to be trained, and the metric to compare by, of those that it reports.
-
-    Raises the first error where none is ready.
-    """
     errors: list[Exception] = []
     for job in jobs.values():
         try:
@@ -305,7 +293,6 @@ def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
-    """Return the result of the best run, which has left its params in its folder; None without them."""
     assert result.best is not None
     number, steps = result.best[NUMBER], result.best["steps"]
     folder, job = plan.folder_of(number), plan.jobs[number]

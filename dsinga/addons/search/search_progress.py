@@ -1,4 +1,4 @@
-"""Displays the progress of a search: a live line in a terminal, plain lines in a log, a line in a notebook."""
+"""Displays a search's progress: a live line in a terminal, lines in a log, a notebook line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.monitor.standard_streams import error_stream
 
 
 def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:
-    """Return the progress display for the environment: a notebook, a terminal, or neither (a log, a pipe).
+    """Return the progress display for a notebook, a terminal, or neither (a log, a pipe).
 
     Args:
         total: the number of runs.
@@ -34,11 +34,11 @@ class SearchProgress(ProgressDisplay):
 
     @abstractmethod
     def update(self, done: int, running: int, best: str) -> None:
-        """Show how many runs have ended, how many are running, and which setting is the best."""
+        """Show the number of ended and of running runs, and the best setting."""
 
 
 class SearchLines(SearchProgress):
-    """A display that prints a line for every run that has ended, for logs, pipes and batch jobs."""
+    """A display that prints a line for every ended run, for logs, pipes and batch jobs."""
 
     def __init__(self, total: int, out: TextIO):
         self._total, self._out = total, out

@@ -1,4 +1,4 @@
-"""A setting of a search: what is tried, as texts that are shown, and as texts by which a resumed search finds it."""
+"""A setting of a search, as text to show, and as text to find it when resuming."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Setting(dict[str, Any]):
-    """What is tried: values by the path of a field of the job, or by the name of an argument.
+    """What is tried: values by the path of a job's field, or the name of an argument.
 
     Attributes:
-        places: the place of each value that was chosen from a list, by name; several spaces are counted through.
+        places: the place of each value that was chosen from a list, by name, counted through all spaces.
     """
 
     def __init__(self, values: Mapping[str, Any], places: Mapping[str, int] | None = None):
@@ -34,19 +34,19 @@ def _places(setting: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def identity(setting: Mapping[str, Any]) -> dict[str, str]:
-    """Return a text for each value: its place, with its type and contents as far as they can be told."""
+    """Return a text for each value: its place, type and contents."""
     places = _places(setting)
     return {name: f"{places.get(name, 'drawn')}: {_contents(value)}" for name, value in setting.items()}
 
 
 def untold(setting: Mapping[str, Any]) -> str:
-    """Return the name of a value that was drawn and that another process cannot tell from others; "" if none."""
+    """Return the name of a drawn value that another process cannot identify; "" if none."""
     drawn = (name for name in setting if name not in _places(setting))
     return next((name for name in drawn if _ADDRESS.search(repr(setting[name]))), "")
 
 
 def _contents(value: Any) -> str:
-    """Return the type and contents of a value as a text without secrets, which is the same in each process."""
+    """Return a value's type and contents as text without secrets, the same in each process."""
     if hasattr(value, "__array__") and not is_dask_collection(value):
         text = f"{type(value).__name__} {tokenize(value)}"
     elif isinstance(value, (list, tuple)):
@@ -60,7 +60,7 @@ def _contents(value: Any) -> str:
 
 
 def distinct_labels(settings: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return the values of settings by number; those that share a text with another choice as texts with the place."""
+    """Return the values of settings by number; choices with equal texts become texts with their place."""
     places: dict[tuple[str, str], set[int | None]] = defaultdict(set)
     for setting in settings.values():
         for name, value in setting.items():

@@ -1,4 +1,4 @@
-"""Makes the settings of a search from combinations of values or samples of distributions, in Python, text or files."""
+"""Makes settings from combinations of values or samples, in Python, text or files."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
     """Return the settings of a space, or of several spaces one after another.
 
     A space maps a name to its values: a list, a distribution, or a single value. A distribution is a
-    :class:`SearchRange`, another object with a method ``rvs(random_state=...)``, as those of scipy.stats, or a function
-    of a :class:`numpy.random.Generator`.
+    :class:`SearchRange`, an object with a method ``rvs(random_state=...)``, as in scipy.stats, or a function of a
+    :class:`numpy.random.Generator`.
 
     Args:
-        space: the space, or a list of them. A list of dicts with single values is a list of settings.
-        samples: how many settings are drawn. Without distributions they are different ones, at most all that there are;
-            with them, a value of a list is drawn as often as any other. None for all combinations, the last name
+        space: the space, or a list of spaces. A list of dicts with single values is a list of settings.
+        samples: the number of settings drawn. Without distributions they differ, and are at most all that there are;
+            with distributions, values of lists are drawn with equal chance. None for all combinations, the last name
             changing fastest.
-        seed: determines the samples.
+        seed: the random seed of the samples.
 
-    Raises UserError for a space without names, for a list without values, for distributions without ``samples``, and
-    for more than 100,000 settings.
+    Raises UserError for a space without names, a list without values, distributions without ``samples``, and more than
+    100,000 settings.
     """
     spaces = [space] if isinstance(space, Mapping) else list(space)
     if not spaces:
@@ -75,7 +75,7 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
 
 
 def check_space(space: Any, samples: int | None) -> None:
-    """Raise UserError for what is no space, or has nothing to try for a name."""
+    """Raise UserError for an object that is no space, or a name with nothing to try."""
     if not isinstance(space, Mapping):
         raise UserError(f"what a search tries is a dict of lists, or a list of dicts, not {reprlib.repr(space)}")
     if samples is not None and samples < 1:
@@ -99,7 +99,6 @@ def check_space(space: Any, samples: int | None) -> None:
 
 
 def _check_size(name: str, values: Any) -> None:
-    """Raise UserError where lists and mappings have too many values within each other, or one has itself in it."""
     count, pending = 0, [(values, 0)]
     while pending:
         value, depth = pending.pop()
@@ -127,7 +126,7 @@ def is_distribution(values: Any) -> bool:
 
 
 def choices_of(values: Any) -> Sequence[Any]:
-    """Return the values of a list, a range, an array or a series; anything else, as a frame, is one value."""
+    """Return the values of a list, range, array or series; others, such as a frame, are one value."""
     if (getattr(values, "ndim", 0) or hasattr(values, "to_list")) and not hasattr(values, "columns"):
         return list(values)
     return values if isinstance(values, (list, tuple, range)) else [values]
@@ -138,7 +137,6 @@ def _count(space: Space) -> int:
 
 
 def _offsets(spaces: Sequence[Space]) -> list[dict[str, int]]:
-    """Return for each space how many choices the spaces before it have, by name."""
     offsets, counts = [], Counter[str]()
     for space in spaces:
         offsets.append(dict(counts))
@@ -147,13 +145,12 @@ def _offsets(spaces: Sequence[Space]) -> list[dict[str, int]]:
 
 
 def choose(space: Space, places: Mapping[str, int], offset: Mapping[str, int], drawn: Mapping[str, Any]) -> Setting:
-    """Return the setting of the choices at these places of their lists, and of the values that were drawn."""
+    """Return the setting of the choices at these places of lists, and of drawn values."""
     values = {name: plain(choices_of(space[name])[places[name]] if name in places else drawn[name]) for name in space}
     return Setting(values, {name: place + offset.get(name, 0) for name, place in places.items()})
 
 
 def _combination(space: Space, offset: Mapping[str, int], number: int) -> Setting:
-    """Return one of all combinations of values, by its number."""
     places = {}
     for name in reversed(list(space)):
         number, places[name] = divmod(number, len(choices_of(space[name])))
@@ -173,7 +170,7 @@ def _draw(space: Space, offset: Mapping[str, int], random: np.random.Generator) 
 
 
 def plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python, which messages and files can show."""
+    """Return a numpy number as a Python one, which messages and files can show."""
     return value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
 
 
@@ -182,10 +179,10 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 def parse_space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Return the overrides with one value, and the values by path of those with several, or with a range.
+    """Return the overrides with one value, and the values by path of the others.
 
-    "path=a,b,c" are three values; a comma within brackets or quotes separates none. Ranges are
-    ``uniform(low, high)``, ``loguniform(low, high)`` and ``randint(low, high)``, whose ``high`` is left out.
+    "path=a,b,c" has three values; commas within brackets or quotes do not separate. Ranges are ``uniform(low, high)``,
+    ``loguniform(low, high)`` and ``randint(low, high)``, which excludes ``high``.
     """
     single, space = [], dict[str, Any]()
     for override in overrides:
@@ -215,9 +212,9 @@ def parse_values(text: str) -> list[Any] | SearchRange:
 
 
 def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return the space in a file: YAML or JSON with a dict of lists, or a list of dicts; CSV with a setting a line.
+    """Return the space in a file: YAML or JSON with a dict of lists, or a list of dicts; CSV with a setting per line.
 
-    A text such as "loguniform(1e-4, 1e-1)" is a range. Raises UserError for a file that is none of these.
+    A text such as "loguniform(1e-4, 1e-1)" is a range. Raises UserError for other files.
     """
     path = Path(path)
     try:
@@ -241,7 +238,6 @@ def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, 
 
 
 def _read_table(path: Path) -> list[dict[str, Any]]:
-    """Return the settings of a CSV file; raise UserError for a line that has not as many values as the first."""
     with io.TextIOWrapper(open_regular(path, METADATA_BYTES), encoding="utf-8-sig", newline="") as file:
         reader, settings = csv.DictReader(file), []
         for row in reader:
@@ -253,7 +249,7 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 
 
 def _load_yaml(text: str) -> Any:
-    """Return what a YAML text has; JSON is a part of it. Mappings that merge others have a bounded number of values."""
+    """Return the content of a YAML text, which may be JSON. Merged mappings have a bounded number of values."""
     import yaml  # Dask brings it
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
@@ -266,7 +262,6 @@ def _load_yaml(text: str) -> Any:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts of a text between commas that are in no brackets and no quotes."""
     parts, depth, quote = [""], 0, ""
     for char in text:
         if quote:
@@ -282,7 +277,6 @@ def _split(text: str) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """Return a number as such, any other text as it is."""
     for kind in (int, float):
         try:
             return kind(text)

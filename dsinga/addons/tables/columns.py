@@ -1,4 +1,4 @@
-"""Turns the columns of a data frame into records of float32, by the definition learnt from the training data."""
+"""Turns a data frame's columns into float32 records, by the definition learnt in training."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SORTED_ROWS = 8192  # at a time, which stay in a core's cache
 
 
 class RecordParts(NamedTuple):
-    """The names of the numbers of a record, in its three parts, and the sizes of the categories.
+    """The names of a record's numbers, in three parts, and the sizes of categories.
 
     Attributes:
-        numbers: scaled numbers; of dates such as "departure.hour".
+        numbers: scaled numbers; for dates such as "departure.hour".
         flags: 0 or 1: booleans, and whether a value is missing, such as "age is missing".
-        categories: columns whose value is a code: 0 for a missing or unknown one.
-        sizes: how many codes each category has, with code 0.
+        categories: columns of codes: 0 for a missing or unknown value.
+        sizes: how many codes each category has, including code 0.
     """
 
     numbers: tuple[str, ...]
@@ -38,10 +38,7 @@ class RecordParts(NamedTuple):
 class TableColumns:
     """The columns of a table: turns a data frame into records (rows, width) float32.
 
-    A record has scaled numbers first, then flags, then codes of categories, each in the order of the definition.
-
-    Args:
-        definition: what each column is.
+    A record has scaled numbers first, then flags, then codes of categories, each in the order of ``definition``.
     """
 
     def __init__(self, definition: TableDefinition):
@@ -69,14 +66,14 @@ class TableColumns:
 
     @property
     def width(self) -> int:
-        """How many numbers a record has."""
+        """The number of values in a record."""
         return sum(map(len, self.parts[:3]))
 
     def bins(self, count: int) -> list[list[float]]:
-        """Return for each number the edges of at most ``count`` bins between its quantiles, of scaled numbers.
+        """Return the edges of at most ``count`` bins between the quantiles of each scaled number.
 
         They are for piecewise-linear embeddings (arXiv 2203.05556): bins of equal shares of the training records, fewer
-        where many of these have one number.
+        if many records have the same number.
         """
         edges = []
         for conf, scaling in zip(self.numbers, self.scalings, strict=True):
@@ -88,8 +85,8 @@ class TableColumns:
     def encode(self, table: Any, first: int = 0) -> np.ndarray:
         """Return the records (rows, width) float32 of an Arrow table.
 
-        ``first`` is the number of its first record, for messages. Raises UserError for a column that is missing or has
-        values of another kind, for infinity, and for a new category where these are refused.
+        ``first`` is the number of its first record, for messages. Raises UserError for a missing column, values of
+        another kind, infinity, and new categories if they are refused.
         """
         check_columns(self.definition.names, table.column_names, "the table", ", which the records of training have")
         out = np.empty((self.width, table.num_rows), np.float32)  # by columns, in memory one after another
@@ -106,7 +103,6 @@ class TableColumns:
         return np.ascontiguousarray(out.T)
 
     def _values(self, table: Any, first: int) -> Iterator[np.ndarray]:
-        """Yield the numbers, the flags and the codes of an Arrow table, each (rows,)."""
         dates = {
             conf.name: Dates(in_zone(table.column(conf.name), conf.name, conf.zone), conf.name)
             for conf in self.numbers
@@ -138,7 +134,6 @@ class TableColumns:
             yield self._codes(table.column(conf.name), conf, first)
 
     def _codes(self, column: Any, conf: TableColumnConf, first: int) -> np.ndarray:
-        """Return the code of each category, 0 for a missing or an unknown one."""
         codes, new = codes_of(in_zone(column, conf.name, conf.zone), conf.name, conf.category)
         if new is not None and self.definition.unknown == "error":
             row, text = new
@@ -152,7 +147,8 @@ class TableColumns:
 class ColumnScaling:
     """The scaling of the numbers of one column; a missing one becomes the median.
 
-    Of the kind "quantile" it is linear between ``quantiles``, which become ``normal``; of others (x - offset) / scale.
+    For the kind "quantile" it interpolates between ``quantiles``, which become ``normal``; otherwise it is (x - offset)
+    / scale, with a smooth clip for "robust".
     """
 
     def __init__(self, conf: TableColumnConf, kind: str):
@@ -179,7 +175,7 @@ class ColumnScaling:
 
 
 def _interpolate(numbers: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return what ``numpy.interp`` does, which takes a third of the time for sorted numbers, with their sorting."""
+    """Return ``numpy.interp``, sorting numbers first, which takes a third of the time."""
     out = np.empty_like(numbers)
     for start in range(0, len(numbers), SORTED_ROWS):
         part = numbers[start : start + SORTED_ROWS]
@@ -189,10 +185,9 @@ def _interpolate(numbers: np.ndarray, known: np.ndarray, values: np.ndarray) -> 
 
 
 def _normal_scores(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different quantiles and the quantile of a normal distribution that each becomes.
+    """Return the distinct quantiles and the normal score of each.
 
-    A number that is several quantiles gets their mean. The ends are half a step inside, since a normal distribution has
-    no smallest and no largest number.
+    A number at several quantiles gets the mean of their levels.
     """
     levels = np.linspace(0, 1, len(quantiles)).clip(margin := 0.5 / len(quantiles), 1 - margin)
     values, places, counts = np.unique(quantiles, return_inverse=True, return_counts=True)
@@ -201,6 +196,5 @@ def _normal_scores(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _robust_scale(quantiles: np.ndarray) -> float:
-    """Return what numbers are divided by: the distance of the quartiles, or the half range where that is 0."""
     low, high = np.interp([0.25, 0.75], np.linspace(0, 1, len(quantiles)), quantiles)
     return float(high - low or (quantiles[-1] - quantiles[0]) / 2 or 1.0)

@@ -1,4 +1,4 @@
-"""Tells ``dsinga data info`` what the columns of files of parquet are."""
+"""Tells ``dsinga data info`` what the columns of parquet files are."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dsinga.job.writer import lines
 
 @register("data", "table")
 def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, Any] | None:
-    """Return what ``dsinga data info`` prints of parquet, all of which is read once; None for other paths.
+    """Return what ``dsinga data info`` prints for parquet, reading all of it once; None for other paths.
 
-    ``message`` is that of a ``store_conf`` by which a job reads the same records.
+    ``message`` is the ``store_conf`` with which a job reads the same records.
     """
     location = absolute(source)
     if not location.endswith(SUFFIXES):

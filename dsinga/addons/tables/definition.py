@@ -1,4 +1,4 @@
-"""The message ``table { }`` of a job's store: what each column of a data frame is, as learnt from the training data."""
+"""The message ``table { }`` of a job's store: what each column is, as learnt in training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCALINGS = ("quantile", "robust", "standard")
 
 
 class TableColumnConf(Settings):
-    """What one column of a data frame is; of a date, one of its parts."""
+    """What one column of a data frame is, or one part of a date column."""
 
     name: str = required("the name of the column")
     kind: str = setting("number", 'what its values are: "number", "boolean", "category" or "date"')
@@ -62,7 +62,7 @@ class TableColumnConf(Settings):
 class TableDefinition(RecordsDefinition):
     """How the columns of a data frame become records, to be applied by name to any other frame.
 
-    :func:`dsinga.table` learns it from the training data, :class:`.columns.Columns` applies it.
+    :func:`dsinga.table` learns it from the training data; :class:`.columns.TableColumns` applies it.
     """
 
     is_encoded = True
@@ -88,18 +88,18 @@ class TableDefinition(RecordsDefinition):
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns that are read, each once."""
+        """The distinct names of the columns that are read."""
         return list(dict.fromkeys(column.name for column in self.column))
 
     def takes(self, source: Any) -> bool:
-        """Whether a source is a data frame, or the path of one, alone or with labels, or has such records already."""
+        """Whether a source is a data frame or its path, maybe with labels, or such records."""
         if isinstance(source, RecordSource):
             return "table" in source.job_settings()
         frame = source[0] if isinstance(source, tuple) and len(source) == 2 else source
         return is_path(frame) or is_table(frame)
 
     def check_source(self, source: Any) -> None:
-        """Raise UserError for an array, which has no names of columns: it could be a frame's cells, or in any order."""
+        """Raise UserError for an array: without column names, its columns could be in any order."""
         if is_array(source) and not is_table(source):
             raise UserError(
                 f"the model was trained on a table; give a data frame with the columns {listed(self.names)}, not an "
@@ -108,12 +108,12 @@ class TableDefinition(RecordsDefinition):
             )
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> Any:
-        """Return the records of a source that :meth:`takes` tells of, for an input layer. Raises JobError."""
+        """Return the records of a source that :meth:`takes` accepts, for an input layer. Raises JobError."""
         if isinstance(source, RecordSource):
             return source.in_training_order({"table": self})
         return super().open_records(layer, source, has_labels)
 
     def learnt(self) -> dict[str, str]:
-        """Return as a text what was learnt from the training data, without which no run can be resumed."""
+        """Return as text what was learnt from the training data, which a resumed run needs."""
         columns = [column.replace(zone=column.zone or None) for column in self.column]  # as earlier versions
         return {"columns of a table": "\n".join(lines([("table", self.replace(column=columns))]))}

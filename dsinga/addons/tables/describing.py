@@ -1,4 +1,4 @@
-"""Describes the columns of a table: for ``dsinga data info``, and for notebooks."""
+"""Describes the columns of a table, for ``dsinga data info`` and notebooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.base.registry import listed
 
 
 def facts_of(frame: Frame, definition: TableDefinition, parts: RecordParts) -> dict[str, Any]:
-    """Return the rows of a table, what each of its columns is, and what becomes of it in a record."""
+    """Return the rows of a table, what each column is, and what it becomes in a record."""
     facts: dict[str, Any] = {
         "location": frame.location,
         "kind": "table; train from it with dsinga.table",
@@ -34,7 +34,6 @@ def facts_of(frame: Frame, definition: TableDefinition, parts: RecordParts) -> d
 
 
 def _described(confs: list[TableColumnConf], rows: int) -> str:
-    """Return the kind of a column, its range or categories, how much is missing, and what becomes of it."""
     first, *_ = confs
     words = []
     if first.kind == "number":

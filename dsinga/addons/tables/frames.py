@@ -1,4 +1,4 @@
-"""Data frames in memory and of Dask as parts, each read as an Arrow table; Frame is the interface of all frames."""
+"""Data frames in memory and of Dask, read in parts as Arrow tables; the interface Frame."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ MERGED = 16  # parts, or results of parts, that a task on a cluster merges
 class Frame(ABC):
     """A data frame that is read in parts, such as the partitions of Dask or the row groups of parquet.
 
-    Threads may share it, and its pickle has what another process needs to read it.
+    Threads may share it, and another process can read it from its pickle.
 
     Attributes:
-        location: what messages call it: its path, or "the data frame".
-        names: the names of its columns.
-        index: columns that pandas or Dask has written of the index of a frame; they are not among the names.
+        location: its name in messages: its path, or "the data frame".
+        index: columns of an index that pandas or Dask has written; not among the names.
         lengths: the rows of each part.
         path: the path that a job can name, None for a frame in memory.
         in_memory: whether all rows are in the memory of this process, in one part.
-        collection: the Dask data frame whose partitions are the parts; None for others, and in other processes.
+        collection: the Dask data frame with the parts as partitions; None for others, and in other processes.
     """
 
     location = "the data frame"
@@ -47,16 +46,16 @@ class Frame(ABC):
 
     @abstractmethod
     def read(self, part: int, names: Sequence[str]) -> Any:
-        """Return some columns of a part as an Arrow table. Raises UserError where they cannot be read."""
+        """Return some columns of a part as an Arrow table. Raises UserError if they cannot be read."""
 
     def __len__(self) -> int:
         return sum(self.lengths)
 
     def reduce(self, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]) -> Result:
-        """Return the merged results of ``summarise(table, first)`` for some columns of all parts, in their order.
+        """Return the merged results of ``summarise(table, first)`` for some columns of all parts, in order.
 
-        Each part is read once, on the workers of the current Dask client if there is one, and only results come back.
-        ``first`` is the number of the first record of a part. Raises UserError where a part cannot be read.
+        Each part is read once, on the workers of the current Dask client if there is one; only results come back.
+        ``first`` is the number of a part's first record. Raises UserError if a part cannot be read.
         """
         parts = range(len(self.lengths))
         if self.in_memory or not _has_dask_client():
@@ -72,7 +71,7 @@ class Frame(ABC):
 
 
 class MemoryFrame(Frame):
-    """A data frame in memory: of pandas, of Arrow, or of a library that gives its columns to Arrow, such as Polars."""
+    """A data frame in memory: pandas, Arrow, or a library that exports to Arrow, such as Polars."""
 
     in_memory = True
 
@@ -88,7 +87,7 @@ class MemoryFrame(Frame):
 
 
 class DaskFrame(Frame):
-    """A Dask data frame: the tasks of a partition run in the thread that reads it, without a scheduler."""
+    """A Dask data frame; a partition's tasks run in the reading thread, without a scheduler."""
 
     location = "the Dask data frame"
 
@@ -115,7 +114,7 @@ class DaskFrame(Frame):
         self._graph.connect(client)
 
     def reduce(self, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]) -> Result:
-        """Return the merged results, computed by Dask's scheduler; a frame out of a pickle reads its parts here."""
+        """Return the merged results, computed by Dask's scheduler; an unpickled frame reads its parts here."""
         from dask import delayed
 
         if self.collection is None:
@@ -127,13 +126,12 @@ class DaskFrame(Frame):
         return _merged(tasks, merge, self.location)
 
     def only(self, names: Sequence[str]) -> DaskFrame:
-        """Return the frame with some columns, so that a partition is read without the others."""
+        """Return the frame with only some columns, so that no others are read."""
         part, frame = object.__new__(type(self)), self._chosen(names, len(self.lengths))
         vars(part).update(vars(self), names=list(names), collection=frame, _graph=DaskGraph(frame, "the data frame"))
         return part
 
     def _chosen(self, names: Sequence[str], count: int) -> Any:
-        """Return some columns, in ``count`` partitions, of which parquet reads no other columns if Dask joins none."""
         columns = {str(name): name for name in self.collection.columns}
         chosen = [columns[name] for name in names]
         partitions = with_fixed_partitions(self._given[chosen])
@@ -141,7 +139,6 @@ class DaskFrame(Frame):
 
 
 def _has_dask_client() -> bool:
-    """Whether Dask computes on a cluster unless it is told otherwise."""
     if "distributed" not in sys.modules:
         return False
     from dsinga.cluster.clients import current_client  # imports distributed
@@ -152,14 +149,14 @@ def _has_dask_client() -> bool:
 def _read_and_summarise(
     frame: Frame, parts: range, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]
 ) -> Result:
-    """Return the merged results for parts of a frame that follow each other; a task on a cluster."""
+    """Return the merged results for consecutive parts of a frame; a task on a cluster."""
     lengths = (frame.lengths[part] for part in parts)
     starts = accumulate(lengths, initial=sum(frame.lengths[: parts.start]))
     return merge(summarise(frame.read(part, names), start) for part, start in zip(parts, starts, strict=False))
 
 
 def _merged(tasks: list[Any], merge: Merge[Any], location: str) -> Any:
-    """Return the merged results of Dask's tasks in their order; a task merges a dozen, so that none has many."""
+    """Return the merged results of Dask's tasks in order; each task merges at most MERGED results."""
     from dask import delayed
 
     run = delayed(merge)
@@ -170,7 +167,6 @@ def _merged(tasks: list[Any], merge: Merge[Any], location: str) -> Any:
 
 
 def _columns_of(frame: Any, names: Sequence[str], part: int) -> Any:
-    """Return some columns of a partition as an Arrow table. Raises UserError where one is missing."""
     try:
         table = to_arrow(frame)
     except UserError as error:
@@ -204,7 +200,7 @@ def to_arrow(frame: Any) -> Any:
 
 
 def _check_zones(series: Any, name: str, arrow_type: Any) -> None:
-    """Raise UserError for objects of Python that are dates, some of which have a time zone: Arrow would mix them."""
+    """Raise UserError for Python dates with and without a time zone in one column: Arrow would mix them."""
     values = series.cat.categories if is_a(series.dtype, "pandas", "CategoricalDtype") else series
     if zone_of(arrow_type) is not None and values.dtype == object:
         if len({getattr(value, "tzinfo", None) is None for value in values.dropna()}) > 1:
@@ -215,7 +211,7 @@ def _check_zones(series: Any, name: str, arrow_type: Any) -> None:
 
 
 def _plain(series: Any) -> Any:
-    """Return a column of pandas that Arrow converts: dense, and categories such as intervals as texts."""
+    """Return a pandas column that Arrow can convert: dense, and categories such as intervals as texts."""
     import pyarrow
 
     if is_a(series.dtype, "pandas", "SparseDtype"):
@@ -231,7 +227,7 @@ def _plain(series: Any) -> Any:
 
 
 def column_names(columns: Any) -> list[str]:
-    """Return the names of columns as texts. Raises UserError for none, for several levels, and where two are equal."""
+    """Return the names of columns as texts. Raises UserError for none, several levels, or equal names."""
     if getattr(columns, "nlevels", 1) > 1:
         raise UserError(
             f"the data frame has columns of {columns.nlevels} levels; give each one name, as by "
@@ -243,9 +239,9 @@ def column_names(columns: Any) -> list[str]:
 
 
 def index_columns(schema: Any, location: str = "the data frame") -> list[str]:
-    """Return the columns of an Arrow schema that pandas or Dask has written of the index of a frame.
+    """Return the columns of an Arrow schema that are an index written by pandas or Dask.
 
-    Raises UserError where the entry of pandas is damaged.
+    Raises UserError if the pandas metadata are damaged.
     """
     try:
         written = schema.pandas_metadata
@@ -261,7 +257,7 @@ def index_columns(schema: Any, location: str = "the data frame") -> list[str]:
 
 
 def import_arrow() -> None:
-    """Raise UserError where pyarrow is not installed."""
+    """Raise UserError if pyarrow is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:

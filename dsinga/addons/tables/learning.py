@@ -44,13 +44,13 @@ def learn(
     scaling: str = "quantile",
     unknown: str = "missing",
 ) -> TableDefinition:
-    """Return the definition of some columns of a frame, and of its labels; :func:`.records.table` has the arguments.
+    """Return the definition of a frame's columns and labels; arguments as in :func:`.records.table`.
 
-    The frame is read once. Quantiles are those of a sample of some 100,000 rows, which depends on the numbers of the
-    rows alone. Columns of which nothing can be learnt are left out, which the log says.
+    The frame is read once. Quantiles come from a sample of some 100,000 rows, chosen by row number alone. Columns
+    without anything to learn are left out and logged.
 
     Raises:
-        UserError: a column is not there, or has values of no kind that a table has, of several kinds, or infinity.
+        UserError: a column is missing, or has unsupported or mixed kinds of values, or infinity.
     """
     check_columns((*names, *categories, *(dates if isinstance(dates, Mapping) else ())), frame.names, "the table")
     for part in chain.from_iterable(dates.values() if isinstance(dates, Mapping) else [dates]):
@@ -83,9 +83,9 @@ def learn(
 
 
 def _classes(name: str, labels: ColumnSummary, rows: int) -> list[str]:
-    """Return the classes of labels that are texts or categories, sorted; those of numbers are these numbers.
+    """Return the sorted classes of labels that are texts or categories; [] for numbers.
 
-    Raises UserError for labels that are missing, that are dates, or that are all the same.
+    Raises UserError for labels that are missing, dates, or all the same.
     """
     if labels.missing:
         raise UserError(
@@ -108,10 +108,9 @@ class ColumnLearner:
     """Describes columns by the summary of all rows.
 
     Attributes:
-        total: the summary.
-        dates: the parts of dates that are wanted: of all, or by column.
-        keeps_all: whether all categories are to be known.
-        left_out: the columns of which nothing can be learnt, by the reason.
+        dates: the wanted parts of dates, for all columns or by column.
+        keeps_all: whether all categories must be known.
+        left_out: the columns without anything to learn, by reason.
     """
 
     total: PartSummary
@@ -120,7 +119,7 @@ class ColumnLearner:
     left_out: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def describe(self, name: str) -> Iterator[TableColumnConf]:
-        """Yield what a column is, or each part of a date; nothing where nothing can be learnt of it."""
+        """Yield what a column is, or each part of a date; nothing if nothing can be learnt."""
         column = self.total.columns[name]
         if isinstance(self.dates, Mapping) and name in self.dates and column.kind not in ("date", ""):
             raise UserError(f"dates names column {name!r}, which has {WORDS[column.kind]}; leave it out")
@@ -141,7 +140,6 @@ class ColumnLearner:
                 yield from [codes] if codes.category else []
 
     def _describe_category(self, name: str, column: ColumnSummary) -> Iterator[TableColumnConf]:
-        """Yield what a column of categories is, unless each occurs once."""
         counts = column.sampled_counts if column.counts is None else column.counts
         if max(counts.values(), default=0) < 2 and not column.missing:
             self.left_out["another text in each record"].append(name)
@@ -156,7 +154,7 @@ class ColumnLearner:
         yield conf
 
     def _conf_of_category(self, name: str, column: ColumnSummary) -> TableColumnConf:
-        """Return the categories of a column that occur often enough to be known, the most frequent one first."""
+        """Return a column's categories that are frequent enough, the most frequent first."""
         counts = column.sampled_counts if column.counts is None else column.counts
         rows = self.total.sampled if column.counts is None else self.total.rows
         least = 1 if self.keeps_all else min(MOST_NEEDED, -(-rows // SHARE_OF_KNOWN))
@@ -170,7 +168,6 @@ class ColumnLearner:
         return TableColumnConf(name=name, kind="category", category=known[:MOST_CATEGORIES], missing=column.missing)
 
     def _describe_numbers(self, name: str, column: ColumnSummary) -> Iterator[TableColumnConf]:
-        """Yield what the numbers of a column are, or the parts of its dates that differ."""
         sample = np.concatenate(column.sample).astype(np.float64)
         if not len(sample):
             sample = np.array([column.low, column.high])
@@ -194,9 +191,9 @@ class ColumnLearner:
 def _conf_of_numbers(
     name: str, kind: str, part: str, missing: int, numbers: np.ndarray, low: float, high: float
 ) -> TableColumnConf:
-    """Return what the numbers of a column are; ``low`` and ``high`` are the ends of all, not of a sample only.
+    """Return what the numbers of a column are; ``low`` and ``high`` are the ends over all rows.
 
-    Raises UserError for larger numbers than float32 holds.
+    Raises UserError for numbers beyond float32.
     """
     if (size := max(abs(low), abs(high))) > float(np.finfo(np.float32).max):
         raise UserError(

@@ -1,4 +1,4 @@
-"""A folder of parquet as a data frame whose parts are row groups, which each process reads by itself."""
+"""A folder of parquet as a data frame; its parts are row groups, read by each process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Rows(NamedTuple):
-    """The rows ``start`` to ``stop`` of a row group; all rows of one or more groups unless ``is_cut``."""
+    """The rows ``start`` to ``stop`` of a row group; unless ``is_cut``, whole groups."""
 
     file: int
     groups: range
@@ -45,13 +45,13 @@ class _Rows(NamedTuple):
 
 
 class ParquetFrame(Frame):
-    """The rows of all files of parquet in a folder, of one file, or of files that fit a pattern; also at a URL.
+    """The rows of all parquet files in a folder, of one file, or of files that fit a pattern; also at a URL.
 
     A part is a row group; small ones of the same types are joined, and large ones are cut. Names of folders such as
-    ``year=2024`` give columns. A pickle has the paths, and each process reads the columns that it needs.
+    ``year=2024`` give columns. Each process reads only the columns it needs.
 
     Args:
-        location: absolute path, URL, or such a pattern with "*".
+        location: absolute path, URL, or a pattern of them with "*".
 
     Raises:
         UserError: there are no files, one cannot be read, or has other columns than the first one.
@@ -82,7 +82,7 @@ class ParquetFrame(Frame):
     def read(self, part: int, names: Sequence[str]) -> Any:
         """Return some columns of a part as an Arrow table.
 
-        Raises UserError where a file cannot be read, or is not the one that it was when the frame was opened.
+        Raises UserError if a file cannot be read, or has changed since the frame was opened.
         """
         import pyarrow
 
@@ -92,7 +92,6 @@ class ParquetFrame(Frame):
         return table.combine_chunks() if is_in_pieces else table
 
     def _read(self, rows: _Rows, names: Sequence[str]) -> Any:
-        """Return the columns of some rows, those of the names of folders last."""
         import pyarrow
 
         file = self._files[rows.file]
@@ -120,7 +119,7 @@ class ParquetFrame(Frame):
         return table
 
     def _read_cut(self, rows: _Rows, names: Sequence[str]) -> Any:
-        """Return some rows of a row group. Those before are decoded, too, unless the last call ended there."""
+        """Return some rows of a row group. Earlier rows are decoded again, unless the last call ended there."""
         import pyarrow
 
         key = (rows.file, rows.groups, *names)
@@ -143,9 +142,9 @@ class ParquetFrame(Frame):
         return pyarrow.Table.from_batches(found)
 
     def _open(self, number: int, buffer_size: int = 0) -> Any:
-        """Return a file as pyarrow reads it, texts as codes, and checks the checksums of pages that have any.
+        """Return a file opened by pyarrow, with texts as codes and page checksums checked.
 
-        Its end is read once, at a URL each time. Raises UserError where the file is not the one that it was.
+        Its end is read once, at a URL each time. Raises UserError if the file has changed.
         """
         import pyarrow.parquet
         from pyarrow import types
@@ -172,12 +171,11 @@ class ParquetFrame(Frame):
 
 
 def _changed(path: str) -> UserError:
-    """Return the error for a file that is not the one that was opened."""
     return UserError(f"{redact(path)} has been changed since it was opened; open the table again")
 
 
 def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) -> list[list[_Rows]]:
-    """Return the parts of files, of at most so many rows each: row groups, small ones joined, and large ones cut."""
+    """Return the parts of files, of at most ``most_rows``: row groups, joined or cut."""
     _check_groups(max((length for file in files for length in file.lengths), default=0), most_rows, location)
     parts: list[list[_Rows]] = []
     room = 0  # for rows of the last part
@@ -201,7 +199,6 @@ def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) ->
 
 
 def _check_groups(largest: int, most_rows: int, location: str) -> None:
-    """Raise UserError for row groups that are too large to be read in cuts, and log a warning for those that are."""
     if largest > MOST_CUTS * most_rows:
         raise UserError(
             f"{location} has row groups of up to {largest:,} rows, too many to decode for a part of them; write it "

@@ -1,4 +1,4 @@
-"""Finds the files of parquet in a folder, and reads what the end of each says: its columns and row groups."""
+"""Finds the parquet files in a folder, and reads their footers: columns and row groups."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Kinds = dict[str, str | None]  # of the values of columns, by name
 
 
 class Stamp(NamedTuple):
-    """What another file, or one whose bytes were changed, has otherwise.
+    """What identifies the content of a file.
 
     Attributes:
         size: bytes of the file.
         footer: CRC-32 of its end, which says where each column begins.
-        changed: when a local file was changed last, in nanoseconds; 0 of a URL.
+        changed: when a local file was changed last, in nanoseconds; 0 for a URL.
     """
 
     size: int
@@ -44,14 +44,13 @@ class Stamp(NamedTuple):
 
 
 class ParquetFile(NamedTuple):
-    """A file of parquet as it was when its folder was opened.
+    """A parquet file as it was when its folder was opened.
 
     Attributes:
-        path: the local path or URL.
-        stamp: what tells whether it is still the same file.
+        stamp: identifies its content.
         lengths: the rows of each row group.
-        run: a number that neighbours share whose columns have the same types, or no value; such files may be joined.
-        values: what the names of its folders say, such as 2024 of ``year=2024``, by the name of the column.
+        run: a number shared by neighbouring files with equal types, or no values; they may be joined.
+        values: values from folder names, such as 2024 from ``year=2024``, by column name.
     """
 
     path: str
@@ -62,11 +61,11 @@ class ParquetFile(NamedTuple):
 
 
 def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
-    """Return the files of parquet at a path, URL or pattern, the names of their columns, and those of an index.
+    """Return the parquet files at a path, URL or pattern, their column names, and index columns.
 
     All files have the columns of the first one, with values of one kind, such as integers in one file and floats in
-    another one; not all need to have an index. Raises UserError, which names the file, for one that cannot be read,
-    lacks a column, or has other values in one.
+    another; an index is optional. Raises UserError, naming the file, if one cannot be read, lacks a column, or has
+    other kinds of values.
     """
     found = _with_numbers(find_files(location))
     with ThreadPoolExecutor(READERS) as threads:
@@ -93,10 +92,10 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
 
 
 def find_files(location: str) -> list[tuple[str, Values]]:
-    """Return the path or URL of each file of parquet at a path, URL or pattern, and the values of its folders as texts.
+    """Return the path or URL of each parquet file, and its folders' values as texts.
 
-    Files in folders count, but none whose name, or folder's name, begins with "_" or ".". Raises UserError where there
-    are none.
+    Subfolders count, except names of files or folders that begin with "_" or ".". Raises UserError if there are no
+    files.
     """
     filesystem, path = file_system(location)
     base = path.partition("*")[0].rpartition("/")[0] if "*" in path else path
@@ -129,7 +128,7 @@ def find_files(location: str) -> list[tuple[str, Values]]:
 def read_end(path: str) -> tuple[Stamp, bytes]:
     """Return the stamp of a file, and its end with the footer.
 
-    Raises UserError where the file is none of parquet, or not complete.
+    Raises UserError if it is no complete parquet file.
     """
     try:
         with closing(open_file(path)) as file:
@@ -152,7 +151,7 @@ def read_end(path: str) -> tuple[Stamp, bytes]:
 
 
 def open_end(path: str, tail: bytes) -> tuple[Any, Any]:
-    """Return the end of a file as pyarrow has opened it, and its schema. Raises UserError where it is damaged."""
+    """Return the end of a file as opened by pyarrow, and its schema. Raises UserError if it is damaged."""
     import pyarrow
     import pyarrow.parquet
 
@@ -169,12 +168,12 @@ def _opened_end(path: str) -> tuple[Stamp, Any, Any]:
 
 
 def changed_ns(path: str) -> int:
-    """Return when a local file was changed last, in nanoseconds; 0 of a URL. Raises OSError."""
+    """Return when a local file was changed last, in nanoseconds; 0 for a URL. Raises OSError."""
     return 0 if is_url(path) else os.stat(path).st_mtime_ns
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a local file, which must be a regular one, or a URL, to read bytes."""
+    """Open a local regular file, or a URL, to read bytes."""
     if not is_url(path):
         return open_regular(path)
     filesystem, name = file_system(path)
@@ -189,7 +188,7 @@ def unreadable(path: str, error: Exception) -> UserError:
 
 
 def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
-    """Return files with the values of their folders as numbers, where all values of a name are whole numbers."""
+    """Return files with folder values as numbers, if all values of a name are whole numbers."""
     texts = {pair for _, values in files for pair in values.items() if pair[1] is not None}
     others = {name for name, text in texts if not (text.removeprefix("-").isdecimal() and len(text) < 19)}
     return [
@@ -199,7 +198,6 @@ def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
 
 
 def _kinds(path: str, schema: Any, values: Values) -> Kinds:
-    """Return the kinds of values of the columns of a file, without those of an index."""
     names = distinct_names(schema.names, redact(path))
     for key, value in values.items():
         if key in names:
@@ -215,19 +213,17 @@ def _kinds(path: str, schema: Any, values: Values) -> Kinds:
 
 
 def _kind(arrow_type: Any) -> str | None:
-    """Return the kind of values; of dates also their time zone, which all files have to share."""
+    """Return the kind of values; for dates with their time zone, which all files must share."""
     kind, zone = kind_of(arrow_type), zone_of(arrow_type)
     return f"date {zone}" if kind == "date" and zone is not None else kind
 
 
 def _words(kind: str | None) -> str:
-    """Return what messages call the values of a kind."""
     word, _, zone = str(kind).partition(" ")
     return zone_words(zone) if word == "date" else WORDS.get(word, "values of another type")
 
 
 def _check_alike(first: str, known: Kinds, path: str, own: Kinds) -> None:
-    """Raise UserError where a file has other columns than those that the first one has, or other kinds of values."""
     first, path = redact(first), redact(path)
     for here, names, there, others in ((path, own, first, known), (first, known, path, own)):
         check_columns(others, [*names], here, f", which {there} has")

@@ -33,17 +33,16 @@ Encode = Callable[..., np.ndarray]  # returns the rows of an Arrow table; of its
 
 
 class TableRecords(RecordSource):
-    """The records (width,) float32 of a data frame, and its labels; :func:`dsinga.table` makes them.
+    """The records (width,) float32 of a data frame, and its labels; made by :func:`dsinga.table`.
 
     Attributes:
         frame: the data frame, as parts.
         definition: what its columns are, as a job keeps it.
 
     Args:
-        data: a data frame, the path of one, or an opened :class:`.frames.Frame`.
-        definition: what its columns are.
+        data: a data frame, its path, or an opened :class:`.frames.Frame`.
         y: labels that are not in the frame.
-        has_labels: whether labels are read, where the frame has their column.
+        has_labels: whether labels are read, if the frame has their column.
 
     Raises:
         UserError: the definition does not fit the frame; the message says what would.
@@ -79,12 +78,12 @@ class TableRecords(RecordSource):
         return f"<table>{''.join(rows)}</table>"
 
     def facts(self) -> dict[str, Any]:
-        """Return what the rows and columns are, and what becomes of each column, as ``dsinga data info`` prints it."""
+        """Return what rows and columns are and become, as ``dsinga data info`` prints it."""
         return facts_of(self.frame, self.definition, self.parts)
 
     @property
     def parts(self) -> RecordParts:
-        """The names of the numbers of a record, by part: what a net for the table is made for."""
+        """The names of the numbers of a record, by part, from which a net is made."""
         return self._encoder.parts
 
     def bins(self, count: int = 48) -> list[list[float]]:
@@ -92,7 +91,7 @@ class TableRecords(RecordSource):
         return self._encoder.bins(count)
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest label that is a whole number; large ones are read where the parts are."""
+        """Return the smallest and the largest integer label; many labels are read where the parts are."""
         if not isinstance(self._labels, PartsColumn) or self.label_dtype != np.int64:
             return super().label_range()
         labels = self._labels
@@ -101,11 +100,11 @@ class TableRecords(RecordSource):
         return int(low), int(high)
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the definition, by which other frames are read in the same way."""
+        """Return the definition, to read other frames in the same way."""
         return {"table": self.definition}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the path and the definition, where both describe the records fully."""
+        """Return the path and the definition, if both describe the records fully."""
         return {"path": self.frame.path, **self.job_settings()} if self.frame.path and self._y is None else {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
@@ -130,36 +129,35 @@ def table(
 ) -> TableRecords:
     """Return a data frame as records to train from, (width,) float32; learn what its columns are.
 
-    Numbers are scaled, and a flag says which are missing. Texts and categories become codes, in the order of how often
-    they occur; 0 is a missing or an unknown one, such as one that occurs once. Of dates the parts that differ become
-    numbers. Columns of which nothing can be learnt, such as those of one value, are left out, which the log says. A net
-    that is trained on the records reads other frames by the names of their columns. ``.parts`` has the names of
-    numbers, flags and categories, and the sizes of these; ``.bins()`` the kinks for a piecewise-linear embedding of
-    each number.
+    Numbers are scaled, with a flag for missing values. Texts and categories become codes, by frequency; code 0 is
+    missing or unknown, such as a category that occurs once. Dates become their parts that differ. Columns without
+    anything to learn, such as a single value, are left out and logged. A net trained on the records reads other frames
+    by column name. ``.parts`` has the names of numbers, flags and categories, and the sizes of categories; ``.bins()``
+    has the kinks for a piecewise-linear embedding of each number.
 
-    A category is known if it occurs in one row of 400, or in 100 rows; rarer, missing and unseen ones have the code 0.
-    Integers, floats, texts and categories of equal values are equal. Dates are read by one clock: instants in the time
-    zone of training, dates without a zone as they are. Both in one column, and files of several zones, are refused. An
-    index that was written into a file is left out, see ``frame.reset_index()``. Infinity, lists and mixed values are
-    refused. A column without gaps in training has no flag; later gaps become the median.
+    A category gets its own code if it occurs in at least 1 of 400 rows, or in 100 rows; rarer, missing and unseen ones
+    share code 0. Equal values of integers, floats, texts and categories are equal. Dates are read by one clock:
+    instants in the time zone of training, dates without a zone unchanged. Both in one column, and files of several
+    zones, are refused. An index written into a file is left out, see ``frame.reset_index()``. Infinity, lists and mixed
+    values are refused. A column without gaps in training has no flag; later gaps become the median.
 
-    A folder of parquet is learnt in one pass on the workers, quantiles from a sample of 100,000 rows, and read by row
-    group, each once an epoch. Row groups of 30 MB in memory suit; larger ones are read in cuts, much larger ones are
-    refused. A file that changes during a run is refused: copies on several machines need one time of change (cp -p). A
-    run resumes with the columns that it has learnt, and refuses others.
+    A folder of parquet is learnt in one pass on the workers, with quantiles from a sample of 100,000 rows. It is read
+    by row group, each once an epoch. Row groups of 30 MB in memory suit; larger ones are read in cuts, much larger ones
+    are refused. A file that changes during a run is refused: copies on several machines need equal modification times
+    (cp -p). A resumed run keeps the learnt columns, and refuses others.
 
     Args:
         data: a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet.
-        y: labels (n,) or (n, k), where they are no column.
+        y: labels (n,) or (n, k), if they are no column.
         label: the column of labels.
         columns: the names of the columns to learn from, by default all but ``label``; or the ``definition`` of other
-            records, by which this frame is read, too.
+            records, to read this frame the same way.
         categories: columns of numbers that are categories, such as codes of places.
-        dates: the parts of dates, such as ["month", "hour"], or {"departure": ["hour"]} by column; by default those
-            that differ of "day" (days since 1970), "year", "month", "monthday", "yearday", "weekday" (0 is Monday),
-            "hour", "minute" and "second".
+        dates: the parts of dates, such as ["month", "hour"], or {"departure": ["hour"]} by column; by default all that
+            differ of "day" (days since 1970), "year", "month", "monthday", "yearday", "weekday" (0 is Monday), "hour",
+            "minute" and "second".
         scaling: how numbers are scaled: "quantile", "robust" or "standard"; see :class:`.TableDefinition`.
-        unknown: what a category counts as that the training data lack: "missing", or "error", which refuses it.
+        unknown: how to treat a category that the training data lack: "missing", or "error", which refuses it.
 
     Raises:
         UserError: a column is not there, or has no values of a kind that a table has, or infinity; or all labels are
@@ -207,7 +205,6 @@ def table(
 
 
 def _names(argument: str, names: Any) -> list[str]:
-    """Return names that an argument has as texts, as those of a frame are. Raises UserError for a name twice."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise UserError(f"{argument} is {names!r}; give a list of names, such as [{names!r}]")
     texts = [str(name) for name in names]
@@ -217,7 +214,6 @@ def _names(argument: str, names: Any) -> list[str]:
 
 
 def _checked_dates(dates: Any) -> DateParts:
-    """Return the parts of dates of all columns, or by column, with names as texts. Raises UserError as _names does."""
     if isinstance(dates, Mapping):
         return {str(name): _names(f"dates[{name!r}]", parts) for name, parts in dates.items()}
     return _names("dates", dates)
@@ -232,18 +228,17 @@ def open_table(source: Any, definition: TableDefinition, has_labels: bool) -> Ta
 
 @register("records", "dsinga.TableRecords")
 def records_without_labels(value: Any) -> Kind | None:
-    """Return what opens the records of a table beside labels that are given to ``fit``, where it has none itself."""
+    """Return the kind that adds labels given to ``fit`` to a table; None if it has some."""
     return None if value.has_labels else Kind("a table", _with_labels)
 
 
 def _with_labels(records: TableRecords, y: Any, _options: Options) -> TableRecords:
-    """Return the records of a table with labels ``y``; None for none."""
     classes = [] if y is None else records.definition.classes or _classes_of(y)
     return TableRecords(records.frame, records.definition.replace(classes=classes), y, has_labels=False)
 
 
 def _classes_of(y: Any) -> list[str]:
-    """Return the classes of labels that are texts, sorted; nothing for other labels, or for categories."""
+    """Return the sorted classes of labels that are texts; [] for other labels, and categories."""
     dtype, is_lazy = getattr(y, "dtype", None), is_dask_collection(y)
     if is_path(y) or str(dtype) == "category" or (is_lazy and getattr(dtype, "kind", "i") not in "OSUT"):
         return []
@@ -258,7 +253,6 @@ def _classes_of(y: Any) -> list[str]:
 
 
 def _label_column(frame: Frame, definition: TableDefinition) -> Column:
-    """Return the labels of a frame: those of Dask are computed at once, unless they are large."""
     name, encode = definition.label, partial(_encode_labels, definition)
     if frame.path is None and len(frame) * 8 <= SMALL_BYTES:
         labels = frame.reduce([name], encode, lambda parts: np.concatenate(list(parts)))
@@ -267,7 +261,6 @@ def _label_column(frame: Frame, definition: TableDefinition) -> Column:
 
 
 def _bounds(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the smallest and the largest of all labels; nothing where there are none."""
     labels = np.concatenate(list(parts))
     return np.array([labels.min(), labels.max()] if len(labels) else [], np.int64)
 
@@ -275,7 +268,7 @@ def _bounds(parts: Iterable[np.ndarray]) -> np.ndarray:
 def _encode_labels(definition: TableDefinition, table: Any, first: int, dtype: Any = None) -> np.ndarray:
     """Return the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32.
 
-    All are of one ``dtype`` if it is given: that of the first part. Raises UserError for labels that it does not hold.
+    All have the given ``dtype``, the one of the first part. Raises UserError for labels that it cannot hold.
     """
     import pyarrow
 
@@ -312,7 +305,7 @@ def _encode_labels(definition: TableDefinition, table: Any, first: int, dtype: A
 def _column(
     frame: Frame, names: Sequence[str], encode: Encode, shape: tuple[int, ...], name: str, labels: bool = False
 ) -> Column:
-    """Return records or labels made of some columns of a frame: at once where it is in memory, else when read."""
+    """Return records or labels from columns of a frame: at once if in memory, else when read."""
     if frame.in_memory:
         return ArrayColumn(encode(frame.read(0, names), 0), name, labels)
     sample = encode(frame.read(0, names).slice(0, 1), 0) if labels else np.empty((0, *shape), np.float32)
@@ -324,11 +317,9 @@ class PartsColumn(Column):
     """Records or labels of a frame that is read in parts, encoded when they are read.
 
     Args:
-        frame: the frame.
         names: the columns that are read.
-        encode: makes rows of an Arrow table of these.
-        sample: some rows, whose shape and dtype count.
-        name: the name by which messages call the records.
+        encode: makes rows from an Arrow table of these columns.
+        sample: some rows, for their shape and dtype.
     """
 
     def __init__(self, frame: Frame, names: Sequence[str], encode: Encode, sample: np.ndarray, name: str):
@@ -346,15 +337,15 @@ class PartsColumn(Column):
 
     @property
     def from_files(self) -> bool:  # type: ignore[override]
-        """Whether rows are read from files, which every process that reads must be able to reach."""
+        """Whether rows are read from files, which every reading process must reach."""
         return self.frame.path is not None
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Use the Dask client that ``client`` returns to fetch parts kept by a cluster; called only if needed."""
+        """Use the Dask client of ``client`` to fetch parts kept by a cluster; called only if needed."""
         self.frame.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Read the parts that have the rows ``start`` to ``stop``, and return these."""
+        """Return the rows ``start`` to ``stop``, reading their parts."""
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
         if self.ends is not None:
             rows = [self._encode(part) for part in range(first, last + 1)]
@@ -365,7 +356,6 @@ class PartsColumn(Column):
         return whole[start - offset : stop - offset]
 
     def _encode(self, part: int) -> np.ndarray:
-        """Return the rows of a part."""
         before = int(self._ends[part - 1]) if part else 0
         table = self.frame.read(part, self.names)
         if table.num_rows != self.frame.lengths[part]:

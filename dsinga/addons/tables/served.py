@@ -1,4 +1,4 @@
-"""What a server is given of a data frame: the values of each column that a net reads, as arrays of one column."""
+"""The input of a server for a data frame: each column's values, as arrays."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ NO_DATE = np.iinfo(np.int64).min  # of NaT, as numpy casts it
 
 
 class ServedColumns(TableColumns):
-    """The columns of a table with the values that a server is given of them."""
+    """The columns of a table, with the values that a server receives."""
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The kind of what a server is given of each column: truth values with gaps are numbers."""
+        """The kind of each column's values for a server: booleans with gaps are numbers."""
         kinds: dict[str, str] = {}
         for conf in self.definition.column:
             kinds.setdefault(conf.name, "number" if conf.kind == "boolean" and conf.missing else conf.kind)
         return kinds | {conf.name: "number" for conf in self.numbers if not conf.part}
 
     def given(self, frame: Any) -> dict[str, np.ndarray]:
-        """Return the values of each column of a data frame, or of the one at a path, (rows, 1) by name.
+        """Return the values of each column of a data frame or its path, (rows, 1) by name.
 
-        Raises UserError for a column that is missing, or has values of another kind than in training.
+        Raises UserError for a missing column, or values of another kind than in training.
         """
         opened = open_frame(frame)
         check_columns(self.kinds, opened.names, "the table", ", which the records of training have")
@@ -42,7 +42,6 @@ class ServedColumns(TableColumns):
 
 
 def _values(column: Any, name: str, kind: str) -> np.ndarray:
-    """Return the values of an Arrow column as a server is given them."""
     if kind == "date":
         dates = Dates(column, name)
         return np.where(column.is_null().to_numpy(zero_copy_only=False), NO_DATE, dates.microseconds)

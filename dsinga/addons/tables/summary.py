@@ -1,4 +1,4 @@
-"""Summarises the rows of one part of a data frame, so that summaries of all parts tell what its columns are."""
+"""Summarises the rows of one part of a data frame; merged summaries describe its columns."""
 
 from __future__ import annotations
 
@@ -28,19 +28,17 @@ MOST_NUMBERS = 31  # different whole numbers of a column that count as categorie
 
 @dataclass
 class ColumnSummary:
-    """What the learning of a column needs to know about some rows; the summaries of several parts are added up.
+    """What learning a column needs to know about some rows; summaries of parts are added up.
 
     Attributes:
-        kind: the kind of its values; "" for no value at all.
-        missing: how many values are missing.
-        first_missing: the number of the first record without a value; None where each has one.
-        counts: of categories, booleans and few whole numbers, how often each occurs; None where there are too many.
-        sampled_counts: how often each occurs in the sample of rows.
-        has_texts: whether categories are texts, and no one has asked for categories.
+        kind: the kind of its values; "" if all are missing.
+        first_missing: the number of the first record without a value; None if all have one.
+        counts: how often each category, boolean or few whole numbers occur; None if there are too many.
+        sampled_counts: the same in the sample of rows.
+        has_texts: whether they are texts, and not requested as categories.
         zone: the time zone of dates, "" without one; None for other values.
-        low: the smallest number; of dates in microseconds.
-        high: the largest number.
-        sample: the numbers, or the times, of the sample of rows, without missing ones, an array for each part.
+        low: the smallest number; for dates in microseconds.
+        sample: the sampled numbers or times without missing ones, an array for each part.
     """
 
     kind: str = ""
@@ -55,7 +53,7 @@ class ColumnSummary:
     sample: list[np.ndarray] = field(default_factory=list)
 
     def add(self, other: ColumnSummary) -> None:
-        """Add the rows that follow, of the same kind or without a value."""
+        """Add the following rows, of the same kind or without a value."""
         self.kind = self.kind or other.kind
         self.missing += other.missing
         self.first_missing = other.first_missing if self.first_missing is None else self.first_missing
@@ -73,13 +71,11 @@ class ColumnSummary:
 
 @dataclass
 class PartSummary:
-    """What the learning of columns needs to know about some rows of a frame.
+    """What learning columns needs to know about some rows of a frame.
 
     Attributes:
         start: the number of the first row.
-        rows: how many rows.
-        sampled: how many of these are in the sample.
-        columns: the summary of each column, by name.
+        sampled: the number of sampled rows.
     """
 
     start: int
@@ -88,7 +84,7 @@ class PartSummary:
     columns: dict[str, ColumnSummary]
 
     def add(self, other: PartSummary) -> None:
-        """Add the rows that follow. Raises UserError for a column whose kinds, or time zones, differ."""
+        """Add the following rows. Raises UserError if kinds or time zones of a column differ."""
         for name, column in other.columns.items():
             known = self.columns[name]
             if column.kind and known.kind and column.kind != known.kind:
@@ -108,7 +104,7 @@ class PartSummary:
 
 
 def merge(summaries: Iterable[PartSummary]) -> PartSummary:
-    """Return the summary of all rows of parts that follow each other."""
+    """Return the summary of all rows of consecutive parts."""
     total = None
     for summary in summaries:
         if total is None:  # not the first summary itself, which Dask may keep
@@ -119,10 +115,10 @@ def merge(summaries: Iterable[PartSummary]) -> PartSummary:
 
 
 def summarise(table: Any, start: int, *, categories: Collection[str], share: float) -> PartSummary:
-    """Return the summary of the rows of an Arrow table, of which the first has the number ``start``.
+    """Return the summary of the rows of an Arrow table; the first has the number ``start``.
 
     ``categories`` are columns of categories whatever their values. A ``share`` of all rows is in the sample. Raises
-    UserError for values of no kind that a table has, and for infinity.
+    UserError for unsupported kinds of values, and for infinity.
     """
     drawn = _drawn(table.num_rows, start, share)
     columns = {
@@ -163,7 +159,7 @@ def _summary_of(column: Any, name: str, is_category: bool, start: int, drawn: np
 
 
 def _text_counts(column: Any, name: str, drawn: np.ndarray) -> tuple[Counter[str] | None, Counter[str]]:
-    """Return how often each text occurs in all rows, None where there are too many, and in those that are drawn."""
+    """Return the counts of texts in all rows, None for too many, and in the sample."""
     counts: Counter[str] = Counter()
     sampled: Counter[str] = Counter()
     start = 0
@@ -178,7 +174,6 @@ def _text_counts(column: Any, name: str, drawn: np.ndarray) -> tuple[Counter[str
 
 
 def _are_few_and_whole(numbers: np.ndarray) -> bool:
-    """Whether numbers are whole, and few of them differ."""
     parts = (np.unique(part) for part in (numbers[:1000], numbers))
     return all(len(distinct) <= MOST_NUMBERS and (distinct == np.trunc(distinct)).all() for distinct in parts)
 

@@ -17,9 +17,9 @@ MOST_DAYS = 100_000  # between the first and the last date of which each is look
 
 
 def kind_of(arrow_type: Any) -> str | None:
-    """Return what the values of an Arrow type are: a kind of :data:`WORDS`, or "" for no values at all.
+    """Return what the values of an Arrow type are: a kind of :data:`WORDS`, or "" for no values.
 
-    None stands for a type that no column of a table has, such as lists.
+    None stands for an unsupported type, such as lists.
     """
     from pyarrow import types
 
@@ -40,21 +40,20 @@ def kind_of(arrow_type: Any) -> str | None:
 
 
 def zone_of(arrow_type: Any) -> str | None:
-    """Return the time zone of dates of an Arrow type, "" for dates without one; None for other values."""
+    """Return the time zone of an Arrow type's dates, "" without one; None for other values."""
     arrow_type = getattr(arrow_type, "value_type", arrow_type)  # of categories
     return (getattr(arrow_type, "tz", None) or "") if kind_of(arrow_type) == "date" else None
 
 
 def zone_words(zone: str) -> str:
-    """Return what messages call the dates of a time zone."""
+    """Return the words for dates of a time zone in messages."""
     return f"dates of the time zone {zone}" if zone else "dates without a time zone"
 
 
 def in_zone(column: Any, name: str, zone: str | None) -> Any:
     """Return an Arrow column with its dates in the time zone of training, "" for dates without one.
 
-    None, which earlier versions have left in definitions, keeps them as they are. Raises UserError for dates without a
-    zone where training had one, and for dates with a zone where it had none.
+    None keeps the dates unchanged. Raises UserError if only one of data and training has a zone.
     """
     import pyarrow
 
@@ -77,7 +76,7 @@ def is_missing(column: Any) -> np.ndarray:
 
 
 def _of_kind(column: Any, name: str, *kinds: str) -> Any:
-    """Return an Arrow column, decoded where its categories are of one of these kinds.
+    """Return an Arrow column, with categories of these kinds decoded.
 
     Raises UserError for values of other kinds, unless all are missing.
     """
@@ -98,7 +97,7 @@ def _of_kind(column: Any, name: str, *kinds: str) -> Any:
 
 
 class Indexed(NamedTuple):
-    """Values of a column as places (rows,) in a list of distinct ones, of which the last is NaN: a missing value."""
+    """Values of a column as places (rows,) in distinct ones; the last is NaN for missing."""
 
     places: np.ndarray
     distinct: np.ndarray
@@ -109,7 +108,7 @@ class Indexed(NamedTuple):
 
 
 def indexed_numbers(column: Any, name: str) -> Indexed | np.ndarray:
-    """Return an Arrow column of numbers as :func:`as_numbers` does, or indexed where it has few different integers."""
+    """Return an Arrow column of numbers like :func:`as_numbers`, indexed if it has few distinct integers."""
     import pyarrow
 
     if not pyarrow.types.is_integer(column.type):
@@ -126,9 +125,9 @@ def indexed_numbers(column: Any, name: str) -> Indexed | np.ndarray:
 
 
 def as_numbers(column: Any, name: str, kind: str = "number") -> np.ndarray:
-    """Return an Arrow column of numbers or booleans as float64, NaN where a value is missing.
+    """Return an Arrow column of numbers or booleans as float64, NaN for missing values.
 
-    Durations, and times of a day, are in seconds; -0.0 becomes 0.0. Messages say that those of training are of a kind.
+    Durations, and times of a day, are in seconds; -0.0 becomes 0.0. ``kind`` is the kind in training, for messages.
     """
     import pyarrow
 
@@ -143,10 +142,10 @@ def as_numbers(column: Any, name: str, kind: str = "number") -> np.ndarray:
 
 
 def indexed_texts(column: Any, name: str) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield for each stretch of rows of an Arrow column of categories its texts, and the place of each row's text.
+    """Yield the texts of each stretch of an Arrow column of categories, and each row's place.
 
-    The place of a missing value is the number of texts. A text may be there twice, or be null. Whole numbers have no
-    point, whatever their type.
+    The place of a missing value is the number of texts. Texts may repeat, or be null. Whole numbers have no point,
+    whatever their type.
     """
     import pyarrow
 
@@ -165,9 +164,9 @@ def indexed_texts(column: Any, name: str) -> Iterator[tuple[Any, np.ndarray]]:
 
 
 def codes_of(column: Any, name: str, known: Sequence[str]) -> tuple[np.ndarray, tuple[int, str] | None]:
-    """Return the code of each text of an Arrow column: from 1 on its place in ``known``, 0 for others.
+    """Return the code of each text of an Arrow column: its place in ``known`` + 1, 0 for others.
 
-    Also returned are the row and the text of the first one that is neither missing nor known; None for no such text.
+    Also return the row and text of the first text that is neither missing nor known; None without one.
     """
     import pyarrow
     import pyarrow.compute
@@ -184,7 +183,7 @@ def codes_of(column: Any, name: str, known: Sequence[str]) -> tuple[np.ndarray, 
 
 
 def _texts_of(values: Any) -> Any:
-    """Return an Arrow array of values of one kind as large strings: the same text for a number of any type.
+    """Return an Arrow array as large strings: the same text for a number of any type.
 
     Durations, and times of a day, are in seconds.
     """
@@ -206,14 +205,14 @@ def _texts_of(values: Any) -> Any:
 
 
 def _text_of(number: Any) -> str | None:
-    """Return the text of a numpy float: a whole one without a point, others with the digits of their type."""
+    """Return a numpy float as text: whole without a point, others with their type's digits."""
     if np.isnan(number):
         return None
     return str(int(number)) if np.isfinite(number) and number == np.trunc(number) else str(number)
 
 
 class Dates:
-    """The dates of an Arrow column, of which parts are looked up by the day and by the second of the day.
+    """The dates of an Arrow column; parts are looked up by day and by second of the day.
 
     Dates of a time zone count by its clock.
 
@@ -242,7 +241,7 @@ class Dates:
         self._first, self._last = int(self._days.min(initial=0)), int(self._days.max(initial=0))
 
     def part(self, part: str) -> Indexed | np.ndarray:
-        """Return a part of the dates, float64, NaN where a date is missing; see :data:`.definition.PARTS`."""
+        """Return a part of the dates, float64, NaN for missing dates; see :data:`.definition.PARTS`."""
         import pyarrow
         import pyarrow.compute as functions
 

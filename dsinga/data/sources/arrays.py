@@ -1,4 +1,4 @@
-"""Opens arrays in memory as records, and defines Kind, the interface of all kinds of objects with records."""
+"""Opens arrays in memory as records; defines Kind, the interface of all kinds of records."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ class DataAndLabels(NamedTuple):
 
     Attributes:
         location: a path, a URL, or a description such as "numpy array".
-        data: the records.
         labels: an array, a data frame or a path; None without labels.
-        label_name: the name by which messages call the labels.
+        label_name: the name of the labels in messages.
         label_order: the order of labels that are an xarray object.
     """
 
@@ -63,7 +62,7 @@ def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of labels (n, ...), where strings become their index among the classes."""
+    """Return the column of labels (n, ...); strings become their index among the classes."""
     y = as_numpy(y, name, is_label=True)
     if y.dtype.kind in "OSUT":
         y = codes(y, name, options.classes)
@@ -103,7 +102,7 @@ class Kind(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-    """Return whether ``value`` is an array of any library, or a list, so that numpy can convert it to an array."""
+    """Return whether ``value`` is an array of any library or a list, which numpy can convert."""
     return hasattr(value, "__array__") or isinstance(value, list)
 
 
@@ -113,12 +112,11 @@ ARRAYS = Kind("an array", array_records)
 class ArrayColumn(Column):
     """Records, or labels, that are a numpy array (length, *shape). Rows are converted when they are read.
 
-    A pickle contains the whole array; where a source has such a column, send it once to each process.
+    A pickle contains the whole array, so send it to each process only once.
 
     Args:
-        array: the array, which nobody should change while it is read.
-        name: the name by which messages call the array.
-        labels: whether the array has labels, in their dtypes, rather than records.
+        array: the array; do not change it while it is read.
+        labels: whether the array has labels, with label dtypes, rather than records.
 
     Raises:
         UserError: the array has no rows of numbers.
@@ -138,7 +136,7 @@ class ArrayColumn(Column):
 
     @cached_property
     def whole(self) -> np.ndarray | None:  # type: ignore[override]
-        """The rows that are read: a view of the array, or a copy if they are few bytes; else None."""
+        """The rows to read: a view, or a copy of few bytes; else None."""
         flags = self.array.flags
         is_ready = self.array.dtype == self.dtype and flags.c_contiguous and flags.aligned
         if self.ranges is not None or not (is_ready or self.length * self.row_bytes <= CONVERTED_BYTES):
@@ -146,7 +144,7 @@ class ArrayColumn(Column):
         return np.require(convert(self.array, self, self.labels), requirements=["C", "ALIGNED"])
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``: a view of the array if the dtype is right, else a copy."""
+        """Return the rows ``start`` to ``stop``, a view if the dtype is right, else a copy."""
         array = self.array if self.whole is None else self.whole
         return convert(array[(slice(start, stop), *self.index)], self, self.labels)
 
@@ -158,7 +156,7 @@ class ArrayColumn(Column):
 def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
     """Return the dtype in which the rows of an array are read, by :mod:`dsinga.data.conversion`.
 
-    Raises UserError where the array has no rows, or no numbers.
+    Raises UserError if the array has no rows or no numbers.
     """
     if not array.ndim:
         needed = f"{'labels' if labels else 'records'} need a row each"
@@ -172,7 +170,7 @@ def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
 def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
     """Convert an array, or an array-like object, to a numpy array, with NaN in place of missing values.
 
-    Raises UserError as :func:`.missing_values.with_nan` does, and for what does not convert.
+    Raises UserError like :func:`.missing_values.with_nan`, and for objects that do not convert.
     """
     array = with_nan(array, name, is_label)
     try:
@@ -190,9 +188,9 @@ def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
 
 
 def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.ndarray:
-    """Return the index of each label in ``classes``, int64; raise UserError for a label that is not in it.
+    """Return the index of each label in ``classes``, int64. Raises UserError for a label that is not in it.
 
-    Without ``classes`` strings are refused: those of the training and the test records could get different codes.
+    Without ``classes`` strings are refused.
     """
     values, places = np.unique(labels.astype(str), return_inverse=True)
     if classes is None:
@@ -211,7 +209,7 @@ def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.nd
 
 
 def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarray:
-    """Return rows as a view if they cast safely to the dtype of their column, else a copy in that dtype."""
+    """Return rows as a view if they cast safely to the column's dtype, else a copy."""
     if rows.dtype.kind in "bui" and np.can_cast(rows.dtype, column.dtype):
         return rows[:]  # a view, since the cache makes it read-only
     column.warn_of_rounding(rows)
@@ -222,7 +220,7 @@ def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarra
 
 
 def check_block(column: Column, remedy: str) -> None:
-    """Raise UserError if a block of a column is so large that ten blocks do not fit in memory."""
+    """Raise UserError if a column's blocks are so large that ten may not fit in memory."""
     if column.block_bytes > MAX_BLOCK_BYTES:
         raise UserError(
             f"{column.name!r} has chunks of {column.block_bytes >> 20} MiB, and reading keeps up to ten in memory; at "

@@ -1,4 +1,4 @@
-"""Reads records that a user's code generates anew in each epoch, batch by batch, like Keras's PyDataset."""
+"""Reads records that user code generates again in each epoch, batch by batch, like Keras's PyDataset."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def drawing() -> Iterator[Callable[..., None]]:
-    """Yield a function that seeds the random generators of this process; restore their states afterwards.
+    """Yield a function that seeds this process's random generators; restore their states afterwards.
 
-    These are the generators of ``random``, of ``numpy.random`` and, where it is imported, that of torch for CPUs. All
-    threads share them, so that one at a time draws.
+    These are the generators of ``random``, ``numpy.random`` and, if imported, torch on CPUs. All threads share them, so
+    only one draws at a time.
     """
     for module in filter(None, map(sys.modules.get, DRAWING_MODULES)):
         if vars(module).get("random") is random:
@@ -61,7 +61,6 @@ def drawing() -> Iterator[Callable[..., None]]:
 
 
 def _seed(*numbers: int) -> None:
-    """Seed the random generators of this process with a sequence of whole numbers."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little")
     random.seed(seed)
@@ -72,7 +71,7 @@ def _seed(*numbers: int) -> None:
 
 @contextlib.contextmanager
 def naming_errors(what: str) -> Iterator[None]:
-    """Raise UserError, which names ``what`` was read, in place of any error of a user's code, even SystemExit."""
+    """Raise UserError, naming ``what`` was read, for any error of user code, even SystemExit."""
     try:
         yield
     except (KeyboardInterrupt, UserError):
@@ -84,7 +83,7 @@ def naming_errors(what: str) -> Iterator[None]:
 
 
 class DrawnColumn(Column):
-    """The records, labels or weights in the batches of a user's code; ``part`` is the index in the batch tuple."""
+    """The records, labels or weights of user batches; ``part`` is the index in the batch tuple."""
 
     from_files = False
 
@@ -100,7 +99,7 @@ class DrawnColumn(Column):
         return self.batches.read(np.arange(start, stop), 0, np.zeros(stop - start, np.int64))[self.part]
 
     def converted(self, rows: np.ndarray, what: str) -> np.ndarray:
-        """Return rows (n, ...) in the dtype of the column. Raises UserError, which says ``what`` has other ones."""
+        """Return rows (n, ...) in the dtype of the column. Raises UserError if ``what`` has another shape or dtype."""
         rows = rows[:, None] if self.part == 2 and rows.ndim == 1 else rows
         dtype = column_dtype(rows, self.name, labels=self.part == 1)
         pad = "; pad to one length, as by torch.nn.functional.pad(x, (0, 0, 0, steps - x.shape[1]))" * (rows.ndim == 3)
@@ -116,10 +115,9 @@ class DrawnColumn(Column):
 
 
 class DrawnRecords(RecordSource):
-    """Records with labels that a user's code generates anew in each epoch.
+    """Records with labels that user code generates again in each epoch.
 
     Attributes:
-        batches: what makes them, a :class:`Batches`.
         keeps_order: whether training reads them in their order.
         has_weights: whether they have weights that nobody reads yet.
     """
@@ -156,20 +154,19 @@ class DrawnRecords(RecordSource):
             self.batches.end_epoch(epoch, seed)
 
     def label_range(self) -> None:
-        """Return None, because generating all labels may take long; they are checked as they are read."""
+        """Return None: generating all labels may take long, so they are checked as they are read."""
         return
 
 
 class Batches:
-    """The batches x, (x, y) or (x, y, sample_weight) of a sequence, all of equal length except the last one.
+    """The batches x, (x, y) or (x, y, sample_weight) of a sequence, of equal length but the last.
 
-    Each is made once an epoch, by a call that finds the generators of random numbers seeded; the newest are kept.
-    Raises UserError where the sequence is empty, or a batch is no array and no such tuple.
+    Each is made once an epoch, with seeded random generators; the newest are kept. Raises UserError if the sequence is
+    empty, or a batch is no array and no such tuple.
 
     Args:
-        sequence: what has the batches; its ``on_epoch_end`` is called, where it has one.
-        count: the number of batches.
-        block: the records that training shuffles together; by default those of a batch.
+        sequence: the sequence; its ``on_epoch_end`` is called if it has one.
+        block: the records that training shuffles together; by default the records of a batch.
     """
 
     def __init__(self, sequence: Any, count: int, block: int = 0):
@@ -202,15 +199,14 @@ class Batches:
         return self.sequence[number]
 
     def _forget(self) -> None:
-        """Reset the cached batches and the epoch counters."""
         self._lock = threading.RLock()  # the user's code need not be ready for threads
         self._kept: OrderedDict[tuple[int, int, int], Parts] = OrderedDict()
         self._begun = self._ended = 0  # epochs
 
     def read(self, rows: np.ndarray, seed: int, epochs: np.ndarray) -> Parts:
-        """Return the parts (n, ...) of records in the given epochs (n,) of a run, in the dtypes of the columns.
+        """Return the parts (n, ...) of records in epochs (n,) of a run, in the columns' dtypes.
 
-        Raises UserError for what the user's code raises, and for batches unlike the first one.
+        Raises UserError for errors of user code, and for batches unlike the first one.
         """
         parts = tuple(np.empty((len(rows), *column.shape), column.dtype) for column in self.columns)
         with self._lock:
@@ -228,14 +224,13 @@ class Batches:
                 self._ended += 1
 
     def _call(self, name: str, epoch: int, seed: int) -> None:
-        """Call a method of the sequence with seeded random generators, so that it shuffles alike in each process."""
+        """Call a method of the sequence with seeded random generators, so that all processes shuffle alike."""
         if hasattr(self.sequence, name):
             with drawing() as seed_by, naming_errors(f"what {name} of {type(self.sequence).__name__} changes"):
                 seed_by(seed, epoch, name)
                 getattr(self.sequence, name)()
 
     def _batch(self, number: int, seed: int, epoch: int) -> Parts:
-        """Return the parts of a batch in the dtypes of the columns."""
         while self._begun <= epoch:
             self.end_epoch(self._begun - 1, seed)
             self._call("on_epoch_begin", self._begun, seed)
@@ -278,7 +273,7 @@ def are_codes(array: np.ndarray) -> bool:
 
 
 def padded_steps(parts: Parts, steps: int = 0) -> Parts:
-    """Return the parts of a batch with its sequences of codes, and labels of steps, padded with -1 to ``steps``."""
+    """Return a batch's sequences of codes, and labels of steps, padded with -1 to ``steps``."""
     if not are_codes(parts[0]) or (width := parts[0].shape[1]) >= steps:
         return parts
     missing = [(0, 0), (0, steps - width)]
@@ -289,7 +284,7 @@ def padded_steps(parts: Parts, steps: int = 0) -> Parts:
 
 
 def batch_parts(batch: Any, what: str) -> Parts:
-    """Return the parts of a batch as arrays. Raises UserError, which says ``what`` it is, for what is no batch."""
+    """Return the parts of a batch as arrays. Raises UserError if ``what`` is no batch."""
     parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     arrays = tuple(as_numpy(part, name) for part, name in zip(parts, NAMES, strict=False))
     if len(parts) not in (1, 2, 3) or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):

@@ -1,7 +1,6 @@
-"""Columns of records that are dask arrays, whose blocks are computed in the process and thread that reads them.
+"""Columns of records that are dask arrays, computed in the process and thread that reads them.
 
-Only this file and ``data/sendable.py`` import Dask, in functions: where there is a dask array, it is
-loaded.
+Only this file and ``data/sendable.py`` import Dask.
 """
 
 from __future__ import annotations
@@ -45,10 +44,9 @@ def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of a dask array of labels (n, ...) of ``length`` records.
+    """Return the column of a dask array of labels (n, ...).
 
-    The labels are computed at once, except for float labels of more than 128 MiB: their smallest and largest value is
-    needed before training.
+    Labels are computed at once, except for float labels of more than 128 MiB.
     """
     check_chunks(y, name)
     y = with_nan(y, name, is_label=True)
@@ -65,7 +63,7 @@ def dask_kind(value: Any) -> Kind:
 
 
 def in_chunks(array: Any) -> Any:
-    """Return a zarr array of more than 128 MiB as a dask array, which reads it by chunks; other objects unchanged."""
+    """Return a zarr array above 128 MiB as a dask array, to read by chunks; others unchanged."""
     if not isinstance(array, zarr.Array) or not array.ndim or array.nbytes <= SMALL_BYTES:
         return array
     import dask.array as da
@@ -75,19 +73,18 @@ def in_chunks(array: Any) -> Any:
 
 
 class DaskColumn(Column):
-    """Records, or labels, that are a dask array (length, *shape), computed chunk by chunk when they are read.
+    """Records, or labels, that are a dask array (length, *shape), computed by chunk when read.
 
-    Where its graph only cuts an array into chunks, as that of ``da.from_zarr`` does, blocks are read from that array,
-    several small chunks at once. Otherwise a :class:`DaskGraph` computes the chunks of a block. The process that loads
-    a pickle must call :meth:`connect` before it reads.
+    If the graph only cuts an array into chunks, as ``da.from_zarr`` does, blocks are read from that array, several
+    small chunks at once. Otherwise a :class:`DaskGraph` computes the chunks of a block. A process that loads a pickle
+    must call :meth:`connect` before it reads.
 
     Args:
         array: the dask array, with chunks along the first axis only.
-        name: the name by which messages call the array.
-        labels: whether the array has labels, in their dtypes, rather than records.
+        labels: whether the array has labels, with label dtypes, rather than records.
 
     Raises:
-        UserError: chunks have unknown sizes or cut records, or the dtype is not one of numbers.
+        UserError: chunks have unknown sizes or cut records, or the dtype is not numeric.
     """
 
     from_files = False
@@ -116,7 +113,7 @@ class DaskColumn(Column):
             self._chunks = ChunkCache(SMALL_BYTES) if array.shape[0] * row_bytes <= SMALL_BYTES else None
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Use the Dask client that ``client`` returns to fetch chunks kept by a cluster; called only if needed."""
+        """Use the Dask client of ``client`` to fetch chunks kept by a cluster; called only if needed."""
         self._graph.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
@@ -134,24 +131,21 @@ class DaskColumn(Column):
         return convert(rows[start - offset : stop - offset], self, self.labels)
 
     def why_unsendable(self) -> str:
-        """Return the reason and the task why the array cannot be sent to another process; "" if it can be."""
+        """Return why, and by which task, the array cannot be sent to another process; "" if it can."""
         why = super().why_unsendable()
         if why and self._array is not None:
             return f"its chunks are of a {type(self._array).__name__}: {why}"
         return why and (why_graph_unsendable(self._graph.tasks) or why)
 
     def _compute(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Return the chunks with these numbers."""
         if self._chunks is None:
             return self._run(numbers)
         return [self._chunks.get((number,), partial(self._run_one, number)) for number in numbers]
 
     def _run_one(self, number: int) -> np.ndarray:
-        """Compute one chunk."""
         return self._run([number])[0]
 
     def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Compute several chunks in one run, so that tasks they share run once."""
         which = " or ".join(str(number) for number in numbers[:3]) + (" or a later one" if len(numbers) > 3 else "")
         what = f"dask array: chunk {which} of {self.name!r} cannot be computed"
         with naming_failures(what, f"see whether {self.name}.compute() can"):
@@ -159,7 +153,6 @@ class DaskColumn(Column):
         return [self._checked(chunk, number) for chunk, number in zip(chunks, numbers, strict=True)]
 
     def _checked(self, chunk: Any, number: int) -> np.ndarray:
-        """Return a chunk as a numpy array; raise UserError if its shape is not the one that the array declares."""
         rows = plain_array(chunk, self.name)[:]  # a view, since a cache makes it read-only
         start = int(self._ends[number - 1]) if number else 0
         expected = (int(self._ends[number]) - start, *self.shape)
@@ -172,7 +165,6 @@ class DaskColumn(Column):
 
 
 def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Sequence[Sequence[int]]) -> Any:
-    """Return the array that a Dask graph only cuts into chunks; None if the graph does anything else."""
     from dask._task_spec import DataNode, Task
     from dask.array.core import getter
 
@@ -193,7 +185,7 @@ def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Seque
 
 
 def check_chunks(array: Any, name: str) -> None:
-    """Raise UserError for a dask array with chunks of unknown sizes or chunks that cut a record."""
+    """Raise UserError for a dask array with chunks of unknown sizes, or that cut records."""
     if any(np.isnan(size) for sizes in array.chunks for size in sizes):
         raise UserError(
             f"the dask array {name!r} has chunks of unknown sizes; call {name}.compute_chunk_sizes() first, or "
@@ -209,7 +201,7 @@ def check_chunks(array: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def naming_failures(what: str, remedy: str) -> Iterator[None]:
-    """Raise UserError, such as "chunk 3 cannot be computed", for any other error of the user's functions or files."""
+    """Raise UserError, such as "chunk 3 cannot be computed", for other errors within."""
     try:
         yield
     except UserError:
@@ -219,7 +211,7 @@ def naming_failures(what: str, remedy: str) -> Iterator[None]:
 
 
 def compute(*collections: Any) -> tuple[Any, ...]:
-    """Compute dask collections on the cluster that keeps their data, or else by Dask's current scheduler."""
+    """Compute dask collections on the cluster that keeps their data, or else with Dask's current scheduler."""
     futures = [future for collection in collections for future in cluster_futures(collection)]
     if futures:
         client = futures[0].client
@@ -230,10 +222,9 @@ def compute(*collections: Any) -> tuple[Any, ...]:
 
 
 def with_fixed_partitions(frame: Any) -> Any:
-    """Return a Dask data frame or series that keeps its partitions, whatever is computed of it.
+    """Return a Dask data frame or series that keeps its partitions in later computations.
 
-    Of files of parquet Dask joins small partitions when it computes something of some columns, more of them for fewer
-    columns, so that the values of a frame and their lengths would be those of other partitions.
+    For parquet files, Dask joins small partitions, more of them for fewer columns.
     """
     from dask.dataframe.dask_expr import from_graph
     from dask.dataframe.dask_expr.io.parquet import ReadParquet
@@ -248,20 +239,14 @@ def with_fixed_partitions(frame: Any) -> Any:
 class DaskGraph:
     """The optimised tasks of a dask array or data frame.
 
-    The tasks that are needed run in the calling thread, one after another, without a scheduler: so a worker that reads
-    waits for no thread of the cluster. Values that a cluster keeps (of a persisted array) are fetched from its Dask
-    workers.
+    Tasks run in the calling thread, one after another, without a scheduler, so that a reading worker waits for no other
+    thread. Values that a cluster keeps (of a persisted array) are fetched from its Dask workers.
 
-    A pickle contains the graph. Where this has keys of values that a cluster keeps, the process that loads it must call
+    A pickle contains the graph. If the graph has values that a cluster keeps, the loading process must call
     :meth:`connect` before it computes.
 
     Attributes:
-        tasks: the task of each key.
         keys: the keys of the chunks, a flat list.
-
-    Args:
-        array: the dask array.
-        name: the name by which messages call it.
 
     Raises:
         UserError: the cluster has not computed a value that it should keep.
@@ -286,7 +271,7 @@ class DaskGraph:
         return {**vars(self), "_futures": dict.fromkeys(self._futures)}  # they belong to the client of one process
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Use the Dask client that ``client`` returns to fetch values kept by a cluster; called only if needed."""
+        """Use the Dask client of ``client`` to fetch values kept by a cluster; called only if needed."""
         if missing := [key for key, future in self._futures.items() if future is None]:
             import distributed
 
@@ -294,7 +279,7 @@ class DaskGraph:
             self._futures |= {key: future(key, here, state="memory") for key in missing}
 
     def compute(self, keys: Sequence[Hashable]) -> list[Any]:
-        """Return the values of ``keys``, computed in one run, so that tasks they share run once."""
+        """Return the values of ``keys``, computed in one run, so that shared tasks run once."""
         from dask.core import get
 
         graph, cluster_keys = self._needed(keys)
@@ -305,7 +290,6 @@ class DaskGraph:
         return [values[key] for key in keys]
 
     def _needed(self, keys: Sequence[Hashable]) -> tuple[dict[Any, Any], list[Any]]:
-        """Return the part of the graph that computes ``keys``, and the keys to fetch from the cluster."""
         graph: dict[Any, Any] = {}
         cluster_keys: list[Any] = []
         stack = list(keys)
@@ -321,7 +305,6 @@ class DaskGraph:
         return graph, cluster_keys
 
     def _fetch(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """Return values kept by the cluster, by key."""
         if not keys:
             return {}
         futures = [self._futures[key] for key in keys]
@@ -330,7 +313,7 @@ class DaskGraph:
 
 
 class DaskRegions:
-    """Reads regions of a dask array, and computes or fetches only the chunks that a region overlaps."""
+    """Reads regions of a dask array; computes or fetches only the chunks that a region overlaps."""
 
     def __init__(self, array: Any, name: str):
         self.graph, self.name, self._dtype = DaskGraph(array, name), name, array.dtype
@@ -338,7 +321,7 @@ class DaskRegions:
         self._begins = [np.cumsum([0, *sizes[:-1]]).tolist() for sizes in array.chunks]
 
     def read(self, region: Sequence[slice]) -> np.ndarray:
-        """Return the numbers of a region, which is a slice with a start and a stop for each axis."""
+        """Return the numbers of a region, a slice with start and stop for each axis."""
         parts = list(product(*map(axis_parts, region, self._begins)))
         values = self.graph.compute([self.graph.keys[self._flat([axis.number for axis in part])] for part in parts])
         out = np.empty([part.stop - part.start for part in region], self._dtype)
@@ -353,7 +336,7 @@ class DaskRegions:
 def _finished_futures(futures: list[Any], name: str) -> list[Any]:
     """Wait for the futures in the graph of an array and return them.
 
-    A cluster that is busy with training could have no thread for them. Raises UserError where one has failed.
+    Raises UserError if one has failed.
     """
     if futures:
         from distributed import wait
@@ -370,7 +353,6 @@ def _finished_futures(futures: list[Any], name: str) -> list[Any]:
 
 
 def _futures_of_keys(keys: Collection[Any]) -> list[Any]:
-    """Return futures of the current client for keys of values that its cluster keeps."""
     import distributed
 
     client = distributed.get_client()
@@ -378,7 +360,7 @@ def _futures_of_keys(keys: Collection[Any]) -> list[Any]:
 
 
 def cluster_futures(collection: Any) -> list[Any]:
-    """Return the futures in the graph of a collection, which stand for chunks kept by a cluster."""
+    """Return the futures, for chunks kept by a cluster, in a collection's graph."""
     if "distributed" not in sys.modules:  # nobody has made one
         return []
     from distributed.client import futures_of

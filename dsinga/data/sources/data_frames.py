@@ -1,7 +1,4 @@
-"""Opens data frames of pandas and Dask: feature columns as records, and a column of labels.
-
-pandas is not imported here: whoever has a data frame has imported it.
-"""
+"""Opens data frames of pandas and Dask: feature columns as records, and a column of labels."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from dsinga.data.sources.dask_arrays import DaskColumn, compute, with_fixed_part
 
 
 def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the feature columns of a data frame or series as records, and its label column or ``y`` as labels.
+    """Return a frame's feature columns as records, and its label column or ``y`` as labels.
 
     Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
-    bool, int32 if all are int32, else float32; a missing value is NaN, which is refused when it is read. The length and
-    the labels of a Dask data frame are computed at once, its features when they are read.
+    bool, int32 if all are int32, else float32. A missing value is NaN, which is refused when it is read. For a Dask
+    data frame, length and labels are computed at once, features when they are read.
 
     Raises:
-        UserError: a column is missing, or does not have numbers.
+        UserError: a column is missing, or has no numbers.
     """
     if frame.ndim == 1:
         frame = frame.to_frame()
@@ -50,7 +47,6 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | None) -> list[Any]:
-    """Return the names of the feature columns, by default all columns except the labels."""
     known = distinct_names(frame.columns)
     for name in [*(columns or ()), *([label] if label is not None else [])]:
         if name not in frame.columns:
@@ -63,7 +59,6 @@ def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | Non
 
 
 def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
-    """Return the common dtype of these columns; raise UserError for a column that is not numeric."""
     dtypes = []
     for name in features:
         dtype = getattr(frame.dtypes[name], "numpy_dtype", frame.dtypes[name])  # pandas' nullable dtypes
@@ -79,9 +74,9 @@ def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
 
 
 def to_array(frame: Any, dtype: np.dtype) -> np.ndarray:
-    """Return the columns of a pandas data frame as an array (rows, columns); missing values are NaN.
+    """Return a pandas data frame as an array (rows, columns); missing values are NaN.
 
-    An array of integers is one of float32 where values are missing, so that NaN can say so.
+    Integers with missing values become float32.
     """
     if dtype.kind != "f" and frame.isna().any(axis=None):
         dtype = np.dtype(np.float32)
@@ -100,7 +95,6 @@ def _warn_of_rounding(series: Any) -> None:
 
 
 def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
-    """Return the features of a Dask data frame as a dask array, and its labels."""
     lengths = features.map_partitions(len, meta=("length", "i8"))
     lazy = is_dask_frame(labels)
     counts, *computed = compute(lengths, *([labels] if lazy else []))
@@ -111,10 +105,10 @@ def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
 
 
 def frame_labels(labels: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the label column of a series or data frame, and the names of the classes if they are known.
+    """Return the label column of a series or data frame, and the class names if known.
 
-    Those of a categorical series are its categories, where the options name none. Labels that Dask computes are
-    computed at once. Raises UserError where a label is missing.
+    A categorical series gives its categories as classes, unless the options name some. Dask labels are computed at
+    once. Raises UserError if a label is missing.
     """
     if is_dask_frame(labels):
         (labels,) = compute(labels)

@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 
 
 class ItemBatches(Batches):
-    """The records of a dataset (x, (x, y), (x, y, sample_weight) or a dict) as batches of one record each.
+    """The records of a dataset (x, (x, y), (x, y, sample_weight) or a dict), in batches of one.
 
-    Records that a library has in arrays, where no code of the user changes them, are in batches of 256.
+    If a library has the records in arrays, unchanged by user code, batches have 256 records.
     """
 
     def __init__(self, dataset: Any, indices: Sequence[int] | None = None, names: Sequence[str | None] = (None, None)):
@@ -85,13 +85,12 @@ def columns(batch: Mapping[str, Any], owner: str, data: str | None = None, label
 
 
 class ByNumber(NamedTuple):
-    """A dataset whose records can be read by number, and how to read it.
+    """A dataset that can be read by number, and how to read it.
 
     Attributes:
-        dataset: what has them.
-        indices: the numbers of those that are read; None for all.
+        indices: the numbers of the records to read; None for all.
         keeps_order: whether training keeps their order.
-        loader: the DataLoader that makes batches of them in its own way, if one does.
+        loader: the DataLoader that makes its own kind of batches, if any.
     """
 
     dataset: Any
@@ -112,7 +111,7 @@ class LoaderBatches(Batches):
         return f"batch {number} of the DataLoader"
 
     def make(self, number: int, seed: int, epoch: int) -> Any:
-        """Return a batch, whose records the sampler chooses anew in each epoch."""
+        """Return a batch; the sampler chooses its records again in each epoch."""
         if self._order[0] != (seed, epoch):
             with drawing() as seed_by:
                 seed_by(seed, epoch)
@@ -126,10 +125,7 @@ class LoaderBatches(Batches):
 
 
 def by_number(source: Any) -> ByNumber | None:
-    """Return the dataset, or the dataset of a DataLoader, if its records can be read by number; else None.
-
-    What a type is counts before what attributes it has.
-    """
+    """Return the dataset, or a DataLoader's dataset, if records can be read by number; else None."""
     if isinstance(source, (str, bytes, Mapping, list, tuple)) or is_sequence(source) or is_stream(source):
         return None
     if is_of(source, "torch", "DataLoader"):
@@ -141,12 +137,12 @@ def by_number(source: Any) -> ByNumber | None:
 
 
 def is_stream(source: Any) -> bool:
-    """Whether a source is a library's dataset of records that can only be iterated."""
+    """Whether a source is a library's dataset that can only be iterated."""
     return is_of(source, "torch", "IterableDataset") or is_of(source, "datasets", "IterableDataset")
 
 
 def _of_loader(loader: Any) -> ByNumber | None:
-    """Return the records of a DataLoader; None if they can only be iterated, or come in batches already."""
+    """Return the records of a DataLoader; None if only iterable, or in batches already."""
     batches, joins = loader.batch_sampler, loader.collate_fn
     base: Any = next(cls for cls in type(loader).__mro__ if _is_torchs(cls))
     if batches is None or is_stream(loader.dataset) or type(loader).__iter__ is not base.__iter__:
@@ -170,7 +166,6 @@ def _of_loader(loader: Any) -> ByNumber | None:
 
 
 def _is_exactly(value: Any, name: str) -> bool:
-    """Whether ``value`` is an instance of the PyTorch class of this name, not of a subclass."""
     return type(value).__name__ == name and _is_torchs(type(value))
 
 
@@ -189,14 +184,14 @@ def size_of_batches(loader: Any) -> int | None:
 
 @register("records", "torch.DataLoader", "torch.Dataset", "datasets.Dataset")
 def drawn_kind(value: Any) -> Kind | None:
-    """Return the kind of a sequence of batches, or of a dataset read by number; None for other objects."""
+    """Return the kind of a sequence of batches, or a dataset read by number; else None."""
     if is_sequence(value):
         return Kind("a sequence of batches", drawn_records)
     return None if by_number(value) is None else Kind("records by number", drawn_records, ("data", "label", "classes"))
 
 
 def drawn_records(source: Any, y: Any, options: Options) -> DrawnRecords:
-    """Return the records of a sequence of batches or of a dataset, with the given columns and classes."""
+    """Return the records of a sequence of batches or a dataset, with given columns and classes."""
     if y is not None:
         raise UserError(f"the records of the {type(source).__name__} have their labels; leave y out")
     records = by_number(source)
@@ -215,7 +210,7 @@ def drawn_records(source: Any, y: Any, options: Options) -> DrawnRecords:
 
 
 def is_iterable(source: Any) -> bool:
-    """Whether a source can only be iterated: a generator, or an object of batches without length and index."""
+    """Whether a source can only be iterated: a generator, or batches without length and index."""
     if isinstance(source, (str, bytes, Mapping, list, tuple)) or is_sequence(source) or not hasattr(source, "__iter__"):
         return False
     is_known = _draws_again(source) or not any(hasattr(source, name) for name in NO_ITERABLES)
@@ -223,12 +218,11 @@ def is_iterable(source: Any) -> bool:
 
 
 def _draws_again(source: Any) -> bool:
-    """Whether a source, such as a DataLoader or a stream, may give other records when it is iterated again."""
+    """Whether a source, such as a DataLoader, may give other records when iterated again."""
     return is_of(source, "torch", "DataLoader") or is_stream(source)
 
 
 def _batches_of(source: Any, size: int) -> Iterator[Any]:
-    """Yield the batches of an iterable; a stream of records is grouped into batches of ``size``."""
     records = iter(source)
     if not is_stream(source):
         yield from records
@@ -244,19 +238,20 @@ def _batches_of(source: Any, size: int) -> Iterator[Any]:
 def read_batches(
     source: Iterable[Any], count: int | None = None, size: int = 32, seed: int = 0, silent_seconds: float = 3.0
 ) -> tuple[tuple[np.ndarray, ...], int]:
-    """Read all batches of an iterable; return arrays of all records, and the number of rows of the first batch.
+    """Read all batches of an iterable; return arrays of all records, and the first batch's rows.
 
-    The arrays are (x, y), (x, y, weights) or (x,), as those of each batch.
+    The arrays are (x, y), (x, y, weights) or (x,), like the batches.
 
     Args:
         source: a generator, a tf.data.Dataset's ``as_numpy_iterator()``, a DataLoader, or another iterable.
-        count: how many batches are read; all by default.
-        size: the records of a batch of a stream of single records.
-        seed: determines the random numbers of a DataLoader and of a stream of a library.
-        silent_seconds: after how long the log has a line of what is being read, then and again.
+        count: the number of batches to read; all by default.
+        size: the batch size for a stream of single records.
+        seed: the random seed for a DataLoader or a library's stream.
+        silent_seconds: the seconds between log lines about the progress.
 
     Raises:
-        UserError: there are none or fewer, a batch has other shapes than the first, or they exceed the free memory.
+        UserError: there are no or too few batches, a batch has other shapes than the first, or they exceed half of the
+            free memory.
     """
     from psutil import virtual_memory  # which arrays do not need
 
@@ -295,7 +290,6 @@ def read_batches(
 
 
 def _arrays(batch: Any, what: str, before: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """Return the parts of a batch. Raises UserError for those that are none, or unlike those of the batches before."""
     arrays = batch_parts(columns(batch, what) if isinstance(batch, Mapping) else batch, what)
     shapes = _shapes_of_records(arrays)
     expected = _shapes_of_records(before[0]) if before else shapes
@@ -307,6 +301,6 @@ def _arrays(batch: Any, what: str, before: list[tuple[np.ndarray, ...]]) -> tupl
 
 
 def _shapes_of_records(parts: Parts) -> list[Any]:
-    """Return the shapes of the records in a batch, with None for the steps of sequences of codes, which are padded."""
+    """Return the shapes of a batch's records, None for steps of sequences of codes."""
     steps = parts[0].shape[1:2] if are_codes(parts[0]) else ()
     return [(None,) if are_codes(part) and part.shape[1:2] == steps else part.shape[1:] for part in parts]

@@ -1,8 +1,8 @@
-"""Opens records from any supported object: a path or URL, arrays, data frames, or a user's own source.
+"""Opens records from a path or URL, arrays, data frames, or a user's own source.
 
-The components "records" are the table of what can be opened, besides paths and arrays: the kinds of objects, by the
-names of their types (:class:`.arrays.Kind`), and the formats of files (:mod:`.paths`). Where a net was trained
-before, classes and columns mean what they meant in training.
+Besides paths and arrays, the components "records" list what can be opened: the kinds of objects, by the names of their
+types (:class:`.arrays.Kind`), and the formats of files (:mod:`.paths`). For a trained net, classes and columns keep
+their meaning from training.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DataSource(ABC):
         Conf: declares the settings, a :class:`dsinga.job.Settings`; None for none.
         needs_path: whether a job must name a path.
         path: where the records are: an absolute path or a URL, None without a path.
-        settings: those that are given, else their defaults.
+        settings: the given settings, or their defaults.
 
     Args:
         path: a path, looked up by :func:`dsinga.data.resolve`, or a URL.
@@ -59,7 +59,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def open(self) -> Any:
-        """Return the records, in any form that :func:`open_records` takes: arrays, a pair (x, y), or a RecordSource."""
+        """Return the records in any form that :func:`open_records` accepts: arrays, a pair (x, y), a RecordSource."""
 
 
 @checked
@@ -78,11 +78,13 @@ def open_records(
     Nothing is copied to disk. Bytes and booleans are read as uint8, int32 as int32, other numbers as float32, which
     rounds integers beyond 2^24; integer labels as int64. Training gives the same bits as a store with the same records.
 
-    Usual names of records are data, x, image, feature, record and input, of labels label, y, class and target, in any
-    case and also in the plural; an array that is the only one besides labels is taken, too. Coordinates that xarray
-    writes do not count. Numbers equal to ``_FillValue`` or ``missing_value`` of a zarr array are NaN, ``valid_range``
-    is ignored. Packed arrays (``scale_factor``, ``add_offset``), and integers with a ``_FillValue``, are refused: open
-    them with ``xarray.open_zarr``. Chunks that are not stored are reported once, and refused if the fill value is null.
+    Records are recognised by the names data, x, image, feature, record and input, labels by label, y, class and target,
+    in any case or plural. A single array besides labels is also used as records. Coordinates that xarray writes do not
+    count.
+
+    In zarr arrays, numbers equal to ``_FillValue`` or ``missing_value`` become NaN; ``valid_range`` is ignored. Packed
+    arrays (``scale_factor``, ``add_offset``), and integers with a ``_FillValue``, are refused: open them with
+    ``xarray.open_zarr``. Chunks that are not stored are reported once, and refused if the fill value is null.
 
     *Dask arrays.* Chunks divide records only, and their sizes must be known. Each worker computes the chunks that its
     records need, again in each epoch, and keeps up to ten of them or 128 MiB; chunks above 256 MiB are refused. An
@@ -96,21 +98,19 @@ def open_records(
 
     Args:
         source: one of
-
             - the path or URL of a store; a relative path is looked up in the working directory, then under ``roots``;
-            - an array of records: numpy, dask, zarr, an xarray DataArray, or what numpy converts;
+            - an array of records: numpy, dask, zarr, an xarray DataArray, or an object that numpy converts;
             - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
             - an xarray Dataset, or a data frame of pandas or Dask;
-            - a sequence of batches, as Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);
+            - a sequence of batches, like Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);
             - records by number, (x, y), x or a dict with "label": a Dataset of PyTorch or Hugging Face, a DataLoader;
-            - a source of records, which is returned as it is, or a :class:`DataSource`, which opens one.
-        data: the array of a zarr group, the variable of a Dataset, or the column of a Dataset of Hugging Face, that has
-            the records; by default guessed from the names.
-        label: the array of a zarr group, the variable of a Dataset, or the column of a data frame or of Hugging Face's
-            Dataset, that has the labels; "" for none. By default guessed; none in a data frame.
+            - a source of records, which is returned unchanged, or a :class:`DataSource`, which opens one.
+        data: the zarr array, Dataset variable, or Hugging Face column that has the records; by default guessed by name.
+        label: the zarr array, Dataset variable, or column of a data frame or Hugging Face Dataset that has the labels;
+            "" for none. By default guessed; none in a data frame.
         columns: the feature columns of a data frame; by default all but ``label``.
         dim: the dimension of xarray objects along which samples are counted; by default the first.
-        classes: the names of the labels 0, 1, ...; labels that are strings are coded by their place among these.
+        classes: the names of the labels 0, 1, ...; labels that are strings become their index in it.
         roots: folders where a relative path is looked up.
 
     Raises:
@@ -138,7 +138,6 @@ def open_records(
 
 
 def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
-    """Return the RecordSource of records and labels (or None) that are objects such as arrays."""
     kind = _kind_of(x)
     if kind is None:
         raise _refusal(x)
@@ -157,9 +156,9 @@ def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
 
 
 def open_labels_of(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of the labels ``y`` of so many records, and the names of their classes, if known.
+    """Return the column of the labels ``y`` of ``length`` records, and class names if known.
 
-    Raises UserError where they cannot be read.
+    Raises UserError if the labels cannot be read.
     """
     kind = _kind_of(y) or ARRAYS  # which says why it does not convert
     labels, classes = kind.labels(y, name, length, options)
@@ -168,7 +167,6 @@ def open_labels_of(y: Any, name: str, length: int, options: Options) -> Labels:
 
 
 def _kind_of(value: Any) -> Kind | None:
-    """Return the kind of an object that has records or labels; None for an unknown object."""
     if is_path(value):
         from dsinga.data.sources.paths import PATHS  # which arrays do not need
 
@@ -185,7 +183,6 @@ def _kind_of(value: Any) -> Kind | None:
 
 
 def _pair(source: Any) -> tuple[Any, Any]:
-    """Return x and y of a pair, or (source, None)."""
     if not isinstance(source, tuple):
         return source, None
     if len(source) != 2:
@@ -194,7 +191,6 @@ def _pair(source: Any) -> tuple[Any, Any]:
 
 
 def _check_options(options: Options, words: str, known: Sequence[str]) -> None:
-    """Raise UserError for an option that does not apply to this kind of source."""
     for name in ("data", "label", "columns", "dim", "classes"):
         if getattr(options, name) is not None and name not in known:
             raise UserError(
@@ -203,7 +199,6 @@ def _check_options(options: Options, words: str, known: Sequence[str]) -> None:
 
 
 def _refusal(x: Any) -> UserError:
-    """Return the error for an object of an unsupported type, with a remedy for common types."""
     kind, remedy = type(x).__name__, "give an array, a pair (x, y), a data frame, or the path or URL of a store"
     if type(x).__module__.startswith("zarr."):
         remedy = 'give its path, or its arrays: (group["x"], group["y"])'
@@ -220,12 +215,12 @@ def _refusal(x: Any) -> UserError:
 
 
 class RecordNames(NamedTuple):
-    """The names of classes, columns and dimensions of records; empty where they are not known.
+    """The names of classes, columns and dimensions of records; empty if unknown.
 
     Attributes:
         classes: the names of the labels 0, 1, ...
         order: the dimensions of an xarray object and the labels along them, or the columns of a data frame.
-        label_order: those of the labels.
+        label_order: the same for the labels.
     """
 
     classes: tuple[str, ...] = ()
@@ -240,9 +235,9 @@ class RecordNames(NamedTuple):
 
     @classmethod
     def of_params(cls, params: Any) -> dict[str, RecordNames]:
-        """Return the names of the records that params were trained on, by input layer; nothing where it is not known.
+        """Return the names of the records that params were trained on, by input layer; empty if unknown.
 
-        Raises UserError where a file of params has damaged ones.
+        Raises UserError if the names in a file of params are damaged.
         """
         try:
             return {name: cls(*map(as_tuples, parts)) for name, parts in getattr(params, "names", {}).items()}
@@ -264,12 +259,11 @@ def as_tuples(names: Any) -> Any:
 
 
 def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase: str = "") -> RecordSource:
-    """Open ``source`` as :func:`open_records` does, with columns, dimensions and classes in the order of ``names``.
+    """Open ``source`` like :func:`open_records`, with names in the order of ``names``.
 
-    The columns of a data frame, and the dimensions and labelled points of xarray objects, are taken by their names, in
-    any order; categories, and labels that are strings, have the codes of their classes. ``phase`` is the name of the
-    phase that reads the records. Raises UserError for a column, a label or a class that is not among the names, and for
-    records of other kinds that have other names.
+    Columns of a data frame, and dimensions and labelled points of xarray objects, are found by name, in any order.
+    Categories and string labels get the codes of their classes. Raises UserError for unknown columns, labels or
+    classes, and for other kinds of records with other names.
     """
     options: dict[str, Any] = {}
     x, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
@@ -284,10 +278,7 @@ def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase:
 
 
 def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
-    """Raise UserError where the records of ``source`` have other names of classes or columns than training had.
-
-    ``phase`` is the name of the phase that reads them, for the message.
-    """
+    """Raise UserError if the records have other names of classes or columns than in training."""
     given = RecordNames.of(source)
     pairs = [("labels", "stand for the classes", given.classes, names.classes, False)]
     for what, here, there in (("records", given.order, names.order), ("labels", given.label_order, names.label_order)):

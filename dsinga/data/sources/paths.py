@@ -36,10 +36,10 @@ def open_store(
     data: str | None = None,
     label: str | None = None,
 ) -> RecordSource:
-    """Open the zarr store at ``path``, or import a file in one of SINGA's formats and open the resulting store.
+    """Open the zarr store at ``path``, or import a file in a SINGA format and open the result.
 
-    A kvfile, textfile, lmdb or imagefolder is imported once into a zarr store beside it (``train_data.bin`` into
-    ``train_data.zarr``). That store is used from then on, as long as it is complete and not older than its source.
+    A kvfile, textfile, lmdb or imagefolder is imported once into a zarr store next to it (``train_data.bin`` into
+    ``train_data.zarr``). That store is reused while it is complete and not older than its source.
 
     Args:
         path: path or URL, looked up by :func:`dsinga.data.resolve`.
@@ -67,7 +67,7 @@ def open_store(
 
 
 def path_records(path: str | os.PathLike[str], y: Any, options: Options) -> DataAndLabels:
-    """Return the records of the store at a path or URL, with the labels ``y`` instead of its own labels."""
+    """Return the records of the store at a path or URL, with the labels ``y`` instead of its own."""
     refuse_numpy_file(path)
     store = open_store(path, roots=options.roots, has_label=False)
     return DataAndLabels(store.location, store.columns[0], y)
@@ -82,7 +82,7 @@ def path_labels(path: str | os.PathLike[str], name: str, length: int, options: O
 def open_labels(path: Any, roots: Sequence[str] = ()) -> Column:
     """Open the labels, given as a zarr array or as its path or URL.
 
-    A relative path is looked up in the working directory, then under ``roots``. Raises UserError where there is no such
+    A relative path is looked up in the working directory, then under ``roots``. Raises UserError if there is no such
     array, or it has no numbers that can be labels.
     """
     if isinstance(path, zarr.Array):
@@ -109,10 +109,9 @@ def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
 
 
 def _format_of(location: str, backend: str | None) -> str | None:
-    """Return the name of the format of a file in the registry of "records", or None for a zarr store.
+    """Return the registered name in "records" of a file's format; None for a zarr store.
 
-    These are the names of formats, as ``backend`` has them, suffixes such as ".csv", and for folders "/" and a file
-    in these.
+    It is a format's name, as in ``backend``, a suffix such as ".csv", or for folders "/" and a file in them.
     """
     if backend == "hdfsfile":
         raise UserError(
@@ -138,16 +137,15 @@ def _format_of(location: str, backend: str | None) -> str | None:
 
 
 def _formats() -> list[str]:
-    """Return the names of file formats, other than zarr, that can be opened."""
     return [name for name in registered("records") if name.isidentifier()]
 
 
 @public
 def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.ndarray:
-    """Return the float32 array, in the shape of a record, from the path in ``mean_file`` or ``std_file``.
+    """Return the float32 array, shaped like a record, of ``mean_file`` or ``std_file``.
 
     The file is a store of one record (``image_mean.zarr``), a numpy file (``.npy``), or SINGA's ``image_mean.bin``, a
-    kvfile of one record. It is looked up as by :func:`dsinga.data.resolve`, which also finds a store beside ``path``.
+    kvfile of one record. It is looked up by :func:`dsinga.data.resolve`, which also finds an imported store.
 
     Raises:
         UserError: the file does not exist, cannot be read, does not contain exactly one record, or has NaN or infinity.

@@ -1,7 +1,4 @@
-"""Lazy arrays for xarray objects in files: errors name the variable or the zarr chunk, missing chunks are said.
-
-This file imports xarray, and is imported where somebody has such an object.
-"""
+"""Lazy arrays for xarray objects in files: errors name the variable or chunk; logs missing chunks."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ from dsinga.data.stores.store_faults import check_equal_chunks, check_group, chu
 
 
 def reading_files(value: Any) -> Any:
-    """Return an xarray object like ``value``, whose variables in files, also read by Dask, have arrays of this module.
+    """Return an xarray object like ``value`` that reads its files, also through Dask, by this module.
 
-    What xarray does after it has read (packed numbers, masks, selections) stays, and so do numbers in memory. Raises
-    UserError where arrays of zarr are older than their stores, or a coordinate has a chunk that is not stored.
+    Numbers in memory, and what xarray does after reading (packed numbers, masks, selections), stay. Raises UserError if
+    zarr arrays are older than their stores, or a coordinate has a chunk that is not stored.
     """
     value, source = value.copy(deep=False), value.encoding.get("source")
     arrays: list[zarr.Array] = []
@@ -51,7 +48,6 @@ def reading_files(value: Any) -> Any:
 
 
 def _check_metadata(arrays: Sequence[zarr.Array], indexes: Mapping[Any, Any]) -> None:
-    """Raise UserError where arrays, or the coordinates beside them, are other than in their stores."""
     groups: dict[Any, list[zarr.Array]] = {}
     for array in arrays:
         groups.setdefault((id(array.store), array.path.rpartition("/")[0]), []).append(array)
@@ -71,10 +67,9 @@ def _check_metadata(arrays: Sequence[zarr.Array], indexes: Mapping[Any, Any]) ->
 
 
 def files_array(data: Any, name: str, source: Any = None, arrays: list[zarr.Array] | None = None) -> Any:
-    """Return a copy of xarray's nested lazy arrays around another one of a file; None where there is none.
+    """Return a copy of xarray's nested lazy arrays around a checked array; None if no file is read.
 
-    ``source`` is the path from which xarray has opened the Dataset, None where it is not known. To ``arrays`` the array
-    of zarr is added.
+    ``source`` is the path from which xarray opened the Dataset, None if unknown. The zarr array is added to ``arrays``.
     """
     if isinstance(data, FileArray):
         return None
@@ -98,7 +93,7 @@ def files_array(data: Any, name: str, source: Any = None, arrays: list[zarr.Arra
 
 
 def checked_array(data: Any, name: str) -> Any:
-    """Return xarray's nested lazy arrays as :func:`files_array` does, after their metadata were checked."""
+    """Return xarray's nested lazy arrays like :func:`files_array`, after checking their metadata."""
     arrays: list[zarr.Array] = []
     data = files_array(data, name, None, arrays)
     check_group(None, arrays)
@@ -106,12 +101,10 @@ def checked_array(data: Any, name: str) -> Any:
 
 
 class FileArray(BackendArray):
-    """An array of a file, whose errors name the variable.
+    """An array of a file; its errors name the variable.
 
     Args:
-        wrapper: the array as xarray has it.
-        name: the name of the variable.
-        version: that of its file when it was opened, None where it is not known.
+        version: the version of the file when it was opened, None if unknown.
     """
 
     def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
@@ -140,7 +133,7 @@ class FileArray(BackendArray):
 
 
 class ZarrFileArray(FileArray):
-    """An array of zarr, whose errors name the chunk, too; :class:`RegionReader` reads regions of files."""
+    """A zarr array; its errors also name the chunk. :class:`RegionReader` reads regions of files."""
 
     def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
         super().__init__(wrapper, name, version)
@@ -173,7 +166,7 @@ class ZarrFileArray(FileArray):
 
 
 def _bounds(part: Any, size: int) -> tuple[int, int, int]:
-    """Return the first and the last point, plus 1, of an index along an axis; and its step, 0 where it has none."""
+    """Return an index's range [first, last + 1) along an axis, and its step, 0 without one."""
     if isinstance(part, slice):
         start, stop, step = part.indices(size)
         return (start, stop, step) if step > 0 else (stop + 1, start + 1, step)

@@ -1,7 +1,4 @@
-"""Opens xarray objects as records and labels: a DataArray, or variables of a Dataset, along a sample dimension.
-
-xarray is not imported here: whoever has such an object has imported it.
-"""
+"""Opens a DataArray, or variables of a Dataset, as records and labels along a sample dimension."""
 
 from __future__ import annotations
 
@@ -32,11 +29,10 @@ from dsinga.data.stores.store_format import block_rows
 
 
 def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the variables ``options.data`` and ``options.label`` of a Dataset as records and labels.
+    """Return ``options.data`` and ``options.label`` of a Dataset as records and labels.
 
-    None guesses a variable by its name, where that is plain; the label "" leaves labels out. ``options.dim`` is the
-    sample dimension; by default the first one of the data. Raises UserError where a variable or the dimension is not
-    there.
+    None guesses a variable by an obvious name; the label "" means no labels. ``options.dim`` is the sample dimension;
+    by default the first one of the data. Raises UserError if a variable or the dimension is missing.
     """
     if y is not None:
         raise UserError(
@@ -58,7 +54,6 @@ def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
-    """Return the only candidate; raise UserError if there is none or more than one."""
     if len(candidates) == 1:
         return candidates[0]
     which = f"may be {' or '.join(map(repr, candidates))}" if candidates else "have no usual name"
@@ -94,14 +89,12 @@ def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _samples_first(array: Any, dim: str) -> Any:
-    """Return a DataArray with ``dim`` as its first dimension."""
     if dim not in array.dims:
         raise missing_name("dimension", dim, [str(name) for name in array.dims], f"DataArray {array.name!r}")
     return array.transpose(dim, ...)
 
 
 def _variable_column(array: Any, name: str) -> Column:
-    """Return the column of a DataArray that is in memory, computed by Dask, or read from its file by blocks."""
     if array.chunks is not None:
         return DaskColumn(array.data, name)
     if getattr(array.variable, "_in_memory", True):
@@ -118,11 +111,10 @@ def xarray_kind(value: Any) -> Kind:
 
 
 class FileColumn(Column):
-    """Records from an xarray DataArray whose numbers stay in a file and are read block by block.
+    """Records from an xarray DataArray that stays in a file and is read block by block.
 
     Args:
         array: the DataArray, with the samples along its first dimension.
-        name: the name by which messages call the array.
     """
 
     reads_regions = True
@@ -140,13 +132,12 @@ class FileColumn(Column):
 
 
 def _chunk_rows(array: Any) -> int | None:
-    """Return the number of rows in a chunk of the file, or None if it is not known."""
     preferred = array.encoding.get("preferred_chunks") or {}
     rows = preferred.get(array.dims[0])
     return int(rows) if isinstance(rows, int) else None
 
 
 def missing_name(what: str, name: str, known: Collection[str], where: str) -> UserError:
-    """Return the error that an object has no variable or dimension of a name, with similar names or all names."""
+    """Return the error for a missing variable or dimension, with similar names or all names."""
     hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
     return UserError(f"the {where} has no {what} {name!r}{hint}")

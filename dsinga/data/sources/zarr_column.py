@@ -26,20 +26,18 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 
 class ZarrColumn(Column):
-    """A column that is an array of any zarr store, with any chunks and dtype; unwritten chunks have the fill value.
+    """A column that is an array of any zarr store; unwritten chunks have the fill value.
 
-    Where all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept, so
-    that no chunk is decoded more than once.
+    If all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept.
 
     Args:
         array: the array, (length, *shape).
-        location: path or URL of its group, for messages.
         is_label: whether the rows are labels: integers become int64 and floats float32. Data become uint8, int32 or
             float32. Values that mean "missing" become NaN.
         key: identifies the contents of the group; None makes a new one.
 
     Raises:
-        UserError: the dtype is none of numbers, there is no axis of rows, or one block needs more than 256 MiB.
+        UserError: the dtype is not numeric, there is no axis of rows, or one block needs more than 256 MiB.
     """
 
     def __init__(self, array: zarr.Array, location: str, is_label: bool, key: str | None = None):
@@ -79,7 +77,7 @@ class ZarrColumn(Column):
         return self._all_rows.get(lambda: self.read_rows(0, self.length))[start:stop]
 
     def read_rows(self, start: int, stop: int) -> np.ndarray:
-        """Read the rows ``start`` to ``stop``, and no more, as :meth:`load` returns them."""
+        """Read only the rows ``start`` to ``stop``, as :meth:`load` returns them."""
         try:
             rows = self._reader.read((slice(start, stop), *self.index))
         except Exception as error:  # of codecs, file systems, web servers: any class
@@ -103,9 +101,9 @@ class ZarrColumn(Column):
 
 
 class _AllRows:
-    """All rows of an array, decoded at most once in a process and kept while a column of the array exists.
+    """All rows of an array, decoded at most once in a process, while a column of it exists.
 
-    A pickle contains the key alone: the process that loads it shares, or decodes, the rows of that key.
+    A pickle contains only the key: the loading process shares, or decodes, the rows of that key.
     """
 
     _by_key: ClassVar[WeakValueDictionary[Hashable, _AllRows]] = WeakValueDictionary()
@@ -121,12 +119,10 @@ class _AllRows:
 
     @classmethod
     def shared(cls, key: Hashable) -> _AllRows:
-        """Return the rows of the array that has ``key``."""
         with cls._lock:
             return cls._by_key.setdefault(key, cls(key))
 
     def get(self, decode: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the rows; the first call decodes them."""
         with self._own_lock:
             if self._rows is None:
                 self._rows = decode()

@@ -1,4 +1,4 @@
-"""Reads records in place from any zarr array or group, formats 2 and 3; array names distinguish data from labels."""
+"""Reads records in place from any zarr array or group, formats 2 and 3, by array names."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ from dsinga.data.stores.store_faults import check_array, check_extent, check_gro
 
 
 class ZarrSource(RecordSource):
-    """Records, and optionally labels, that are arrays of a zarr group, or a single zarr array.
+    """Records, and optional labels, in a zarr group, or a single zarr array.
 
-    A pickle contains the location and the names of the arrays, so that each worker reads the chunks that it needs.
+    A pickle contains the location and the names of the arrays, so that each worker reads only the chunks it needs.
 
     Attributes:
-        data_array: the array of records.
         label_array: the array of labels, or None.
 
     Args:
         location: local path or fsspec URL of an array or a group.
-        data: path of the array of records in the group; None guesses, see :func:`.zarr_names.find_arrays`.
+        data: path of the array of records in the group; None guesses, see :func:`find_arrays`.
         label: path of the array of labels; None guesses, "" means no labels.
-        key: identifies the contents in the cache; None makes a new one, since the same path may get other contents.
-        length: the number of records that another process has found; None where none has opened it before.
+        key: identifies the contents in the cache; None makes a new one, since the contents of a path may change.
+        length: the number of records found by another process; None if none has opened it.
 
     Raises:
         UserError: there is no zarr at ``location``, the arrays are not found, or they cannot be records and labels.
@@ -75,7 +74,7 @@ class ZarrSource(RecordSource):
         return type(self), self._arguments, self._pickled_changes()
 
     def storage(self) -> dict[str, Any]:
-        """Return the arrays, their dtypes and chunks, and the bytes of all of them in memory and as stored."""
+        """Return the arrays, their dtypes and chunks, and their total bytes in memory and as stored."""
         arrays = {"data": self.data_array, "label": self.label_array}
         facts: dict[str, Any] = {}
         for name, array in arrays.items():
@@ -89,9 +88,9 @@ class ZarrSource(RecordSource):
 
 
 def open_record_store(location: str, data: str | None, label: str | None) -> Any:
-    """Return the record store at ``location``; None for other zarr, and where ``data`` or ``label`` name other arrays.
+    """Return the record store at ``location``; None for other zarr, or other named arrays.
 
-    Label "" leaves its labels out. Raises UserError where it cannot be opened.
+    Raises UserError if it cannot be opened.
     """
     if data not in (None, "", "data") or label not in (None, "", "labels"):
         return None
@@ -105,10 +104,10 @@ def open_record_store(location: str, data: str | None, label: str | None) -> Any
 def open_zarr_records(
     location: str | os.PathLike[str], data: str | None = None, label: str | None = None
 ) -> RecordSource:
-    """Return the record store at ``location``, or the records of another zarr array or group.
+    """Return the record store, or the records of another zarr array or group, at ``location``.
 
-    ``data`` and ``label`` name arrays, as :class:`ZarrSource` takes them. In a record store these are "data" and
-    "labels"; label "" leaves its labels out. Raises UserError as the classes do.
+    ``data`` and ``label`` name arrays, as in :class:`ZarrSource`. In a record store these are "data" and "labels";
+    label "" means no labels. Raises UserError like the classes.
     """
     location = absolute(location)
     store: RecordSource | None = open_record_store(location, data, label)
@@ -116,9 +115,9 @@ def open_zarr_records(
 
 
 def arrays_to_verify(location: str, data: str | None, label: str | None) -> list[zarr.Array]:
-    """Return the arrays of the names ``data`` and ``label``; without names all arrays of a group and its subgroups.
+    """Return the arrays ``data`` and ``label``; without names, all arrays of a group.
 
-    Raises UserError where there are none, they are older than their store, or records and labels are not equally many.
+    Raises UserError if there are none, they are older than their store, or records and labels are not equally many.
     """
     node = open_zarr(location)
     every = list(_all_arrays(node)[0].values()) if isinstance(node, zarr.Group) and data is label is None else []
@@ -142,7 +141,6 @@ def arrays_to_verify(location: str, data: str | None, label: str | None) -> list
 def _records_and_labels(
     node: zarr.Array | zarr.Group, location: str, data: str | None, label: str | None
 ) -> tuple[zarr.Array, zarr.Array | None]:
-    """Return the array of records and the array of labels, or None. Raises UserError where metadata are wrong."""
     if isinstance(node, zarr.Group):
         records, labels = find_arrays(node, location, data, label)
         check_group(node, [records] if labels is None else [records, labels])
@@ -168,9 +166,9 @@ def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
 
 
 def array_column(array: zarr.Array, location: str | None = None, is_label: bool = False) -> ZarrColumn:
-    """Return the column of a zarr array; an array in local files is opened again by its path.
+    """Return the column of a zarr array; arrays in local files are opened again by path.
 
-    Raises UserError where it has no numbers that can be records, or labels.
+    Raises UserError if it has no numbers that can be records, or labels.
     """
     if location is None:
         check_array(array)
@@ -190,7 +188,7 @@ def zarr_records(x: zarr.Array, y: Any, options: Options) -> DataAndLabels:
 
 
 def zarr_labels(y: zarr.Array, name: str, length: int, options: Options) -> Labels:
-    """Return the column of labels from a zarr array (n, ...), where strings become their index among the classes."""
+    """Return the column of a zarr array of labels (n, ...); strings become class indices."""
     if y.dtype.kind not in "biuf":
         return array_labels(y, name, length, options)
     return array_column(y, is_label=True), options.classes
@@ -203,12 +201,10 @@ def zarr_kind(value: zarr.Array) -> Kind:
 
 
 def _is_record_store(group: zarr.Group) -> bool:
-    """Return whether a group is a record store, possibly with damaged attributes."""
     return "dsinga" in group.attrs or {"complete", "digest"} <= set(group.attrs)
 
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
-    """Raise UserError where attributes define packed numbers, or an integer that means "missing"."""
     _check_attributes_of(array, location)
     try:
         missing_values(array)
@@ -221,7 +217,6 @@ def _check_encoding(array: zarr.Array, location: str) -> None:
 
 
 def _check_attributes_of(array: zarr.Array, location: str) -> None:
-    """Raise UserError where the attributes of an array are not a JSON object."""
     try:
         _check_attributes(array)
     except TypeError as error:
@@ -231,13 +226,13 @@ def _check_attributes_of(array: zarr.Array, location: str) -> None:
 
 
 def _check_attributes(node: zarr.Array | zarr.Group) -> None:
-    """Raise TypeError where the attributes of an array or group are not a JSON object, which zarr does not check."""
+    """Raise TypeError if attributes are not a JSON object, which zarr does not check."""
     if not isinstance(node.metadata.attributes, dict):
         raise TypeError(f"its attributes are {node.metadata.attributes!r:.40}, not an object")
 
 
 def open_zarr(location: str) -> zarr.Array | zarr.Group:
-    """Return the zarr array or group at ``location``; raise UserError if there is none that zarr can open."""
+    """Return the zarr array or group at ``location``. Raises UserError if zarr can open none."""
     try:
         node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
         _check_attributes(node)
@@ -272,7 +267,7 @@ def find_arrays(
         group: the group.
         location: its path or URL, for messages.
         data: path of the array of records within the group, such as "images" or "train/images"; None guesses.
-        label: the same for the labels; None guesses among the arrays beside the records, "" means no labels.
+        label: path of the array of labels; None guesses among the arrays next to the records, "" means no labels.
 
     Raises:
         UserError: there is no array of this name, or none or several have a usual name; the message lists the arrays.
@@ -292,10 +287,9 @@ def find_arrays(
 
 
 def arrays_of(group: zarr.Group) -> dict[str, zarr.Array]:
-    """Return the arrays directly in ``group``, by name, without the coordinates that xarray writes beside its data.
+    """Return the arrays directly in ``group``, by name, without xarray's coordinates.
 
-    A coordinate is a vector named like its only dimension. Returns nothing where the group cannot be listed, as at some
-    web servers.
+    A coordinate is a vector named like its only dimension. Empty if the group cannot be listed, as on some web servers.
     """
     try:
         arrays = dict(group.arrays())
@@ -336,7 +330,7 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
 
 
 def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
-    """Return all arrays in a group and its subgroups, by path, and an error text if they cannot be listed, else ""."""
+    """Return all arrays below a group by path, and an error text if they cannot be listed, else ""."""
     try:
         members = dict(group.members(max_depth=None))
     except Exception as error:  # of metadata that are damaged, and of file systems: any class
@@ -346,7 +340,6 @@ def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
 
 
 def _listing(group: zarr.Group) -> str:
-    """Return the lines of a message that list the arrays of a group with their shapes and dtypes."""
     arrays, fault = _all_arrays(group)
     if not arrays:
         return f"; it has no arrays that can be listed{fault}"

@@ -1,7 +1,4 @@
-"""The zarr store with which records are read: checks file lengths, and retries transient errors of remote stores.
-
-Errors of a remote store that pass, such as a reset connection or a server that is busy, are tried again.
-"""
+"""The zarr store for reading records: checks file lengths, and retries transient remote errors."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ MOST_GROWTH, MOST_OVERHEAD, MOST_HEADER = 16, 1 << 10, 1 << 20
 
 
 class _ChunkLimits(NamedTuple):
-    """The limits for the stored chunks of an array: their most bytes, and whether Blosc has compressed them."""
+    """The limits for stored chunks of an array: their most bytes, and whether they use Blosc."""
 
     most_bytes: int
     is_blosc: bool
@@ -46,19 +43,13 @@ class _ChunkLimits(NamedTuple):
 class ReadingStore(WrapperStore["Store"]):
     """A read-only zarr store that retries after transient errors of a remote store.
 
-    A chunk that is empty, or shorter than the index of its shard says, is refused: zarr takes it for one that was not
-    written, and returns the fill value. Local files are read only where they are regular ones; a pipe would be waited
-    for. Blosc trusts the length in the header of a chunk and reads beyond the end of one that was cut, which may crash
-    the process. So that length is checked here, for the arrays that :func:`check_lengths` was called for.
+    A chunk that is empty, or shorter than its shard's index says, is refused: zarr would return the fill value. Local
+    files must be regular files, since reading a pipe would block. Blosc may crash the process at a cut chunk, so
+    :func:`check_lengths` makes reads check the length in its header.
 
     Attributes:
         location: the path or URL of the store.
         is_remote: whether it is at a URL, or references elsewhere.
-
-    Args:
-        store: the store that is read.
-        location: its path or URL.
-        is_remote: whether it is at a URL, so that errors may pass.
     """
 
     def __init__(self, store: Store, location: str, is_remote: bool):
@@ -72,7 +63,7 @@ class ReadingStore(WrapperStore["Store"]):
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes of a key, or None if there is none; see :meth:`zarr.abc.store.Store.get`.
 
-        Raises OSError where something else than a file is in its place, and ValueError for a chunk of a wrong length.
+        Raises OSError if the path is no file, and ValueError for a chunk of a wrong length.
         """
         is_metadata = key.rpartition("/")[2].startswith(("zarr.json", ".z"))
         limits = None if is_metadata else self._limits_of(key)
@@ -127,9 +118,9 @@ def _is_blosc(array: zarr.Array) -> bool:
 def _read_file(
     path: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most_bytes: int | None
 ) -> Buffer | None:
-    """Return the bytes of a file or a range of them, None where there is no file, as zarr's own store for files.
+    """Return a file's bytes, or a range, None without a file, like zarr's own store.
 
-    Raises OSError where a link leads to nothing, and NotADirectoryError where a file is in place of a folder.
+    Raises OSError for a broken link, and NotADirectoryError for a file in place of a folder.
     """
     try:
         with open_regular(path, most_bytes) as file:
@@ -154,7 +145,6 @@ def _read_file(
 
 
 def _check_length(key: str, buffer: Buffer, byte_range: ByteRequest | None, limits: _ChunkLimits | None) -> None:
-    """Raise ValueError for a chunk, or a range of one, that is empty or shorter than it must be."""
     length = len(buffer)
     if isinstance(byte_range, RangeByteRequest) and length < byte_range.end - byte_range.start:
         raise ValueError(
@@ -185,7 +175,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether an error of a remote file system may be transient, unlike "not found" or "forbidden"."""
+    """Return whether a remote file system's error may be transient, unlike "not found"."""
     status = getattr(error, "status", None)
     if isinstance(status, int):
         return status in _STATUSES
@@ -222,17 +212,16 @@ def retry(call: Callable[[], T], name: str) -> T:
 
 
 def _note(error: Exception, name: str, delay: float, began: float) -> None:
-    """Log an error before a retry; raise the error if it is not transient or retries took too long."""
     if not is_transient(error) or time.monotonic() - began > LONGEST:
         raise error
     logger.info(redact(f"{name}: {type(error).__name__}: {error}; trying again in {delay} s", name))
 
 
 def _make_blosc_lock() -> None:
-    """Create the lock that numcodecs otherwise creates when it first uses Blosc in a process.
+    """Create the lock that numcodecs otherwise creates at the first use of Blosc.
 
-    In a worker process, which is spawned, it would be a named semaphore. Where that process is killed, the name stays,
-    and the program that has started it warns of a leak when it ends. The semaphores of the fork method have no names.
+    In a spawned worker process it would be a named semaphore. If that process is killed, the name stays, and the parent
+    warns of a leak when it ends.
     """
     if not hasattr(blosc, "get_mutex"):  # another release of numcodecs
         return

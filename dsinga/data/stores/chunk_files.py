@@ -1,4 +1,4 @@
-"""Reads regions of zarr arrays directly from chunk files, and notices files that were written again meanwhile."""
+"""Reads regions of zarr arrays directly from chunk files, and notices files that were rewritten meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
 
 class AxisPart(NamedTuple):
-    """The overlap of a chunk and a region along one axis: the chunk's number, and slices in chunk, region and array."""
+    """The overlap of a chunk and a region along one axis: chunk number, slices in chunk, region and array."""
 
     number: int
     inside: slice
@@ -47,12 +47,7 @@ _ChunkPart = tuple[AxisPart, ...]  # of one chunk, along each axis
 
 
 def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
-    """Return the overlaps of a region, a slice with a start and a stop, with each chunk along an axis.
-
-    Args:
-        region: the points.
-        begins: the first point of each chunk, which may be a range.
-    """
+    """Return the overlaps of a region, a slice with start and stop, with chunks at ``begins``."""
     parts: list[AxisPart] = []
     if region.start == region.stop:
         return parts
@@ -65,7 +60,7 @@ def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
 
 
 def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Return the results of calls in the order in which they end; at most ``threads`` of them run at once."""
+    """Return the results of calls, in order of completion; at most ``threads`` run at once."""
     waiting, helpers = deque(calls), min(threads, len(calls)) - 1
     results: list[T] = []
 
@@ -91,10 +86,8 @@ def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
 class RegionReader:
     """Reads regions of a zarr array, after checking the lengths of its chunks.
 
-    Files of a local folder are read in the thread that calls and one that helps it: zarr, which reads other stores,
-    hands each chunk through an event loop and threads, and copies it from an array of its own, which takes two to three
-    times as long. A chunk that is missing, or cannot be decoded, is left to zarr, which has its fill value, and raises
-    an exception of any class where it cannot read the chunk either.
+    The calling thread and one helper read local files directly. Zarr reads other stores, and chunks that are missing or
+    cannot be decoded: it returns the fill value, or raises an exception of any class.
 
     Attributes:
         reads_files: whether chunks are read without zarr.
@@ -115,7 +108,7 @@ class RegionReader:
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
-        """Return the numbers of a region, given as slices along the first axes with a start, a stop and step 1."""
+        """Return a region's numbers, given as slices along the first axes with start, stop and step 1."""
         if not self.reads_files:
             return np.asarray(self._array[region])
         region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))
@@ -129,15 +122,14 @@ class RegionReader:
         return out
 
     def _read_part(self, part: _ChunkPart, out: np.ndarray) -> None:
-        """Read the numbers of a part of a chunk into the output array."""
         target = out[tuple(axis.place for axis in part)]
         if not self._decode(part, target):
             target[...] = self._array[tuple(axis.points for axis in part)]
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
-        """Decode a part of a chunk into ``target``; return whether the chunk exists and is undamaged.
+        """Decode a part of a chunk into ``target``; return whether the chunk exists undamaged.
 
-        Raises OSError where something else than a file, or a file that is too large, is in its place.
+        Raises OSError if the path is no file, or the file is too large.
         """
         try:
             data = _read_file(f"{self._folder}{self._key(tuple(axis.number for axis in part))}", self._most_bytes)
@@ -177,7 +169,7 @@ class RegionReader:
 
 
 def _zstd_library() -> ctypes.CDLL | None:
-    """Return the C library in numcodecs, whose own function for Zstd lets no other thread run meanwhile."""
+    """Return the C library in numcodecs, since numcodecs' Zstd function blocks other threads."""
     try:
         library = ctypes.CDLL(numcodecs.zstd.__file__)
         decompress = library.ZSTD_decompress
@@ -198,7 +190,7 @@ class CutOff(ValueError):
 def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
     """Return the decoded and the encoded size of a Blosc chunk, from its header.
 
-    Raises CutOff for data with fewer bytes, beyond which blosc would read.
+    Raises CutOff for shorter data, where Blosc would read beyond the end.
     """
     before, _, after = np.frombuffer(data[:16].tobytes(), "<u4")[1:].tolist()
     if after > len(data):
@@ -207,7 +199,7 @@ def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
 
 
 def _read_file(path: str, most_bytes: int) -> np.ndarray:
-    """Return the bytes of a file (n,), uint8, in memory of the pool. Raises OSError as :func:`open_regular` does."""
+    """Return the bytes of a file (n,), uint8, in memory of the pool. Raises OSError like :func:`open_regular`."""
     with open_regular(path, most_bytes, buffering=0) as file:
         data = buffers.empty((os.fstat(file.fileno()).st_size,), dtype=np.uint8)
         count = cast(Any, file).readinto(memoryview(data))
@@ -217,7 +209,7 @@ def _read_file(path: str, most_bytes: int) -> np.ndarray:
 
 
 def location_of(value: Any) -> str:
-    """Return the path or URL of a store of zarr, or of the store of an array."""
+    """Return the path or URL of a zarr store, or of an array's store."""
     store = getattr(value, "store", value)
     if isinstance(store, ReadingStore):
         return store.location
@@ -227,7 +219,7 @@ def location_of(value: Any) -> str:
 
 
 def local_folder(array: zarr.Array) -> str | None:
-    """Return the folder of the store of an array, or None if it is not on this machine."""
+    """Return the folder of an array's store; None if it is not on this machine."""
     store = array.store
     if isinstance(store, ReadingStore):
         return None if store.is_remote else store.location
@@ -250,7 +242,6 @@ def has_plain_chunks(array: zarr.Array) -> bool:
 
 
 def _decoder(array: zarr.Array) -> Any:
-    """Return the numcodecs codec of an array; None if its chunks are not compressed."""
     if not array.compressors:
         return None
     codec: Any = array.compressors[0]
@@ -261,13 +252,13 @@ logger = logging.getLogger(__name__)
 
 
 class FileVersion:
-    """The version of a local file when it was opened: modification time, size, and the content of JSON.
+    """The version of a local file when opened: modification time, size, and JSON content.
 
-    A pickle has the path alone, since other hosts may have copies that were written at other times: the process that
-    loads it notices what happens from then on.
+    A pickle has only the path, since copies on other hosts may have other times: the loading process notices changes
+    after loading.
 
     Args:
-        path: the file: of an array of zarr that of its metadata, which whoever writes an array writes first.
+        path: the file; for a zarr array its metadata file, which is written first.
     """
 
     def __init__(self, path: str):
@@ -278,9 +269,9 @@ class FileVersion:
         return FileVersion, (self.path,)
 
     def check(self) -> None:
-        """Raise UserError if the file was written again since it was opened.
+        """Raise UserError if the file was rewritten after it was opened.
 
-        An array of zarr that was appended to still has the same numbers, which the log says.
+        An appended zarr array still has the same numbers, so it is only logged.
         """
         status = _status(self.path)
         if status == self._status:
@@ -304,7 +295,6 @@ def _status(path: str) -> tuple[int, int] | None:
 
 
 def _content(path: str) -> Any:
-    """Return the metadata in a JSON file of a zarr array; None for other files."""
     if not path.endswith((".zarray", "zarr.json")):
         return None
     try:
@@ -325,7 +315,7 @@ def _is_appended(before: Any, after: Any) -> bool:
 
 
 def version_of(array: zarr.Array) -> FileVersion | None:
-    """Return the version of the metadata file of a local array; None for an array at a URL."""
+    """Return the version of a local array's metadata file; None at a URL."""
     folder = local_folder(array)
     if folder is None:
         return None

@@ -1,4 +1,4 @@
-"""Reports chunks of zarr arrays that are not stored and are read as the fill value, in the log or as an error."""
+"""Reports unstored chunks of zarr arrays, read as the fill value, in the log or as an error."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 class MissingChunks:
-    """Finds the chunks of an array that are not stored, when numbers of only the fill value were read.
+    """Finds chunks of an array that are not stored, if only the fill value was read.
 
-    Zarr leaves out chunks that have only the fill value, so that a missing one may be right: the log says it once. It
-    is refused where the array has no fill value, and where something else than a file is in its place. A chunk of a
-    shard is missing where the index of the shard says so.
+    Zarr leaves out chunks of only the fill value, so a missing chunk may be right: the log mentions it once. It is
+    refused if the array has no fill value, or if its path is no file. A chunk of a shard is missing if the shard's
+    index says so.
 
     Args:
-        array: the array.
-        is_label: whether the rows are labels, whole chunks of which often have the fill value 0.
+        is_label: whether the rows are labels, where whole chunks often have the fill value 0.
     """
 
     def __init__(self, array: zarr.Array, is_label: bool = False):
@@ -51,9 +50,10 @@ class MissingChunks:
         return len(self._missing)
 
     def check(self, numbers: np.ndarray, points: Sequence[slice | np.ndarray]) -> None:
-        """Raise UserError if a chunk of ``numbers`` is missing where the array must have it; log other missing chunks.
+        """Raise UserError if a chunk of ``numbers`` is missing that must exist; log other missing chunks.
 
-        ``points`` are those of the first axes, as slices with a start and a stop, or one by one; all of the others.
+        ``points`` are the points along the first axes, as slices with a start and a stop, or one by one; the other axes
+        are whole.
         """
         if numbers.dtype.kind not in "biuf":
             return
@@ -94,7 +94,7 @@ class MissingChunks:
 
 
 def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
-    """Return the chunk, and the places among points of an axis, of each run of points that lie in one chunk."""
+    """Return the chunk and places of each run of points of an axis in one chunk."""
     if isinstance(points, slice):
         return [(part.number, part.place) for part in axis_parts(points, range(0, points.stop, chunk))]
     numbers = points // chunk
@@ -103,7 +103,7 @@ def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
 
 
 def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | None:
-    """Return which chunks a shard lacks, by its index; None for an index in a code of its own."""
+    """Return which chunks a shard lacks, by its index; None for unknown encodings."""
     sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
     codecs = [codec.to_dict() for codec in sharding.index_codecs]
     is_plain = codecs[0].get("configuration", {}).get("endian") == "little"
@@ -121,14 +121,13 @@ def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | 
 
 
 def _is_equal(numbers: Any, fill: Any) -> Any:
-    """Return whether numbers equal the fill value, which may be NaN."""
     return np.isnan(numbers) if fill != fill else numbers == fill
 
 
 class CheckedArray:
-    """A zarr array that reports missing chunks by :class:`MissingChunks` when Dask reads it in the tasks of a graph.
+    """A zarr array that reports missing chunks (:class:`MissingChunks`) when Dask reads it.
 
-    Raises UserError where the metadata in ``array`` are older than those in its store.
+    Raises UserError if the metadata in ``array`` are older than the store's.
     """
 
     def __init__(self, array: zarr.Array, is_label: bool = False):

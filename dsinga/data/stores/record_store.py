@@ -1,4 +1,4 @@
-"""The record store: a zarr group of records in dsinga's own format, checked when it is opened."""
+"""The record store: a zarr group of records in dsinga's own format, checked when opened."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ class RecordStore(RecordSource):
     A pickle contains its location only.
 
     Attributes:
-        location: absolute path or URL.
-        chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB
-            together, since each call of zarr costs a millisecond.
+        chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB in
+            total.
         tokenizer: the content of the tokenizer.json with which a text was imported, "" for other records.
-        has_checksums: whether changed chunks are noticed; False for stores of versions that had no checksums.
+        has_checksums: whether changed chunks are noticed; False for stores of versions without checksums.
 
     Args:
         location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
@@ -65,7 +64,7 @@ class RecordStore(RecordSource):
         return RecordStore, (self.location,), self._pickled_changes()
 
     def storage(self) -> dict[str, Any]:
-        """Return the rows of a chunk, the number of data chunks, and the bytes of all arrays in memory and on disk."""
+        """Return chunk rows, the number of data chunks, and bytes in memory and on disk."""
         return {
             "chunk_rows": self.chunk,
             "chunks": -(-len(self) // self.chunk),
@@ -93,16 +92,14 @@ def is_complete(location: str) -> bool:
 
 
 class StoreColumn(Column):
-    """The data array or label array of a record store, whose chunks all exist and hold whole records.
+    """The data or label array of a record store, with all chunks, of whole records.
 
     Raises UserError in :meth:`load`, saying which chunk is missing or damaged.
 
     Args:
         array: the array, (length, *shape).
-        location: path or URL of the store.
         digest: the hash of all records of the store; empty if it has none.
-        dtype: the dtype in which rows are returned.
-        checksums: of its chunks, (chunks,) uint32; None for a store without checksums.
+        checksums: the checksums of its chunks, (chunks,) uint32; None for a store without checksums.
     """
 
     stays_cached = True
@@ -143,7 +140,6 @@ class StoreColumn(Column):
         return block
 
     def _fault(self, index: int, rows: np.ndarray) -> str:
-        """Return an error text for wrong rows of the chunk ``index``; empty if they are right."""
         if self.checksums is not None:
             if checksum(rows) == self.checksums[index]:
                 return ""
@@ -156,7 +152,7 @@ class StoreColumn(Column):
 
 
 def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
-    """Return the bytes of all chunks of ``arrays`` as stored, or None if files cannot be listed, as on web servers."""
+    """Return the stored bytes of ``arrays``; None if files cannot be listed, as on web servers."""
     try:
         return sum(array.nbytes_stored() for array in arrays)
     except Exception:  # each package has classes of its own

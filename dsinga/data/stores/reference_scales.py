@@ -1,4 +1,4 @@
-"""Compares how references say that numbers are packed with what the files say to which the references lead."""
+"""Compares the packing of numbers in references with their files' packing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from dsinga.data.missing_values import UNPACKED
 
 
 def scale_faults(array: zarr.Array) -> list[str]:
-    """Return a sentence for each file of netCDF or HDF5 that packs the numbers of an array otherwise than references.
+    """Return a sentence for each netCDF or HDF5 file that packs numbers unlike its references.
 
-    References have one scale for all files that they join. Files at URLs, and files that h5py cannot open, are not
-    looked at. Other arrays have no faults.
+    References have one scale for all files that they join. Files at URLs, and files that h5py cannot open, are skipped.
     """
     files = getattr(getattr(array.store, "_store", None), "fs", None)
     references: Mapping[str, Any] = getattr(files, "references", {})
@@ -36,7 +35,6 @@ def scale_faults(array: zarr.Array) -> list[str]:
 
 
 def _attributes(path: str, name: str, files: Any) -> dict[str, Any]:
-    """Return the numbers in the attributes of a variable of a file; nothing where it cannot be opened."""
     try:
         import h5py  # type: ignore[import-untyped]
 

@@ -28,14 +28,15 @@ class DestinationExists(UserError):
 
 
 class StagedStores:
-    """A context manager that writes several stores together, and removes all of them after an error.
+    """A context manager that writes several stores together, and removes all after an error.
 
-    On a local path a store is written into a draft folder beside its destination, and renamed at the end of the
-    context, when all destinations have been checked again; it takes the place of an older one in one step. At a URL,
-    which cannot be renamed, it is written in place. Where the context ends by an exception, all of them are removed,
-    and the folders that were created for them.
-    Each rename is atomic, but not all together: where a destination is taken between the check and its rename, the
-    stores that were renamed before stay.
+    On a local path, a store is written into a draft folder next to its destination. When the context ends, all
+    destinations are checked again, and each draft is renamed, replacing an older store in one step. A URL cannot be
+    renamed, so the store is written in place. After an exception, all stores and the folders created for them are
+    removed.
+
+    Each rename is atomic, but not all together: if a destination appears between the check and its rename, stores
+    already renamed stay.
 
     Args:
         overwrite: whether existing stores are replaced; a function is called when all records are written.
@@ -78,7 +79,7 @@ class StagedStores:
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
 
     def stage(self, destination: str | os.PathLike[str]) -> str:
-        """Return the path or URL where the store for ``destination`` is written; raise DestinationExists."""
+        """Return the path or URL where the store for ``destination`` is written. Raises DestinationExists."""
         destination = absolute(destination)
         self.check(destination)
         if is_url(destination):
@@ -93,7 +94,6 @@ class StagedStores:
         return self._stagings[destination]
 
     def _remove_all(self) -> None:
-        """Remove all incomplete stores and the folders created for them, without hiding another error."""
         try:
             _finish_writes()
         finally:
@@ -108,7 +108,7 @@ class StagedStores:
 
 @contextlib.contextmanager
 def naming_destination(destination: str) -> Iterator[None]:
-    """Raise UserError, which names the destination of a store, in place of file system errors."""
+    """Raise UserError, naming the destination of a store, in place of file system errors."""
     try:
         yield
     except OSError as error:
@@ -117,7 +117,7 @@ def naming_destination(destination: str) -> Iterator[None]:
 
 
 def _finish_writes() -> None:
-    """Wait for files that zarr's event loop still writes after an interrupt has ended a call of zarr."""
+    """Wait for files that zarr's event loop still writes after an interrupt."""
 
     async def wait() -> None:
         if (task := asyncio.current_task()) is not None:
@@ -129,7 +129,6 @@ def _finish_writes() -> None:
 
 
 def _missing_folders(folder: str) -> list[str]:
-    """Return the missing folders among a folder and its parents, the innermost first."""
     missing = []
     while not os.path.exists(folder):
         missing.append(folder)
@@ -155,7 +154,7 @@ def _is_taken_by_another_kind(destination: str) -> bool:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return two numbers that change when the file or folder at ``path`` is replaced; None if it does not exist."""
+    """Return two numbers that change when the file or folder is replaced; None without one."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -164,7 +163,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
-    """Rename a complete store to its destination; of several processes one wins, and the others may replace it."""
+    """Rename a complete store to its destination; of several processes, later ones may replace it."""
     while not _attempt(os.rename, staging, destination):
         if not may_replace():
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
@@ -176,7 +175,6 @@ def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> 
 
 
 def _attempt(rename: Callable[[Any, Any], None], source: str, destination: str) -> bool:
-    """Rename or exchange folders; return False if the destination exists or a folder is gone."""
     try:
         rename(Path(source), Path(destination))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Opens the arrays of a record store, and names the array or chunk that is damaged where errors of zarr do not."""
+"""Opens the arrays of a record store, and names damaged arrays or chunks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def damaged(location: str, fault: str) -> UserError:
 
 
 def metadata_remedy(location: str, name: str = "") -> str:
-    """Return what to do about a zarr.json that zarr cannot open; "" where it is no metadata of zarr's third format."""
+    """Return the remedy for a zarr.json that zarr cannot open; "" if not of zarr format 3."""
     try:
         if is_url(location):
             filesystem, path = file_system(join(location, name))
@@ -50,12 +50,12 @@ def metadata_remedy(location: str, name: str = "") -> str:
 
 
 def unreadable(location: str, what: str, error: Exception) -> UserError:
-    """Return the error for a part of a store, ``what``, that zarr, a codec or the file system cannot read."""
+    """Return the error for a part of a store that cannot be read."""
     return UserError(redact(f"{location}: {what} cannot be read ({type(error).__name__}: {error})", location))
 
 
 def zarr_group(location: str) -> zarr.Group | None:
-    """Return the zarr v3 group at ``location``, or None if there is none; raise UserError if it cannot be read."""
+    """Return the zarr v3 group at ``location``, or None if there is none. Raises UserError if it cannot be read."""
     store = zarr_store(location, read_only=True)
     try:
         return zarr.open_group(store=store, mode="r", zarr_format=3, use_consolidated=False)
@@ -70,10 +70,7 @@ def zarr_group(location: str) -> zarr.Group | None:
 
 
 def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
-    """Return the group and the attributes of the complete record store at ``location``; raise UserError if it is none.
-
-    The arrays are not looked at.
-    """
+    """Return the group and attributes of a complete record store. Raises UserError without one."""
     group = zarr_group(location)
     if group is None and not exists(location):
         raise UserError(f"there is no store at {location}; make one with: {import_command(location)}")
@@ -105,7 +102,7 @@ def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
 
 
 def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
-    """Return the arrays ``data`` and, if present, ``labels`` of a store; raise UserError where one has a wrong form."""
+    """Return the arrays ``data`` and, if present, ``labels`` of a store. Raises UserError for a wrong form."""
     arrays: dict[str, zarr.Array] = {}
     for name in ("data", "labels"):
         try:
@@ -122,7 +119,6 @@ def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
 
 
 def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) -> None:
-    """Raise UserError unless data and labels have the form that the format requires."""
     if data.dtype.name not in DTYPES:
         raise UserError(f"{location} has data of dtype {data.dtype}; a store has one of {', '.join(DTYPES)}")
     if data.chunks[1:] != data.shape[1:] or not 1 <= data.chunks[0] <= LABEL_ROWS:
@@ -143,9 +139,9 @@ def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) ->
 def chunk_checksums(
     attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], location: str
 ) -> dict[str, np.ndarray]:
-    """Return the checksums of the chunks of each array of a store; empty for a version without checksums.
+    """Return the chunk checksums of a store's arrays; empty for versions without checksums.
 
-    Raises UserError if the metadata of the store are not those that were written.
+    Raises UserError if the metadata of the store were changed.
     """
     table = attributes.get("checksums")
     if table is None and attributes["dsinga"] < CHECKSUMS_VERSION:
@@ -172,7 +168,6 @@ def chunk_checksums(
 
 
 def _check_counts(arrays: Mapping[str, zarr.Array], location: str) -> None:
-    """Raise UserError unless each array has as many chunks as its shape says, judged by the last chunk."""
     for array in arrays.values():
         last = -(-array.shape[0] // array.chunks[0]) - 1
         if not is_file(join(location, chunk_key(array, last))):
@@ -184,7 +179,7 @@ def _check_counts(arrays: Mapping[str, zarr.Array], location: str) -> None:
 
 
 def chunk_key(array: zarr.Array, index: int) -> str:
-    """Return the path, within the group of ``array``, of its chunk number ``index`` along the rows."""
+    """Return the path, within the group, of the chunk of ``array`` number ``index`` along the rows."""
     return f"{array.basename}/{array.metadata.encode_chunk_key((index, *(0 for _ in array.shape[1:])))}"
 
 
@@ -194,13 +189,9 @@ CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
 
 
 def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
-    """Raise UserError where a group's consolidated metadata differ from its store, or array metadata from chunks.
+    """Raise UserError if consolidated metadata differ from the store, or array metadata from chunks.
 
-    They do where an array was written again, or its attributes were set, after the group was consolidated.
-
-    Args:
-        group: the group, None where it is not known.
-        arrays: the arrays of it that are read.
+    This happens if an array or its attributes were written after the group was consolidated.
     """
     arrays = list(arrays)
     known = group if group is not None and group.metadata.consolidated_metadata is not None else None
@@ -222,7 +213,7 @@ def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
 
 
 def check_equal_chunks(array: zarr.Array) -> None:
-    """Raise UserError for an array whose chunks have various sizes, which newer releases of zarr read."""
+    """Raise UserError for an array with chunks of various sizes, which newer releases of zarr read."""
     try:
         _ = array.chunks
     except NotImplementedError:
@@ -233,7 +224,7 @@ def check_equal_chunks(array: zarr.Array) -> None:
 
 
 def check_array(array: zarr.Array) -> None:
-    """Raise UserError where an opened array has other metadata than its store, as by stale consolidated metadata."""
+    """Raise UserError if an opened array's metadata differ from its store, as with stale consolidated metadata."""
     check_equal_chunks(array)
     options: Any = {"store": array.store, "path": array.path, "zarr_format": array.metadata.zarr_format}
     try:
@@ -255,7 +246,6 @@ def check_array(array: zarr.Array) -> None:
 
 
 def _facts(array: zarr.Array) -> dict[str, Any]:
-    """Return the facts in the metadata of an array, by name."""
     plain = {what: getattr(array, what) for what in ("shape", "dtype", "chunks")}
     facts = dict(array.metadata.to_dict())
     attributes: Any = facts.pop("attributes", {})
@@ -264,7 +254,7 @@ def _facts(array: zarr.Array) -> dict[str, Any]:
 
 
 def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
-    """Raise UserError for an impossible shape, or for a local array with a chunk outside its shape."""
+    """Raise UserError for an impossible shape, or a local chunk outside the shape."""
     check_equal_chunks(array)
     folder, chunks = local_folder(array), array.shards or array.chunks
     if max(array.shape, default=0) > most or 0 in (*chunks, *array.chunks):
@@ -284,7 +274,7 @@ def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
 
 
 def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) -> UserError:
-    """Return the error that names the unreadable chunk of a region, for whose read ``error`` was raised."""
+    """Return the error that names the unreadable chunk of a region; reading the region raised ``error``."""
     reader = RegionReader(array)
     chunks = array.shards or array.chunks
     begins = [range(0, size, chunk or 1) for size, chunk in zip(array.shape, chunks, strict=True)]
@@ -301,7 +291,6 @@ def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) ->
 
 
 def _named(array: zarr.Array, index: tuple[int, ...], error: Exception) -> UserError:
-    """Return the error that names a chunk, with a remedy that fits its cause."""
     location, key = location_of(array), join(array.path, array.metadata.encode_chunk_key(index))
     remedy = "see whether every process can reach the data"
     if local_folder(array) is not None and os.path.lexists(join(location, key)):

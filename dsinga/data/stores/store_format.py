@@ -1,23 +1,20 @@
 """The format of a record store: a zarr v3 group of records and their labels.
 
 The array ``data`` (N, *shape), uint8, int32 or float32, is chunked along axis 0 only, in chunks of about one MiB. The
-optional array ``labels``, int32 or float32, is (N,), or (N, K) for several labels of a record, or (N, T) for sequences
-with a label for each step, padded with -1. Its chunks have more rows, since opening a file of a kilobyte costs as much
-as one of a megabyte. Attributes of the group:
+optional array ``labels``, int32 or float32, is (N,), (N, K) for several labels of a record, or (N, T) for a label of
+each step, padded with -1. Attributes of the group:
 
 - ``dsinga``: the version of this format, 3; stores of versions 1 (integer labels) and 2 (float labels) have no
   checksums;
 - ``complete``: true; it is written last, so a store without it is an interrupted import;
-- ``checksums``: of each chunk, and of the metadata; see :mod:`dsinga.data.stores.store_format`;
-- ``digest``: hash of all records and labels, their shape and dtype, by which equal data are recognised;
+- ``checksums``: of each chunk, and of the metadata;
+- ``digest``: hash of all records and labels, their shape and dtype, the same for equal data;
 - ``classes``: names of the labels 0, 1, ..., if known;
 - ``vocabulary``: the words, characters or tokens that the codes 0, 1, ... stand for, if data are codes;
 - ``tokenizer``: the content of the tokenizer.json with which the text was imported, if it was.
 
-Of the checksums each array has the CRC-32C of the rows of each chunk as they were before compression, four bytes
-little-endian each, all together in base64; and ``metadata`` is the BLAKE2b hash of everything that the checksums of
-chunks do not cover, this table included. A chunk that is missing, cut, changed, exchanged with another one, or decoded
-in another way has other rows, and so another checksum.
+In ``checksums``, each array has the CRC-32C of the rows of each chunk before compression, four bytes little-endian
+each, all together in base64. ``metadata`` is the BLAKE2b hash of everything else, including this table.
 """
 
 from __future__ import annotations
@@ -48,8 +45,7 @@ DTYPES = ("uint8", "int32", "float32")
 def chunk_rows(record_bytes: int) -> int:
     """Return the number of records in a chunk, for records of ``record_bytes``.
 
-    A chunk has about one MiB, which reads in a millisecond, but at least 32 records, so that large images are not one
-    file each; and at most 8 MiB, since a reader keeps several chunks in memory.
+    A chunk has about one MiB, but at least 32 records. It has at most 8 MiB.
     """
     record_bytes = max(record_bytes, 1)
     min_rows = min(MIN_CHUNK_ROWS, max(MAX_CHUNK_BYTES // record_bytes, 1))
@@ -57,15 +53,15 @@ def chunk_rows(record_bytes: int) -> int:
 
 
 def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
-    """Return the rows of a block of whole chunks that has about a MiB: at least one chunk, at most all."""
+    """Return the rows of a block of whole chunks, about a MiB: at least one chunk, at most all."""
     return chunk * max(1, min(CHUNK_BYTES // max(chunk * record_bytes, 1), -(-length // chunk)))
 
 
 def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
-    """Return the number of rows read and shuffled together, for a source that is not a record store.
+    """Return the rows read and shuffled together, for a source that is not a record store.
 
-    They are those of the record store that has the same records, so that training gives the same bits, except where
-    the source's chunks are larger and all records exceed 128 MiB: then a block is a chunk, which is decoded as a whole.
+    It is the same as for a record store with the same records. If the source's chunks are larger and all records exceed
+    128 MiB, a block is a chunk instead, which is decoded as a whole.
 
     Args:
         length: number of records.
@@ -94,7 +90,7 @@ def to_text(checksums: Sequence[int]) -> str:
 
 
 def from_text(text: str) -> np.ndarray:
-    """Return the checksums of an array's chunks, (chunks,) uint32; raise ValueError if ``text`` is malformed."""
+    """Return the checksums of an array's chunks, (chunks,) uint32. Raises ValueError if ``text`` is malformed."""
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
     except (binascii.Error, TypeError) as error:
@@ -102,13 +98,7 @@ def from_text(text: str) -> np.ndarray:
 
 
 def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], table: Mapping[str, Any]) -> str:
-    """Return a hash of a store's attributes, of its arrays' shapes, dtypes and chunks, and of the checksums.
-
-    Args:
-        attributes: those of the group.
-        arrays: the arrays by name.
-        table: the checksums of the chunks of each array, as text.
-    """
+    """Return a hash of a store's attributes, array shapes, dtypes and chunks, and checksums."""
     facts = {
         "attributes": {
             **{name: attributes.get(name) for name in COVERED},

@@ -37,16 +37,16 @@ def write_store(
 ) -> int:
     """Write batches of records to a new store and return the number of records.
 
-    On a local path the store is written beside the destination and renamed when it is complete. At a URL, which cannot
-    be renamed, it is written in place and marked complete last. After an error the incomplete store is removed, and the
-    folders that were created for it.
+    On a local path the store is written next to the destination and renamed when it is complete. At a URL, which cannot
+    be renamed, it is written in place and marked complete last. After an error, the incomplete store and the folders
+    created for it are removed.
 
     Args:
         destination: local path or fsspec URL.
         batches: pairs of data (n, *shape) and labels, or None in all pairs. Data of uint8 and bool are stored as uint8,
             int32 as int32, all other numbers as float32; integer labels as int32, floats as float32. n may differ
-            between batches. Labels are (n,), or (n, K) for several of a record; records that are sequences may have
-            one for each step, (n, T), padded with -1.
+            between batches. Labels are (n,), or (n, K) for several per record; sequences may have one for each step,
+            (n, T), padded with -1.
         classes: names of the labels 0, 1, ...
         vocabulary: the words or characters that the codes 0, 1, ... stand for, if data are codes.
         overwrite: whether an existing store is replaced; a function is called when all records are written.
@@ -114,10 +114,6 @@ def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mappin
 
 
 def _as_stored(data: Any, labels: Any, start: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return data and labels in the dtypes of a store; raise UserError if they cannot be converted.
-
-    ``start`` is the number of the first record, for messages.
-    """
     data = as_records(as_numpy(data, "data"))
     if labels is None:
         return data, None
@@ -141,8 +137,6 @@ def _as_stored(data: Any, labels: Any, start: int) -> tuple[np.ndarray, np.ndarr
 
 
 class _ColumnWriter:
-    """Writes the data or label array of a store: collects rows and writes each chunk once."""
-
     def __init__(self, group: zarr.Group, name: str, first: np.ndarray, rows: int):
         self.name = name
         self.dtype = first.dtype
@@ -179,7 +173,7 @@ class _ColumnWriter:
                 self._flush()
 
     def close(self) -> str:
-        """Write the remaining rows, shrink the array to its length and return the hash of its rows."""
+        """Write the remaining rows, shrink the array to its length and return its rows' hash."""
         self._flush()
         self._resize(self.count)
         return self._hash.hexdigest()
@@ -201,9 +195,9 @@ class _ColumnWriter:
 
 @public
 def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separator: str = ",") -> None:
-    """Write batches (rows, ...) to a text file, one line for each row, its values joined by ``separator``.
+    """Write batches (rows, ...) to a text file, a line per row, joined by ``separator``.
 
-    An existing file is replaced when the new one is complete. Raises UserError where the file cannot be written.
+    An existing file is replaced when the new one is complete. Raises UserError if the file cannot be written.
     """
     path = Path(path)
     try:

@@ -1,12 +1,11 @@
-"""Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily as regions are read.
+"""Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily.
 
-Instances lie along z, y and x, or along the last two dimensions if fewer than two of these are there. A point is at the
-border if one of its 8 (26) neighbours is something else. Distances end at 16 points, in points of x where z has another
-spacing. Flows lead to the centre of an instance, which is connected: two parts of one number have two centres. A target
-is computed for the region that is read with the points around it that it needs: 1 for borders, 16 for distances, whole
-instances for flows. So it has the same bits however patches are cut.
+A point is at the border if one of its 8 (in 3D: 26) neighbours belongs to something else. Distances are at most 16
+points, measured in points of x if z has another spacing. Flows lead to the centre of a connected instance; two parts
+with one number have two centres.
 
-This file imports xarray; whoever has a Dataset has imported it.
+A target is computed for the region that is read plus the points it needs around it: 1 for borders, 16 for distances,
+whole instances for flows. So the numbers do not depend on how patches are cut.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ _TARGET = re.compile(r"(inside|border|distance|flow_(.+?))\((.+)\)")
 
 
 def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
-    """Return a Dataset with the missing targets in ``names`` added, made lazily from its label images.
+    """Return a Dataset with the missing targets in ``names``, made lazily from its label images.
 
-    "inside(cells)" is 1 in an instance and 0 in the background; "border(cells)" is a class: 0 background, 1 inside,
-    2 border; "distance(cells)" is the distance in points to the end of the instance, 16 at most; "flow_y(cells)" and
+    "inside(cells)" is 1 in an instance and 0 in the background. "border(cells)" is a class: 0 background, 1 inside, 2
+    border. "distance(cells)" is the distance in points to the end of the instance, at most 16. "flow_y(cells)" and
     "flow_x(cells)" are the components of :func:`dsinga.addons.fields.microscopes.instances.flows`.
 
-    Instances lie along the dimensions z, y and x of a label image, or along its last two where it has not two of these.
-    The numbers are the same whatever region is read. Raises UserError where a label image is no integers, or a flow is
-    along none of its dimensions.
+    Instances lie along the dimensions z, y and x of a label image, or along its last two if it has fewer than two of z,
+    y, x. Raises UserError if a label image has no integers, or has no such dimension for a flow.
     """
     for name in names:
         match = _TARGET.fullmatch(name)
@@ -63,14 +61,14 @@ def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
 
 
 def instance_dims(dims: Iterable[Any]) -> tuple[str, ...]:
-    """Return the dimensions along which instances lie: z, y and x where two of these are there, else the last two."""
+    """Return the dimensions of instances: z, y and x if at least two exist, else the last two."""
     names = tuple(map(str, dims))
     space = tuple(name for name in names if name in ("z", "y", "x"))
     return space if len(space) > 1 else names[-2:]
 
 
 def _spacing(dataset: Any, dim: str) -> float:
-    """Return the distance of neighbouring points of a dimension, 1 where it has no coordinate of numbers."""
+    """Return the distance of neighbouring points of a dimension; 1 if it has no numeric coordinate."""
     if dim not in dataset.coords or dataset[dim].dtype.kind not in "iuf" or dataset.sizes[dim] < 2:
         return 1.0
     ends = dataset[dim].values[[0, -1]].astype(np.float64)
@@ -78,14 +76,7 @@ def _spacing(dataset: Any, dim: str) -> float:
 
 
 class _InstanceTarget(BackendArray):
-    """A target of instances, as an array of xarray that is worked out for each region that is read.
-
-    Args:
-        labels: the label image, an xarray Variable.
-        kind: "inside", "border", "distance", or "flow_" and a dimension.
-        dims: the dimensions along which instances lie.
-        spacing: the distance of neighbours along each of these, in points of the last one.
-    """
+    """A target made from instances, as an xarray backend array that computes regions when read."""
 
     def __init__(self, labels: Any, kind: str, dims: tuple[str, ...], spacing: list[float]):
         self._labels, self._kind, self._dims, self._spacing = labels, kind, dims, spacing
@@ -96,7 +87,6 @@ class _InstanceTarget(BackendArray):
         return explicit_indexing_adapter(key, self.shape, IndexingSupport.BASIC, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
-        """Return the target at an index of integers and slices."""
         ranges, within = [], []
         for part, size in zip(key, self.shape, strict=True):
             points = range(size)[part] if isinstance(part, slice) else range(size)[part : part + 1 or None]
@@ -115,7 +105,6 @@ class _InstanceTarget(BackendArray):
         return out[tuple(within)]
 
     def _plane(self, ranges: Ranges) -> np.ndarray:
-        """Return the target in a region, with one point along other axes than those of instances."""
         if self._kind.startswith("flow_"):
             wide, labels = self._whole_instances(ranges)
         else:
@@ -136,9 +125,9 @@ class _InstanceTarget(BackendArray):
         return target.reshape(labels.shape)[_within(ranges, wide)]
 
     def _whole_instances(self, ranges: Ranges) -> tuple[Ranges, np.ndarray]:
-        """Return a region around another one, and all points there of the components in that one, 0 elsewhere.
+        """Return a larger region, and the components there that touch the given region, 0 elsewhere.
 
-        The region grows until no instance goes on beyond it, so that flows do not depend on what is read.
+        The region grows until no instance continues beyond it, so that flows do not depend on what is read.
         """
         wide, step = list(ranges), 32
         while True:
@@ -162,16 +151,13 @@ class _InstanceTarget(BackendArray):
             step *= 2
 
     def _wider(self, ends: tuple[int, int], axis: int, more: int) -> tuple[int, int]:
-        """Return a range of points along an axis with more of them on both sides, as far as there are any."""
         return max(ends[0] - more, 0), min(ends[1] + more, self.shape[axis])
 
     def _numbers(self, ranges: Ranges) -> np.ndarray:
-        """Return the label image in a region, read or computed in this thread."""
         part = self._labels[tuple(slice(*ends) for ends in ranges)]
         values = part.data.compute(scheduler="synchronous") if part.chunks is not None else part.values
         return np.asarray(values)
 
 
 def _within(ranges: Ranges, wide: Ranges) -> tuple[slice, ...]:
-    """Return the index of a region in a wider one."""
     return tuple(slice(start - low, stop - low) for (start, stop), (low, _) in zip(ranges, wide, strict=True))

@@ -1,6 +1,6 @@
-"""Computes borders, distances and flows of label images, and instances from what a net predicts, in numpy.
+"""Computes borders, distances and flows of label images, and instances from predictions, in numpy.
 
-A label image has a whole number at each point: 0 for the background, another one for each instance.
+A label image has an integer at each point: 0 for the background, another number for each instance.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dsinga.base.errors import UserError
 
 
 def components(labels: np.ndarray) -> np.ndarray:
-    """Return the connected parts of a label image, numbered from 1 in the order of their first points, int32.
+    """Return the connected parts of a label image, numbered from 1 by their first points, int32.
 
-    Points are connected where they have the same number, not 0, and are neighbours along one axis.
+    Points are connected if they are neighbours along one axis and have the same number, not 0.
     """
     numbers = np.arange(labels.size).reshape(labels.shape)
     pairs = []
@@ -43,10 +43,10 @@ def components(labels: np.ndarray) -> np.ndarray:
 
 
 def grow(seeds: np.ndarray, foreground: np.ndarray) -> np.ndarray:
-    """Return the seeds (instance numbers, 0 for none) grown into the foreground (bool), one ring of points at a time.
+    """Return the seeds (instance numbers, 0 for none) grown into the foreground (bool), ring by ring.
 
-    A point that several seeds reach at once takes the number of the neighbour that comes first: along the first axis
-    before it, then after it, then along the next.
+    If several seeds reach a point at once, the neighbour before it along the first axis wins, then the one after it,
+    then the neighbours along the next axis.
     """
     labels = np.where(foreground, seeds, 0)
     while True:
@@ -62,9 +62,9 @@ def grow(seeds: np.ndarray, foreground: np.ndarray) -> np.ndarray:
 
 
 def borders(labels: np.ndarray) -> np.ndarray:
-    """Return the class of each point, float32: 0 background, 1 inside of an instance, 2 at its border.
+    """Return the class of each point, float32: 0 background, 1 inside an instance, 2 at its border.
 
-    A point at the border has a point of something else among its neighbours, diagonal ones included.
+    A point is at the border if a neighbour, diagonal ones included, belongs to something else.
     """
     lowest = highest = labels
     for axis in range(labels.ndim):
@@ -81,9 +81,9 @@ def borders(labels: np.ndarray) -> np.ndarray:
 def distances(labels: np.ndarray, most: float, spacing: Sequence[float]) -> np.ndarray:
     """Return the distance of each instance point to the nearest point outside its instance, at most ``most``.
 
-    It is 0 in the background, float32. Beyond the ends of the array lies nothing. ``spacing`` is the distance of
-    neighbours along each axis. Squares of distances are the least over one axis after the other, as by Felzenszwalb and
-    Huttenlocher, Distance Transforms of Sampled Functions (2012).
+    Distances are float32, and 0 in the background. The ends of the array do not count as outside. ``spacing`` is the
+    distance of neighbours along each axis. Squared distances are minimised along one axis after the other: Felzenszwalb
+    and Huttenlocher, Distance Transforms of Sampled Functions (2012).
     """
     squares = np.full(labels.shape, float(most) ** 2)
     for axis, step in enumerate(spacing):
@@ -103,11 +103,11 @@ def distances(labels: np.ndarray, most: float, spacing: Sequence[float]) -> np.n
 
 
 def flows(parts: np.ndarray) -> np.ndarray:
-    """Return unit vectors (axes, *space) float32 that lead to the centre of each instance, and 0 in the background.
+    """Return unit vectors (axes, *space) float32 that lead to the centre of each instance, 0 in the background.
 
-    They are the gradient of heat that spreads from the centre, the point nearest to the mean of all, within the
-    instance: Stringer et al., Cellpose: a generalist algorithm for cellular segmentation (2021). ``parts`` are whole
-    :func:`components`. The vectors of an instance depend on its shape alone.
+    They are the gradient of heat that spreads within the instance from its centre, the point nearest to the mean of its
+    points: Stringer et al., Cellpose: a generalist algorithm for cellular segmentation (2021). ``parts`` are whole
+    :func:`components`.
     """
     points = np.argwhere(parts)
     vectors = np.zeros((parts.ndim, *parts.shape), np.float32)
@@ -144,7 +144,7 @@ def flows(parts: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(parts: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
-    """Return the numbers of the 3^axes neighbours of points; len(points) for one of another part."""
+    """Return the numbers of the 3^axes neighbours of points; len(points) for a neighbour in another part."""
     padded = np.pad(parts, 1)
     numbers = np.full(padded.shape, len(points))
     numbers[tuple(points.T + 1)] = np.arange(len(points))
@@ -160,16 +160,16 @@ def _neighbours(parts: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
 def label_instances(seeds: Any, foreground: Any, *, smallest: int = 1) -> np.ndarray:
     """Return a label image: the connected parts of ``seeds``, grown into ``foreground``, numbered from 1.
 
-    Of predicted borders, ``label_instances(classes == 1, classes > 0)``; of predicted distances,
+    For predicted borders, use ``label_instances(classes == 1, classes > 0)``; for predicted distances,
     ``label_instances(distance > 3, distance > 0.5)``.
 
     Args:
-        seeds: where instances are apart (bool), of one plane or volume.
+        seeds: where instances are apart (bool), a plane or volume.
         foreground: where there is any instance (bool), of the same shape.
-        smallest: points that the seed of an instance has at least.
+        smallest: the least number of points in the seed of an instance.
 
     Raises:
-        UserError: the shapes differ, or are not those of a plane or a volume.
+        UserError: the shapes differ, or are no plane or volume.
     """
     seeds, foreground = np.asarray(seeds).astype(bool), np.asarray(foreground).astype(bool)
     if seeds.shape != foreground.shape or seeds.ndim not in (1, 2, 3):
@@ -182,16 +182,16 @@ def label_instances(seeds: Any, foreground: Any, *, smallest: int = 1) -> np.nda
 
 
 def follow_flows(flows: Any, inside: Any, *, steps: int = 100, smallest: int = 16) -> np.ndarray:
-    """Return a label image: points whose flows lead to one place are one instance, numbered from 1.
+    """Return a label image: points with flows to one place are one instance, numbered from 1.
 
-    Each point moves by the flow at the nearest point, ``steps`` times, and stays where there is none; places next to
-    each other are one. So does Cellpose (Stringer et al., 2021), with interpolation.
+    Each point moves ``steps`` times by the flow at the nearest point, and stays where the flow is 0. Adjacent end
+    points are one instance. Cellpose (Stringer et al., 2021) does the same, with interpolation.
 
     Args:
-        flows: (axes, *space), vectors in points, as the targets "flow_y(cells)" and "flow_x(cells)" have them.
+        flows: (axes, *space), vectors in points, such as the targets "flow_y(cells)" and "flow_x(cells)".
         inside: where there is any instance (bool), (*space).
         steps: the number of steps, at least the radius of the largest instance.
-        smallest: points of an instance at least.
+        smallest: the least number of points in an instance.
 
     Raises:
         UserError: the shapes do not fit.
@@ -224,11 +224,11 @@ def follow_flows(flows: Any, inside: Any, *, steps: int = 100, smallest: int = 1
 def instance_scores(labels: Any, predicted: Any, iou: float = 0.5) -> dict[str, float]:
     """Return F1, precision and recall of the instances of a predicted label image.
 
-    A predicted instance is right where it and one of ``labels`` have more than ``iou`` of their joint points in common;
-    from 0.5 on there is one such pair at most. F1 is 2·right / (instances + predicted instances).
+    A predicted instance is right if its intersection over union with an instance of ``labels`` is above ``iou``; from
+    0.5, at most one pair can match. F1 is 2·right / (instances + predicted instances).
 
     Raises:
-        UserError: the shapes differ, numbers are no integers, or ``iou`` is not from 0.5 to below 1.
+        UserError: the shapes differ, numbers are no integers, or ``iou`` is not in [0.5, 1).
     """
     labels, predicted = np.asarray(labels), np.asarray(predicted)
     if labels.shape != predicted.shape or {labels.dtype.kind, predicted.dtype.kind} - set("iub"):
@@ -258,7 +258,7 @@ def _nearest(points: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _large(labels: np.ndarray, smallest: int) -> np.ndarray:
-    """Return a label image without instances of fewer points, numbered from 1, int32."""
+    """Return a label image without instances of fewer points, renumbered from 1, int32."""
     is_kept = np.bincount(labels.reshape(-1)) >= smallest
     is_kept[0] = False
     numbers: np.ndarray = np.where(is_kept, np.cumsum(is_kept), 0).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Opens an OME-Zarr image, versions 0.4 and 0.5, as an xarray Dataset: the image, and its label images by name."""
+"""Opens an OME-Zarr image (0.4 or 0.5) as an xarray Dataset with its label images by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITE_AGAIN = "write it again as version 0.4 or 0.5, for instance with bioformat
 
 @dataclass(frozen=True)
 class OmeAxis:
-    """An axis of an image: its name, its type ("time", "channel", "space" or another), and its unit or ""."""
+    """An axis of an image: name, type ("time", "channel", "space" or another), and unit or ""."""
 
     name: str
     type: str = ""
@@ -35,7 +35,7 @@ class OmeAxis:
 
 @dataclass(frozen=True)
 class OmeLevel:
-    """One resolution of an image: the path of its array; point i lies at translation + i·scale along an axis."""
+    """One resolution of an image: its array's path; point i lies at translation + i·scale."""
 
     path: str
     scale: tuple[float, ...]
@@ -44,7 +44,7 @@ class OmeLevel:
 
 @dataclass(frozen=True)
 class Multiscale:
-    """An image in several resolutions, the largest first; ``channels`` are the names of its channels, if any."""
+    """An image in several resolutions, the largest first, with the names of channels if known."""
 
     version: str
     axes: tuple[OmeAxis, ...]
@@ -58,10 +58,7 @@ class Multiscale:
 
 
 def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the OME metadata among the attributes of a zarr group; None where it has none.
-
-    Version 0.5 keeps them under the key "ome".
-    """
+    """Return the OME metadata in the attributes of a zarr group; None if there are none."""
     inner = attributes.get("ome")
     metadata: Mapping[str, Any] = inner if isinstance(inner, Mapping) else attributes
     kinds = {"multiscales": list, "plate": Mapping, "well": Mapping, "bioformats2raw.layout": int}
@@ -69,10 +66,10 @@ def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def read_multiscale(metadata: Mapping[str, Any], location: str) -> Multiscale:
-    """Return the image described by the OME metadata of a group; the first one if there are several.
+    """Return the image that a group's OME metadata describe; the first one if there are several.
 
     Raises:
-        UserError: the group is a plate, a well or a collection of images; or the metadata have another version, no axes
+        UserError: the group is a plate, a well or a collection of images, or its metadata have another version, no axes
             or are damaged.
     """
     if "multiscales" not in metadata:
@@ -107,7 +104,7 @@ def read_multiscale(metadata: Mapping[str, Any], location: str) -> Multiscale:
 
 
 def _level(level: Mapping[str, Any], common: Sequence[Mapping[str, Any]], axes: int) -> OmeLevel:
-    """Return a resolution; the transformations of all resolutions, ``common``, are applied after its own."""
+    """Return a resolution; transformations in ``common``, shared by all resolutions, are applied after its own."""
     scale, translation = [1.0] * axes, [0.0] * axes
     for step in (*level["coordinateTransformations"], *common):
         kind = step["type"]
@@ -145,17 +142,17 @@ class OmeImage(NamedTuple):
 
     @property
     def zarr_format(self) -> int:
-        """2 or 3."""
+        """The zarr format, 2 or 3."""
         return self.group.metadata.zarr_format
 
 
 @public
 def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: str | Iterable[str] | None = None) -> Any:
-    """Return one resolution of an OME-Zarr image as a lazy xarray Dataset; only metadata are read.
+    """Return one resolution of an OME-Zarr image as a lazy xarray Dataset; reads only metadata.
 
-    The variable "image" has the axes of the image as dimensions, such as (c, z, y, x), and a label image those that it
-    has. Coordinates follow from scale and translation, with the units of the axes; those of channels are their names.
-    :func:`dsinga.windows` opens the path of the image, or that of a resolution such as "cells.ome.zarr/1", likewise.
+    The variable "image" has the axes of the image as dimensions, such as (c, z, y, x); a label image may have fewer.
+    Coordinates follow from scale and translation, with the units of the axes; channels have their names. The path of an
+    image, or of one resolution, such as "cells.ome.zarr/1", also opens with :func:`dsinga.windows`.
 
     Args:
         path: the path or URL of the group.
@@ -163,8 +160,8 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
         labels: names of the label images to open; all by default.
 
     Raises:
-        UserError: there is no such image, resolution or label image, the image has no axes, a label image has numbers
-            that are not integers or another shape than the image.
+        UserError: there is no such image, resolution or label image; the image has no axes; or a label image has no
+            integers, or another shape than the image.
     """
     location = resolve(path)
     image = image_at(location)
@@ -174,9 +171,9 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
 
 
 def open_path_of_image(location: str) -> Any:
-    """Return the Dataset of the OME-Zarr image, or of the resolution of one, at a location; None where there is none.
+    """Return the Dataset of an OME-Zarr image, or of one of its resolutions; None if there is none.
 
-    A path in the group of an image at which there is no group is taken for that of a resolution. Raises UserError.
+    A path inside an image's group that is no group itself is opened as a resolution.
     """
     if has_zarr_metadata(location) and (image := image_at(location)) is not None:
         return _dataset(image, 0, None)
@@ -188,9 +185,9 @@ def open_path_of_image(location: str) -> Any:
 
 
 def image_at(location: str) -> OmeImage | None:
-    """Return the OME-Zarr image at a location; None where there is no zarr group with OME metadata.
+    """Return the OME-Zarr image at a location; None without a zarr group that has OME metadata.
 
-    Raises UserError where these describe no image, or are damaged.
+    Raises UserError if the metadata describe no image, or are damaged.
     """
     group = _group_at(location)
     metadata = None if group is None else ome_attributes(group.attrs)
@@ -220,7 +217,6 @@ def lazy_variable(array: zarr.Array, dims: Sequence[str]) -> Any:
 
 
 def _group_at(location: str) -> zarr.Group | None:
-    """Return the zarr group at a location; None where there is none, or its metadata are damaged."""
     try:
         node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
     except Exception:  # of damaged metadata, and of file systems: any class
@@ -229,7 +225,6 @@ def _group_at(location: str) -> zarr.Group | None:
 
 
 def _dataset(image: OmeImage, level: int | str, labels: str | Iterable[str] | None) -> Any:
-    """Return the Dataset of one resolution."""
     try:
         import xarray
     except ImportError:
@@ -255,7 +250,6 @@ def _dataset(image: OmeImage, level: int | str, labels: str | Iterable[str] | No
 
 
 def _variable(image: OmeImage, level: OmeLevel) -> Any:
-    """Return the array of a resolution as a lazy xarray Variable."""
     where, dims = f"{redact(image.location)}: the level {level.path!r}", image.multiscale.dims
     try:
         array = image.group[level.path]
@@ -273,7 +267,6 @@ def _variable(image: OmeImage, level: OmeLevel) -> Any:
 
 
 def _labels(location: str, sizes: dict[str, int], labels: str | Iterable[str] | None) -> Iterator[tuple[str, Any]]:
-    """Yield the names and Variables of label images, in the resolution that has the sizes of the image."""
     known = list(dict.fromkeys(label_names(location)))
     if labels is None and len(known) > MOST_LABELS:
         raise UserError(

@@ -29,22 +29,22 @@ CHANNELS = ("c", "channel", "class", "band", "quantile", "parameter", "member", 
 def write_ome_zarr(
     dataset: Any, path: str | os.PathLike[str], *, labels: str | Iterable[str] = (), version: str = "0.5"
 ) -> None:
-    """Write variables of a Dataset as the channels of an OME-Zarr image, and some as its label images.
+    """Write variables of a Dataset as channels and label images of an OME-Zarr image.
 
-    The last two or three dimensions are space, before them lie those of time ("t", "time") and of channels ("c",
-    "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions). Coordinates give scale
-    and translation, and their attribute "units" the units. Levels halve y and x until a plane has 256 points along
-    each: means of images, every second point of label images. A lazy Dataset, such as a prediction, is computed chunk
-    by chunk. At a local path the image appears when it is complete.
+    The last two or three dimensions are space. Before them may lie one dimension of time ("t", "time") and one of
+    channels ("c", "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions).
+    Coordinates give scale and translation, and their attribute "units" the units. Levels halve y and x until a plane
+    has at most 256 points along each: images are averaged, label images keep every second point. A lazy Dataset, such
+    as a prediction, is computed chunk by chunk. At a local path, the image appears when it is complete.
 
     Args:
         dataset: an xarray Dataset or DataArray.
-        path: where it is written. Of label images alone, the path of an image to whose group "labels" they are added.
+        path: where to write; for label images alone, the path of their image.
         labels: the variables that are label images.
-        version: "0.5" (zarr format 3) or "0.4" (format 2); label images that are added have that of the image.
+        version: "0.5" (zarr format 3) or "0.4" (format 2); label images added later have the version of the image.
 
     Raises:
-        UserError: the path exists, variables do not lie on one grid, a label image is no integers, or coordinates are
+        UserError: the path exists, variables do not lie on one grid, a label image has no integers, or coordinates are
             not regular.
     """
     if version not in VERSIONS:
@@ -72,7 +72,6 @@ def write_ome_zarr(
 
 
 def _label_images(dataset: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the label images of a Dataset by name. Raises UserError where one is missing, or is no integers."""
     names = [str(name) for name in dataset.data_vars]
     for name in labels:
         if name not in names:
@@ -86,7 +85,6 @@ def _label_images(dataset: Any, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_sizes(label_images: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """Raise UserError for a label image that has other sizes than the image."""
     for name, array in label_images.items():
         if any(sizes.get(dim) != size for dim, size in array.sizes.items()):
             raise UserError(
@@ -96,7 +94,6 @@ def _check_sizes(label_images: Mapping[str, Any], sizes: Mapping[str, int]) -> N
 
 
 def _add_labels(location: str, label_images: Mapping[str, Any]) -> None:
-    """Write label images beside those of an image. Raises UserError where there is none, or one has such a name."""
     image, where = image_at(location), redact(location)
     if image is None or not label_images:
         raise UserError(f"{where} is no OME-Zarr image to which label images are added; write them with their image")
@@ -112,7 +109,6 @@ def _add_labels(location: str, label_images: Mapping[str, Any]) -> None:
 
 
 def _image(dataset: Any, names: list[str]) -> Any:
-    """Return variables as one DataArray, with a dimension of channels where there are several."""
     first = dataset[names[0]]
     for name in names[1:]:
         if dataset[name].dims != first.dims or any(dim in CHANNELS for dim in first.dims):
@@ -126,7 +122,6 @@ def _image(dataset: Any, names: list[str]) -> Any:
 
 
 def _axes_in_order(array: Any) -> Any:
-    """Return a DataArray with the axes in the order of OME-Zarr: time, channels, space."""
     dims = [str(dim) for dim in array.dims]
     front = [dim for dim in dims if dim in TIMES] + [dim for dim in dims if dim in CHANNELS]
     space = [dim for dim in dims if dim not in front]
@@ -140,7 +135,6 @@ def _axes_in_order(array: Any) -> Any:
 
 
 def _name_labels(location: str, version: str, names: Sequence[str]) -> None:
-    """Write the names of the label images of an image into its group "labels"."""
     if names:
         store = zarr_store(join(location, "labels"), read_only=False)
         group = zarr.open_group(store=store, mode="a", zarr_format=VERSIONS[version])
@@ -152,7 +146,6 @@ def _set_attributes(group: zarr.Group, version: str, metadata: dict[str, Any]) -
 
 
 def _write_image(location: str, array: Any, version: str, name: str, is_label: bool = False) -> None:
-    """Write a DataArray as an image of several levels."""
     array = array.astype(np.uint8) if array.dtype.kind == "b" else array
     space = [str(dim) for dim in array.dims if dim not in (*TIMES, *CHANNELS)]
     axes, scale, start = zip(*(_axis(array, str(dim), dim in space) for dim in array.dims), strict=True)
@@ -184,7 +177,6 @@ def _write_image(location: str, array: Any, version: str, name: str, is_label: b
 
 
 def _axis(array: Any, dim: str, is_space: bool) -> tuple[dict[str, str], float, float]:
-    """Return the metadata of an axis, the distance of its points, and where the first one lies."""
     axis = {"name": dim, "type": "space" if is_space else "time" if dim in TIMES else "channel"}
     if axis["type"] == "channel" or dim not in array.coords or array[dim].dtype.kind not in "iuf":
         return axis, 1.0, 0.0
@@ -201,7 +193,6 @@ def _axis(array: Any, dim: str, is_space: bool) -> tuple[dict[str, str], float, 
 
 
 def _write_level(group: zarr.Group, name: str, array: Any, chunks: tuple[int, ...], format_: int) -> zarr.Array:
-    """Write a DataArray to a new array of a group, chunk by chunk."""
     chunks = tuple(min(chunk, size) for chunk, size in zip(chunks, array.shape, strict=True))
     settings: dict[str, Any] = {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
     if format_ == 3:
@@ -212,7 +203,7 @@ def _write_level(group: zarr.Group, name: str, array: Any, chunks: tuple[int, ..
 
 
 def _halved(array: Any, dims: Iterable[str], is_label: bool) -> Any:
-    """Return an image with half the points along two dimensions, without a last one that has no neighbour."""
+    """Return an image with half the points along two dimensions; a last odd point is dropped."""
     if is_label:
         return array.isel({dim: slice(0, array.sizes[dim] // 2 * 2, 2) for dim in dims})
     mean = array.coarsen(dict.fromkeys(dims, 2), boundary="trim").mean()
@@ -220,7 +211,7 @@ def _halved(array: Any, dims: Iterable[str], is_label: bool) -> Any:
 
 
 def _channels(array: Any, smallest: zarr.Array) -> dict[str, Any]:
-    """Return the names of channels, and the range of numbers of each in the smallest level, for viewers."""
+    """Return the names of channels, and their ranges in the smallest level, for viewers."""
     (axis,) = (place for place, dim in enumerate(array.dims) if dim in CHANNELS)
     channels = []
     for number, label in enumerate(array[array.dims[axis]].values):

@@ -1,4 +1,4 @@
-"""Computes the errors of predictions of a Dataset by variable, lead (how far ahead), season, region or point."""
+"""Computes prediction errors of a Dataset by variable, lead (how far ahead), season, region or point."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PERSISTENCE, CLIMATOLOGY = "persistence", "climatology"
 class Persistence:
     """A baseline forecast: targets keep the values at the last point of the inputs.
 
-    Raises UserError for windows whose targets do not lie ahead.
+    Raises UserError if the targets do not lie ahead.
     """
 
     name = PERSISTENCE
@@ -76,7 +76,7 @@ class Persistence:
 
 
 def _at_last_point(layout: Layout, dims: list[str]) -> Layout:
-    """Return a layout whose targets are the last point of the inputs along some dimensions, without context."""
+    """Return a layout with the last input point along ``dims`` as targets, without context."""
     axes = dict(layout.axes)
     for dim in dims:
         size = axes[dim].size
@@ -91,7 +91,7 @@ def _at_last_point(layout: Layout, dims: list[str]) -> Layout:
 class Climatological:
     """A baseline forecast: targets have the values of a climatology at their times.
 
-    Raises UserError where the climatology lacks a target, or one of its points.
+    Raises UserError if the climatology lacks a target, or one of its points.
     """
 
     name = CLIMATOLOGY
@@ -134,7 +134,7 @@ class Climatological:
 
 
 def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
-    """Return the baseline forecasts named by ``against``: "persistence", a climatology, or several of them."""
+    """Return the baseline forecasts in ``against``: "persistence", a climatology, or several of them."""
     given = list(against) if isinstance(against, (list, tuple)) else [against]
     baselines: list[Any] = []
     for each in given:
@@ -156,16 +156,14 @@ MOST_GROUPS = 1 << 26
 
 
 class GroupedErrors:
-    """Adds up the errors of predictions of the targets of windows by group.
+    """Adds up the errors of predicted targets of windows by group.
 
-    Errors are those of kFieldError: of points that are not masked, weighted where the windows have weights. Where there
-    are baselines, points that one of them lacks are left out for all. So are those of several leads fed back that the
-    last step of the inputs has masked, of which there is no prediction.
+    Errors are computed as by kFieldError: over points that are not masked, weighted if the windows have weights. A
+    point that one baseline lacks is left out for all forecasts. For several leads fed back, points that are masked in
+    the last input step have no prediction and are left out, too.
 
     Args:
-        windows: the windows, which have targets.
         by: names of groups, regions, DataArrays; see :func:`dsinga.evaluate_fields`.
-        against: baselines.
 
     Raises:
         UserError: groups or baselines that the windows do not have.
@@ -191,7 +189,7 @@ class GroupedErrors:
         self.sums = np.zeros((len(self._names), terms, groups))
 
     def add_all(self, predictions: Iterable[np.ndarray]) -> GroupedErrors:
-        """Add predictions (n, C, *space), or as many numbers a row, of the windows in their order."""
+        """Add predictions (n, C, *space), or with flattened rows, of the windows in their order."""
         first = 0
         for part in self._parts(predictions):
             self._add(np.arange(first, first + len(part)), part)
@@ -199,7 +197,7 @@ class GroupedErrors:
         return self
 
     def _parts(self, predictions: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield predictions (n, C, *space) whose n depends on no batch."""
+        """Yield predictions (n, C, *space) in parts; n does not depend on batches."""
         size = math.prod(self._shape)
         step, kept = max(1, PART_NUMBERS // size), np.empty((0, *self._shape), np.float32)
         for batch in predictions:
@@ -219,7 +217,6 @@ class GroupedErrors:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """The shape of a label without its weights."""
         return (self._points.channels, *self.windows.label_shape[1:])
 
     def _add(self, rows: np.ndarray, prediction: np.ndarray) -> None:
@@ -244,7 +241,6 @@ class GroupedErrors:
             self._add_groups(terms, index)
 
     def _indices(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the number of the group of each number, of all combinations; ``NONE`` is no group."""
         ones = (1,) * (2 + len(self.windows.layout.space))
         for combination in itertools.product(*(grouping.groups(rows) for grouping in self._groupings)):
             index, is_out = np.zeros(ones, np.int64), np.zeros(ones, bool)
@@ -264,7 +260,7 @@ class GroupedErrors:
                 total += np.bincount(groups, added, len(total))
 
     def dataset(self) -> Any:
-        """Return a Dataset of "rmse", "mae", "bias" and "count" by group, maybe "anomaly_correlation"."""
+        """Return a Dataset of "rmse", "mae", "bias" and "count" by group, and maybe "anomaly_correlation"."""
         import xarray
 
         dims, has_baselines = [grouping.dim for grouping in self._groupings], len(self._names) > 1
@@ -286,7 +282,6 @@ class GroupedErrors:
         return xarray.Dataset(variables, {**names, **coordinates, **self._others()})
 
     def _others(self) -> dict[str, Any]:
-        """Return the coordinates of the data along the dimensions that are groups, such as a latitude (y, x)."""
         points = {grouping.dim: grouping.points for grouping in self._groupings if grouping.points is not None}
         return {
             str(name): array.variable.isel({dim: points[dim] for dim in array.dims})
@@ -296,9 +291,9 @@ class GroupedErrors:
 
 
 def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
-    """Return which channels (C, 1, ...) a prediction of several leads has masked where the last inputs are, and these.
+    """Return which channels (C, 1, ...) have the mask of the last inputs, and these inputs.
 
-    None where no target is fed back whose points may be masked.
+    None unless several leads are fed back and a fed-back target may be masked.
     """
     layout = points.layout
     masked = {part.name for part in layout.inputs if part.masked} if points.windows.leads is not None else set()
@@ -323,28 +318,29 @@ def evaluate_fields(
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Any:
-    """Return the errors of ``layer`` as a prediction of the targets of windows, by group, as an xarray Dataset.
+    """Return the errors of ``layer`` as a prediction of windows' targets, by group, as an xarray Dataset.
 
-    It has "rmse", "mae" and "bias" (prediction - target), and "count", the numbers that were compared. Points that are
-    masked are left out, and windows with weights weigh points. Sums of all groups are made in one pass in float64.
+    It has "rmse", "mae", "bias" (prediction - target), and "count", the numbers that were compared. Masked points are
+    left out; windows with weights weight their points. Errors of all groups are summed in one pass in float64.
+
     All forecasts are compared on the points that all of them have. Windows of several leads are evaluated at each lead,
-    also for a net that was trained on one. A lead is a number of steps where these are not equally long, as months are.
-    Longitudes of regions go on round the circle, and points with NaN in a DataArray are in no area.
+    even for a net that was trained on one. If steps are not equally long, as months are, a lead is a number of steps.
+    Longitudes of regions wrap around the circle. Points that are NaN in a DataArray are in no area.
 
     Args:
-        job: as for :func:`dsinga.predict`, as are ``params``, ``phase`` and ``client``.
+        job: the same as in :func:`dsinga.predict`, as are ``params``, ``phase`` and ``client``.
         params: arrays by name, a result, or the path of a checkpoint.
-        layer: the layer whose output is the prediction.
+        layer: the layer that outputs the prediction.
         phase: "train", "val" or "test".
         client: a Dask client.
-        by: what errors are divided by, a name or several, each a dimension of the result: "variable"; "lead"; "season",
-            "month", "year", "dayofyear" or "hour" of the time of the target; a dimension of the targets, such as
-            "level", or ("lat", "lon") for maps; regions, {"tropics": {"lat": (-20, 20)}}, which may overlap; a
-            DataArray with the name or number of an area at each point.
-        against: forecasts that are compared on the same points, along the dimension "forecast": "persistence", the
-            target at the last point of the inputs (of anomalies, their persistence); a climatology of
-            :func:`dsinga.data.field_climatology`, with which there is "anomaly_correlation", too; or a list of both.
-        data: windows, or a Dataset of which the job's windows are cut; by default those that the job names.
+        by: one or several groupings, each a dimension of the result: "variable"; "lead"; "season", "month", "year",
+            "dayofyear" or "hour" of the target's time; a dimension of the targets, such as "level", or ("lat", "lon")
+            for maps; regions, {"tropics": {"lat": (-20, 20)}}, which may overlap; a DataArray with the name or number
+            of an area at each point.
+        against: forecasts to compare with, along the dimension "forecast": "persistence", the target at the last point
+            of the inputs (with anomalies, their persistence); a climatology of :func:`dsinga.data.field_climatology`,
+            which adds "anomaly_correlation"; or a list of both.
+        data: windows, or a Dataset from which the job's windows are cut; defaults to the data in the job.
         data_root: the folder where relative paths are looked up last.
         resources: amounts by name that Dask workers must have.
         hosts: the hosts on which Dask workers compute.

@@ -1,4 +1,4 @@
-"""The layer kFieldError: errors and anomaly correlation of predicted fields, by channel and over all channels."""
+"""Layer kFieldError: errors and anomaly correlation of predicted fields, by channel and over all channels."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ class FieldError(Layer):
             self._targets(self.source_shapes[1])
 
     def _targets(self, labels: Shape) -> FieldTargets:
-        """Return how labels of a shape are read; raise UserError where they do not fit."""
         settings, rows = self.settings, self.source_shapes[0][0]
         targets = FieldTargets(self, (rows, *labels[1:]), settings.masked, settings.weighted)
         if settings.channel and len(settings.channel) != targets.channels:
@@ -99,7 +98,6 @@ class FieldError(Layer):
         return self.copy_for_region(region, source_shapes)
 
     def _whole_space(self, space: Shape) -> Shape:
-        """Return the points of the whole field, of which this layer computes ``space``."""
         return space if self.region is None else self.region.whole((0, 0, *space))[2:]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -125,7 +123,7 @@ class FieldError(Layer):
         return Output(sources[0], metrics=metrics)
 
     def _climatology(self, targets: FieldTargets, space: Shape) -> np.ndarray | None:
-        """Return the climatology of the settings as (C, 1) or (C, points), None without one."""
+        """Return the climatology of the settings as (C, 1) or (C, points); None without one."""
         if not self.settings.climatology:
             return None
         numbers = np.array(self.settings.climatology)
@@ -135,7 +133,7 @@ class FieldError(Layer):
 
 
 def field_sums(x: np.ndarray, fields: np.ndarray, targets: FieldTargets, climatology: np.ndarray | None) -> np.ndarray:
-    """Return the sums of :func:`error_terms` for each channel as rows of an array (5, C), or (12, C), float64."""
+    """Return the sums of :func:`error_terms` by channel, (5, C) or (12, C), float64."""
     labels = fields[:, : targets.channels]
     valid = ~np.isnan(labels) if targets.masked else None
     weights = fields[:, targets.channels :] if targets.weighted else None
@@ -150,11 +148,11 @@ def error_terms(
     weights: np.ndarray | None,
     climatology: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Return what each number adds to the sums of errors: 5 arrays of the shape of ``labels``, 12 with a climatology.
+    """Return what each number adds to the sums of errors: 5 arrays like ``labels``, 12 with a climatology.
 
-    The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; then Σ f, Σ a, Σ w·f, Σ w·a, Σ w·f², Σ w·a² and
-    Σ w·f·a of the anomalies f of the prediction ``x`` and a of the label. Without ``valid`` all points count, without
-    ``weights`` as much.
+    The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|. With a climatology follow Σ f, Σ a, Σ w·f, Σ w·a,
+    Σ w·f², Σ w·a² and Σ w·f·a. Here f is the anomaly of the prediction ``x``, and a the anomaly of the label. Without
+    ``valid`` all points count; without ``weights`` all count equally.
     """
     counted: Any = np.ones(labels.shape, bool) if valid is None else valid
     if valid is not None:
@@ -173,7 +171,7 @@ def error_terms(
 
 @register("composed_metric", "fields")
 def field_metrics(parts: Sums) -> MetricValues:
-    """Return metrics over all channels, and by channel if there are several; none for channels without points."""
+    """Return metrics over all channels, and by channel if several; none if no point was counted."""
     keys = sorted(parts, key=lambda key: int(key.partition(",")[0]))
     names, sums = [key.partition(",")[2] for key in keys], np.stack([parts[key][0].sums for key in keys], axis=1)
     if not sums[1].any():
@@ -190,13 +188,12 @@ def field_metrics(parts: Sums) -> MetricValues:
 
 
 def _mean(values: np.ndarray) -> float:
-    """Return the mean of the numbers that are not NaN, NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def correlations(sums: np.ndarray) -> MetricValues:
-    """Return "anomaly_correlation" by channel if ``sums`` include sums of anomalies; NaN where one of them is 0."""
+    """Return "anomaly_correlation" by channel if ``sums`` include anomalies; NaN if an anomaly does not vary."""
     if len(sums) < 12:
         return {}
     weights, count, (f, a, wf, wa, wff, waa, wfa) = sums[0], np.maximum(sums[1], 1), sums[5:]

@@ -55,17 +55,16 @@ def predict_dataset(
     definition: WindowDefinition | None = None,
     leads: int | None = None,
 ) -> Any:
-    """Return a lazy Dataset with the predicted targets of the windows in a Dataset.
+    """Return a lazy Dataset with the predicted targets of a Dataset's windows.
 
-    Its variables have the names, dimensions, coordinates and attributes of the targets; ``layer`` gives their numbers.
-    Points lie at the times of the targets. ``definition`` says what windows are, by default that of the job's input
-    layer. Tiles follow from the net and the size of the field alone, so that the numbers have the same bits however the
-    Dataset and the prediction are in chunks.
+    Its variables have the names, dimensions, coordinates and attributes of the targets, at the times of the targets;
+    ``layer`` gives their numbers. ``definition`` defines windows, by default as in the job's input layer. Tiles follow
+    from the net and the field's size alone, so the numbers do not depend on any chunks.
 
-    With ``leads`` predictions are fed back as inputs so many times, by a :class:`FieldRollout`, and the result has the
+    With ``leads``, predictions are fed back as inputs that many times (:class:`FieldRollout`), and the result has the
     dimension "lead". A net of the direct form has its leads as channels instead.
 
-    Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
+    Raises UserError if the job or params are wrong, or the definition does not fit the Dataset.
     """
     if leads is not None:
         check_whole("leads", leads, 1)
@@ -83,9 +82,10 @@ def predict_dataset(
 
 
 def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
-    """Return the window settings of the input layer of a phase, or of training; raise UserError for none.
+    """Return the window settings of the input layer of a phase, or else of training. Raises UserError without any.
 
-    Where a job file does not say how the data of training lie, the store that it names does, if it is still there.
+    If the job file does not describe the training data's layout, it is read from the store that the job names, if
+    available.
     """
     for each in (phase, Phase.kTrain, Phase.kVal):
         for conf in input_layers(job.neuralnet, each):
@@ -113,14 +113,12 @@ def predict_windows(
     direct: int = 1,
     most: int | None = None,
 ) -> tuple[PredictionWindows, list[da.Array]]:
-    """Return the windows, and for each lead their predictions as a dask array (windows ..., C', points of space ...).
+    """Return the windows, and each lead's prediction, a dask array (windows ..., C', points of space ...).
 
-    The windows have the numbers that ``layer`` gives for each number of the targets. ``most`` is how many windows along
-    time a task computes at most where the net is not called for more. The stages stand below in their order: the tiles
-    of a field, what the layer gives for the targets, the predictor, the variables as dask arrays, and in a file of
-    their own the tasks.
+    The windows know the numbers that ``layer`` gives for each number of the targets. ``most`` is the largest number of
+    windows along time in a task, unless one call of the net needs more.
 
-    Raises UserError for what is wrong with the job or the params.
+    Raises UserError if the job or params are wrong.
     """
     tiles, source = plan_fields(job, params, layer, windows, phase, roots)
     windows = with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads, direct)
@@ -141,9 +139,10 @@ def find_windows(
     direct: int = 1,
     starts: Mapping[str, Any] | None = None,
 ) -> PredictionWindows:
-    """Return the windows of a definition in a Dataset whose targets lie at known times, at each of the leads.
+    """Return the windows of a definition in a Dataset, with targets at known times, at each lead.
 
-    ``direct`` is how many a net gives at once, and ``starts`` the first points of windows by dimension of samples.
+    ``direct`` is the number of leads that a net gives at once, and ``starts`` the first points of windows by dimension
+    of samples.
     """
     windows = apply_windows(dataset, definition, starts)
     windows = with_known_times(windows, leads or direct)
@@ -184,7 +183,7 @@ def plan_fields(
 
 
 def _window_size(windows: PredictionWindows) -> Shape:
-    """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
+    """Return the size of the net's training windows, with context; the field's size if unknown."""
     sizes, trained = [], windows.definition.input_dims
     for axis in windows.space:
         size = trained.get(axis.name, -1)
@@ -195,7 +194,7 @@ def _window_size(windows: PredictionWindows) -> Shape:
 def with_outputs(
     job: Job, windows: PredictionWindows, layer: str, given: Shape, leads: int | None, direct: int = 1
 ) -> PredictionWindows:
-    """Return the windows with the channels that ``layer`` gives; raise UserError where they are not the targets'."""
+    """Return the windows with the channels of ``layer``. Raises UserError if they do not fit the targets."""
     expected = direct * sum(map(windows.channels, windows.targets))
     if len(given) == 1 + len(windows.space):
         if given[0] == expected:
@@ -223,7 +222,7 @@ def with_outputs(
 def make_predictor(
     predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles, direct: int = 1
 ) -> FieldPredictor:
-    """Return the predictor of blocks of windows and tiles; it is the same for all of them, so that it is sent once."""
+    """Return the predictor of blocks of windows and tiles, one object that is sent once."""
     channels, masked = sum(map(windows.channels, windows.targets)), list(_masked_targets(windows))
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
@@ -240,12 +239,10 @@ def make_predictor(
 
 
 def _later(target: MaskedTarget, channels: int) -> MaskedTarget:
-    """Return a target that lies so many channels later."""
     return target._replace(channels=slice(target.channels.start + channels, target.channels.stop + channels))
 
 
 def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
-    """Yield the targets that are inputs, too, whose NaN is masked."""
     layout = windows.layout
     first = sum(part.channels for part in layout.inputs)
     masks = {}
@@ -266,14 +263,14 @@ def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
 
 
 def lazy_variables(predictor: FieldPredictor, windows: PredictionWindows) -> dict[str, da.Array]:
-    """Return the variables that are read as dask arrays, by name, with as few tasks as they need."""
+    """Return the variables to read as dask arrays by name, with as few tasks as needed."""
     arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
     optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
     return arrays | dict(zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True))
 
 
 def _as_dask(variable: Any) -> da.Array:
-    """Return the numbers of an xarray Variable as a dask array; those of a file in the chunks of the file."""
+    """Return an xarray Variable's numbers as a dask array, for files in their own chunks."""
     if variable.chunks is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
         variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
@@ -292,7 +289,7 @@ def map_leads(
     windows: PredictionWindows,
     leads: int,
 ) -> list[da.Array]:
-    """Return the prediction of each lead as a dask array, a task for each block, which takes those of earlier leads.
+    """Return each lead's prediction as a dask array; each block's task uses earlier leads.
 
     Raises UserError for too many tasks.
     """
@@ -316,18 +313,16 @@ def _map(
     plans: Iterator[BlockPlan],
     earlier: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
-    """Return the dask array of ``function(predictor, selections, *arguments)``."""
     name = f"dsinga-fields-{uuid.uuid4().hex}"
     return map_selections(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
 
 
 def _shared(predictor: Any) -> Any:
-    """Return an object, with the net and its params, as a single one of a task graph."""
+    """Return an object, such as the net with params, as a single node of a task graph."""
     return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
 
 
 def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
-    """Return the targets that are inputs, too."""
     inputs = {part.name for part in windows.layout.inputs}
     axes = windows.layout.axes
     return {
@@ -340,7 +335,7 @@ def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
 
 
 def check_tasks(leads: int, blocks: int) -> None:
-    """Raise UserError if Dask would need minutes to set up the tasks for so many leads."""
+    """Raise UserError if Dask would need minutes to set up the tasks of so many leads."""
     if leads * blocks > MOST_TASKS:
         remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
         raise UserError(

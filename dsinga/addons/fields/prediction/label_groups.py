@@ -23,13 +23,10 @@ NONE = -1  # the group of a number that is in none
 
 
 class LabelPoints:
-    """Finds where each value of labels (n, C, *space) lies along the dimensions of a Dataset.
+    """Finds where each label value (n, C, *space) lies along the dimensions of a Dataset.
 
     Attributes:
-        windows: the windows.
-        names: the names of the targets.
         variables: the number of the target of each channel, (C,).
-        times: the dimensions of time along which targets lie ahead, or that targets have.
 
     Raises UserError for windows without targets.
     """
@@ -49,7 +46,7 @@ class LabelPoints:
 
     @property
     def channels(self) -> int:
-        """The number of channels of a label, without that of weights."""
+        """The number of channels of a label, without weights."""
         return len(self.variables)
 
     @property
@@ -65,10 +62,7 @@ class LabelPoints:
             )
 
     def points(self, dim: str, rows: Any) -> np.ndarray:
-        """Return the point along a dimension for each value of labels, broadcastable to (n, C, *space).
-
-        Where all windows begin at the same point its first axis has one row.
-        """
+        """Return the point along a dimension of each label value, broadcastable to (n, C, *space)."""
         axis = self.layout.axes[dim]
         starts = self.windows.positions(rows)[dim] + axis.offset(is_target=True)
         starts = starts[:1] if len(starts) and (starts == starts[0]).all() else starts
@@ -87,7 +81,7 @@ class LabelPoints:
         return np.unique(self.points(dim, rows[np.sort(starts)]))
 
     def time(self, what: str) -> str:
-        """Return the dimension of time of the targets; raise UserError where there is none."""
+        """Return the dimension of time of the targets. Raises UserError if there is none."""
         dataset, definition = self.windows.dataset, self.windows.definition
         times = [dim for dim in self.dims if is_time(dataset, definition.along(dim))]
         if not times:
@@ -102,9 +96,9 @@ class LabelPoints:
 
 
 def _offsets(part: ChannelGroup, axis: Axis) -> np.ndarray:
-    """Return how far each channel of a target lies along a dimension from the first point of the first lead.
+    """Return each channel's distance along a dimension from the first point of the first lead.
 
-    That is 0 along a dimension that is none of channels.
+    It is 0 along a dimension that is not one of channels.
     """
     dims = part.dims[: len(part.channel_sizes)]
     if axis.name not in dims:
@@ -125,9 +119,9 @@ class Grouping:
         dim: the dimension of the result.
         labels: the coordinate of each group: an array (groups,) or an xarray Variable; None without one.
         count: the number of groups.
-        groups: returns arrays of numbers of groups, for rows, that broadcast to (n, C, *space); ``NONE`` is no group.
-            They are several where groups overlap.
-        points: the points of the data that are the groups, where the dimension is one of these.
+        groups: returns, for rows, arrays of group numbers that broadcast to (n, C, *space); ``NONE`` is no group.
+            Overlapping groups need several arrays.
+        points: the points of the data that are the groups, if the dimension is one of the data.
     """
 
     dim: str
@@ -138,7 +132,7 @@ class Grouping:
 
 
 def make_groupings(points: LabelPoints, by: Any) -> list[Grouping]:
-    """Return the groupings of ``by``: names, regions by name, and DataArrays. Raises UserError for one that is none."""
+    """Return the groupings of ``by``: names, regions by name, and DataArrays. Raises UserError for anything else."""
     keys = [by] if isinstance(by, (str, Mapping)) or is_data_array(by) else by
     if not isinstance(keys, Iterable):
         raise UserError(f"by takes names, regions or DataArrays, such as ('variable', 'season'), not {value_text(by)}")
@@ -189,7 +183,7 @@ def _leads(points: LabelPoints) -> Grouping:
 
 
 def _lead_labels(points: LabelPoints, dim: str, ahead: np.ndarray) -> np.ndarray:
-    """Return leads as spans of time where they are the same for all windows, else as numbers of points."""
+    """Return leads as time spans if equal for all windows, else as numbers of points."""
     dataset = points.windows.dataset
     if dim not in dataset.indexes or not is_date_index(index := date_index(dataset[dim])):
         return ahead
@@ -223,7 +217,7 @@ def _dates(points: LabelPoints, key: str) -> Grouping:
 
 
 def _areas(points: LabelPoints, array: Any) -> Grouping:
-    """Return the groups of the values of a DataArray: names or numbers of areas by point; NaN is in none."""
+    """Return groups by a DataArray of area names or numbers by point; NaN is in none."""
     import pandas  # type: ignore[import-untyped]
 
     name = str(array.name or "region")
@@ -244,7 +238,6 @@ def _areas(points: LabelPoints, array: Any) -> Grouping:
 
 
 def _regions(points: LabelPoints, regions: Mapping[Any, Any]) -> Grouping:
-    """Return the groups of regions, each the first and last coordinate by name; they may overlap."""
     members = [_region(points, str(name), bounds) for name, bounds in regions.items()]
     if not members:
         raise UserError("by has regions without any; give some, such as {'tropics': {'lat': (-20, 20)}}")
@@ -258,7 +251,6 @@ def _regions(points: LabelPoints, regions: Mapping[Any, Any]) -> Grouping:
 
 
 def _region(points: LabelPoints, name: str, bounds: Any) -> tuple[list[str], np.ndarray]:
-    """Return the dimensions of a region, and which points of these are inside."""
     dataset = points.windows.dataset
     if not isinstance(bounds, Mapping) or not bounds:
         raise UserError(f"the region {name!r} takes ends by coordinate, such as {{'lat': (35, 70), 'lon': (-10, 40)}}")
@@ -282,7 +274,7 @@ def _region(points: LabelPoints, name: str, bounds: Any) -> tuple[list[str], np.
 
 
 def _between(coordinate: Any, first: float, last: float) -> Any:
-    """Return which points of a coordinate lie between two ends; longitudes go on round the circle."""
+    """Return which points of a coordinate lie between two ends; longitudes wrap around the circle."""
     if is_longitude(coordinate):
         width = last - first if last >= first else (last - first) % CIRCLE
         return (coordinate - first) % CIRCLE <= width

@@ -1,4 +1,4 @@
-"""Wraps a predicted dask array in a Dataset with the dimensions, coordinates and attributes of the targets."""
+"""Wraps a predicted dask array in a Dataset with the coordinates and attributes of the targets."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def predicted_dataset(windows: PredictionWindows, prediction: da.Array) -> Any:
 
 
 def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]) -> Any:
-    """Return the Dataset of predictions by lead, each as :func:`predicted_dataset` takes one.
+    """Return the Dataset of predictions by lead, arrays as for :func:`predicted_dataset`.
 
-    Targets have the dimension "lead" after that of time, along which windows lie at the last point of their inputs.
+    Targets have the dimension "lead" after time; along time, windows lie at the last point of their inputs.
     "valid_time" is the time of each prediction.
     """
     axis = lead_axis(windows.layout)
@@ -82,16 +82,16 @@ def _lazy(
 
 
 def lazy_array(array: Any, dims: Sequence[str], coordinates: Mapping[Any, Any]) -> Any:
-    """Return a predicted dask array as a DataArray that refuses to overwrite what it is computed from."""
+    """Return a predicted dask array as a DataArray that refuses to overwrite its own input."""
     result = LazyDataArray(array, dims=dims, coords=coordinates)
     result.encoding[SOURCE] = array.inputs
     return result
 
 
 def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> Any:
-    """Return a prediction with the CF grid mappings and bounds that its variables and coordinates name.
+    """Return a prediction with the CF grid mappings and bounds that it names.
 
-    Where bounds beyond the data are not known, the coordinate no longer names them.
+    If bounds beyond the data are unknown, the coordinate no longer names them.
     """
     gaps = {dim: windows.axis(dim).gaps for dim in points}
     related = related_at(windows.related, windows.dataset, points, gaps)
@@ -111,7 +111,7 @@ def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, 
 
 
 def _fits(key: str, value: Any, variable: Any) -> bool:
-    """Whether an encoding suits a prediction: no integers suit dates, and no fill value that float32 does not have."""
+    """Whether an encoding suits a prediction: no integers for dates, a fill value exact in float32."""
     if key == "dtype":
         return np.dtype(value).kind == "f" or variable.dtype.kind in "iu"
     is_number = isinstance(value, (float, np.floating)) and variable.dtype == np.float32
@@ -119,9 +119,9 @@ def _fits(key: str, value: Any, variable: Any) -> bool:
 
 
 def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:
-    """Return the coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points`` of time.
+    """Return coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points``.
 
-    A lead is the difference of their times, or the number of points where these differ between windows.
+    A lead is a difference of times, or the number of points if differences vary between windows.
     """
     if axis.name not in windows.dataset.coords:
         return {LEAD: (LEAD, ahead)}
@@ -138,7 +138,7 @@ def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray,
 
 
 def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
-    """Return the attributes of a target; where the Dataset lacks it, the units that it had in training."""
+    """Return the attributes of a target, or its units in training if the Dataset lacks it."""
     if target.known:
         found: Mapping[Any, Any] = windows.dataset[target.name].attrs
         return found
@@ -147,7 +147,7 @@ def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
 
 
 def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.Array:
-    """Return the prediction of a target with axes in the order of the target's dimensions.
+    """Return the prediction of a target with axes in the target's order.
 
     ``array`` is the prediction (windows of each dimension of samples ..., C', points of space ...).
     """
@@ -171,7 +171,7 @@ def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.
 
 
 def target_points(windows: PredictionWindows, axis: Axis) -> np.ndarray:
-    """Return the index in the data of each predicted point along a dimension, maybe beyond the data's end."""
+    """Return the index in the data, or beyond its end, of each predicted point along a dimension."""
     if axis.name in windows.layout.space:
         return np.arange(axis.length) + axis.lead
     return (axis.starts[:, None] + axis.lead + np.arange(axis.size)).reshape(-1)
@@ -180,7 +180,7 @@ def target_points(windows: PredictionWindows, axis: Axis) -> np.ndarray:
 def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Return the coordinates of a prediction at these points of the data.
 
-    Those of a dimension that go beyond the data continue them, the others are left out there.
+    A dimension's own coordinate continues beyond the data; other coordinates are left out there.
     """
     coordinates: dict[str, Any] = {}
     if windows.numbers is not None and windows.numbers[0] != CLASS:
@@ -206,33 +206,28 @@ def sources(encoding: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 class _WrittenApart:
-    """The writing of a Dataset and of its variables, which refuse the path that they are read from."""
+    """Methods that write a Dataset or variable, and refuse to overwrite its input."""
 
     __slots__ = ()
 
     def to_zarr(self: Any, store: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a zarr store as xarray does. Raises UserError where that is the one that this is computed from."""
+        """Write to a zarr store as xarray does. Raises UserError for the own input."""
         group = kwargs.get("group", args[3] if len(args) > 3 else None)
         check_apart(store, sources(self.encoding), group or "")
         return super().to_zarr(store, *args, **kwargs)  # type: ignore[misc]
 
     def to_netcdf(self: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a file as xarray does. Raises UserError where that is the one that this is computed from."""
+        """Write to a file as xarray does. Raises UserError for the own input."""
         check_apart(path, sources(self.encoding))
         return super().to_netcdf(path, *args, **kwargs)  # type: ignore[misc]
 
 
 class LazyDataset(_WrittenApart, xarray.Dataset):  # type: ignore[no-untyped-call]
-    """A Dataset computed lazily from an input file; refuses to be written over the input before.
-
-    xarray deletes what is at the destination, and computes after that. What is made from this Dataset by xarray's
-    functions may be a plain Dataset, which no longer knows its input.
-    """
+    """A Dataset computed lazily from an input file, which refuses to overwrite that input."""
 
     __slots__ = ()
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a variable, which does not let the input be overwritten either, or a Dataset of some."""
         item = super().__getitem__(key)
         if isinstance(item, xarray.DataArray):
             item.__class__ = LazyDataArray  # a copy would not share its attributes with this Dataset
@@ -245,7 +240,7 @@ class LazyDataset(_WrittenApart, xarray.Dataset):  # type: ignore[no-untyped-cal
 
 
 class LazyDataArray(_WrittenApart, xarray.DataArray):  # type: ignore[no-untyped-call]
-    """A variable of a :class:`LazyDataset`; the encoding of its numbers names the input."""
+    """A variable of a :class:`LazyDataset`; its encoding names the input."""
 
     __slots__ = ()
 
@@ -254,7 +249,7 @@ class LazyDataArray(_WrittenApart, xarray.DataArray):  # type: ignore[no-untyped
         return xarray.DataArray(super().compute(**kwargs))
 
     def to_dataset(self, *args: Any, **kwargs: Any) -> LazyDataset:
-        """Return a Dataset that refuses to overwrite the input as well."""
+        """Return a Dataset that also refuses to overwrite the input."""
         plain = super().to_dataset(*args, **kwargs)
         dataset = LazyDataset(plain.data_vars, plain.coords, plain.attrs)
         if SOURCE in self.encoding:

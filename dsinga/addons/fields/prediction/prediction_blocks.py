@@ -1,4 +1,4 @@
-"""Divides the prediction of a Dataset into Dask tasks, each with windows, tiles and the chunks to read."""
+"""Divides the prediction of a Dataset into Dask tasks with windows, tiles and chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Points = Sequence[np.ndarray]  # selected of an array: increasing points along e
 
 
 class BlockPlan(NamedTuple):
-    """One block of the result: its position, the points of each input array that it needs, and plain arguments."""
+    """One block of the result: its position, the points to read of each array, and arguments."""
 
     position: tuple[int, ...]
     selections: Mapping[str, Points]
@@ -31,7 +31,7 @@ class BlockPlan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Neighbouring points along an axis of a selection that one chunk has: where they go, and where they are in it."""
+    """Neighbouring points of a selection along one axis of a chunk, with their places in both."""
 
     chunk: int
     target: slice
@@ -40,7 +40,7 @@ class _Run(NamedTuple):
 
 @dataclass
 class _Piece:
-    """The part of a selection that is in one chunk, which a task computes, or which it gets by its key."""
+    """The part of a selection in one chunk; the task computes it, or gets it by its key."""
 
     chunk: Any
     target: tuple[slice, ...]
@@ -56,7 +56,7 @@ class _Selection:
     pieces: list[_Piece]
 
     def fill(self, values: Mapping[Any, Any]) -> np.ndarray:
-        """Return the selection; one chunk after the other is in memory where the task computes it."""
+        """Return the selection; chunks that the task computes are in memory one at a time."""
         selection = np.empty(self.shape, self.dtype)
         for piece in self.pieces:
             chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
@@ -74,17 +74,15 @@ def map_selections(
     name: str,
     computed: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
-    """Return the dask array whose blocks are ``function(shared, selections, *arguments)``, numpy arrays.
+    """Return the dask array with the blocks ``function(shared, selections, *arguments)``, numpy arrays.
 
-    ``selections`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once, and
-    ``name`` that of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), but for those
-    that a cluster keeps.
+    ``selections`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once.
+    ``name`` is the name of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), except
+    arrays that a cluster keeps.
 
-    Each block is one task. Chunks that depend on no other chunk, such as those of a store, or of a store and functions
-    of each element, are computed by the tasks that need them, by several of them where selections overlap: shared
-    chunks would stay in memory until the last task that needs them, and Dask takes the tasks in any order. Other
-    chunks, such as those that a cluster keeps, and those of the arrays ``computed``, are computed once; Dask runs the
-    task where they are.
+    Tasks themselves compute chunks that depend on no other chunk, such as chunks of a store with element-wise
+    functions, even if overlapping selections compute them several times. Other chunks, such as chunks that a cluster
+    keeps, and the chunks of ``computed``, are computed once; Dask runs the task where they are.
     """
     sources = {key: _Source(array) for key, array in arrays.items()}
     sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}
@@ -103,7 +101,6 @@ def map_selections(
 
 
 def _needs(chunk: Any) -> Iterable[Any]:
-    """Return the keys whose values a task needs for a chunk."""
     return chunk.dependencies if isinstance(chunk, GraphNode) else (chunk,)
 
 
@@ -114,18 +111,16 @@ def _compute_block(
     selections: Mapping[str, _Selection],
     arguments: tuple[Any, ...],
 ) -> np.ndarray:
-    """Task: one block of the result."""
     return function(shared, {key: _filled(key, selection, values) for key, selection in selections.items()}, *arguments)
 
 
 def _filled(name: str, selection: _Selection, values: Mapping[Any, Any]) -> np.ndarray:
-    """Return a selection of the variable ``name``; its chunks may be read here. Raises UserError where one cannot."""
     with naming_variable(name):
         return selection.fill(values)
 
 
 class _Source:
-    """A dask array that tiles are read from; its chunks stay tasks of their own where they are computed."""
+    """A dask array that tiles are read from; with ``is_computed``, its chunks stay tasks."""
 
     def __init__(self, array: da.Array, is_computed: bool = False):
         self.array, self._is_computed = array, is_computed
@@ -135,7 +130,6 @@ class _Source:
         self._known: dict[tuple[int, bytes], list[_Run]] = {}
 
     def plan(self, selection: Points) -> _Selection:
-        """Return the pieces of a selection."""
         runs = [self._runs(axis, points) for axis, points in enumerate(selection)]
         pieces = [
             _Piece(
@@ -148,14 +142,13 @@ class _Source:
         return _Selection(tuple(len(points) for points in selection), self.array.dtype, pieces)
 
     def _runs(self, axis: int, points: np.ndarray) -> list[_Run]:
-        """Return the runs of points along an axis, which many selections share."""
         key = axis, points.tobytes()
         if key not in self._known:
             self._known[key] = list(_runs(points, self._starts[axis]))
         return self._known[key]
 
     def _chunk(self, index: tuple[int, ...]) -> Any:
-        """Return the task that computes a chunk, or its key where it depends on other tasks."""
+        """Return the task that computes a chunk, or its key if it depends on other tasks."""
         if self._is_computed:
             return (self.array.name, *index)
         if index not in self._chunks:
@@ -169,7 +162,6 @@ class _Source:
 
 
 def _runs(points: np.ndarray, bounds: np.ndarray) -> Iterator[_Run]:
-    """Yield the runs of increasing ``points`` along an axis with chunks between ``bounds``."""
     chunks = np.searchsorted(bounds, points, side="right") - 1
     breaks = np.flatnonzero((np.diff(points) != 1) | (np.diff(chunks) != 0)) + 1
     for start, stop in pairwise([0, *breaks.tolist(), len(points)]):
@@ -185,11 +177,10 @@ BLOCK_BYTES = 1 << 26  # that a task reads and gives, at most, where it makes se
 class PredictionBlocks:
     """The blocks of a prediction, each computed by one task.
 
-    A block has about a chunk of the variables along each axis of space, and half a chunk of time, or a few times the
-    steps that a window reads: so that few tasks decode the same chunk. It has one call of the net at least, and else
-    BLOCK_BYTES, or half a chunk, at most. Which calls of the net a task makes does not change what they give.
-
-    ``most`` is the number of windows along time that a block of more than one call has at most, None for any.
+    Along each axis of space, a block is about one chunk of the variables. Along time it is half a chunk, or a few times
+    the steps that a window reads, so that few tasks decode the same chunk. A block has at least one call of the net,
+    and otherwise at most BLOCK_BYTES or half a chunk. ``most`` limits the windows along time in a block of several
+    calls; None for no limit.
     """
 
     predictor: FieldPredictor
@@ -198,11 +189,9 @@ class PredictionBlocks:
     most: int | None = None
 
     def __len__(self) -> int:
-        """Return the number of blocks."""
         return math.prod(map(len, self._ranges()))
 
     def _chunk(self, dim: str) -> int:
-        """Return the points of the largest chunk of a variable along a dimension, 1 for none."""
         sizes = [1]
         for part in self.predictor.variables:
             if dim in part.reader.dims:
@@ -211,7 +200,7 @@ class PredictionBlocks:
 
     @property
     def _batch_dim(self) -> int | None:
-        """The dimension of samples along which the rows of a call lie: that of time, or the longest one."""
+        """The dimension of samples for the rows of a call: time, or the longest one."""
         counts = self._counts
         if not counts:
             return None
@@ -220,12 +209,11 @@ class PredictionBlocks:
 
     @property
     def _counts(self) -> list[int]:
-        """The number of windows along each dimension of samples."""
         return [len(self.predictor.layout.axes[dim].starts) for dim in self.predictor.samples]
 
     @cached_property
     def _steps(self) -> list[int]:
-        """The windows of a block along each dimension of samples, and its tiles along each axis of space."""
+        """The windows of a block by dimension of samples, and its tiles by axis of space."""
         predictor, least, steps = self.predictor, [], []
         for place, dim in enumerate(predictor.samples):
             axis, is_batch = predictor.layout.axes[dim], place == self._batch_dim
@@ -245,7 +233,6 @@ class PredictionBlocks:
         return steps
 
     def _bytes(self, steps: Sequence[int]) -> int:
-        """Return the bytes that a block of so many windows and tiles reads and gives."""
         predictor, samples = self.predictor, len(self.predictor.samples)
         points = {
             dim: predictor.layout.axes[dim].input_size + (step - 1) * predictor.layout.axes[dim].stride
@@ -279,7 +266,6 @@ class PredictionBlocks:
         return (*windows, (self.predictor.channels,), *points)
 
     def _blocks(self) -> Iterator[tuple[tuple[int, ...], PredictionBlock]]:
-        """Yield the position of each block in the prediction, and the block."""
         samples = len(self.predictor.samples)
         for chosen in product(*(enumerate(ranges) for ranges in self._ranges())):
             index, ranges = tuple(place for place, _ in chosen), tuple(each for _, each in chosen)
@@ -300,5 +286,4 @@ class PredictionBlocks:
 
 
 def _chunk_bytes(array: da.Array) -> int:
-    """Return the bytes of the largest chunk of an array."""
     return int(array.dtype.itemsize * math.prod(max(sizes, default=0) for sizes in array.chunks))

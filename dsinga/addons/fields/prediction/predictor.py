@@ -23,11 +23,11 @@ UNBOUNDED = 1 << 62  # bytes
 
 
 class MemoryReader(VariableReader):
-    """Reads regions of a variable of which some points are in memory; without any it only describes the variable.
+    """Reads a variable's regions from points in memory; without points it only describes it.
 
     Args:
-        reader: the variable's reader, of which name, dimensions and shape are taken.
-        points: the increasing points along each dimension that are in memory.
+        reader: the variable's reader, which gives name, dimensions and shape.
+        points: the increasing points in memory along each dimension.
         values: the numbers at these points.
     """
 
@@ -43,7 +43,7 @@ class MemoryReader(VariableReader):
         return None
 
     def read(self, region: Region) -> np.ndarray:
-        """Return the numbers of a region, all of whose points are in memory; float32, a view."""
+        """Return the numbers of a region that is in memory; float32, a view."""
         assert self._values is not None, "it has numbers"
         bounds = [
             np.searchsorted(points, (part.start, part.stop)) for points, part in zip(self._points, region, strict=True)
@@ -54,7 +54,7 @@ class MemoryReader(VariableReader):
 
 
 def described(layout: Layout) -> Layout:
-    """Return a layout with the coordinates but without the data of variables, so that its size stays small."""
+    """Return a layout with the coordinates but without the data of variables, to keep it small."""
 
     def of_part(part: ChannelGroup) -> ChannelGroup:
         is_variable = type(part.reader) is VariableReader
@@ -64,7 +64,7 @@ def described(layout: Layout) -> Layout:
 
 
 def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: Mapping[str, Axis]) -> WindowColumn:
-    """Return the inputs of windows along ``axes``, whose variables ``readers`` read, by name."""
+    """Return the inputs of windows along ``axes``; ``readers`` read the variables, by name."""
 
     def of_window(part: ChannelGroup) -> ChannelGroup:
         sizes = tuple(axes[dim].input_size for dim in part.dims)
@@ -95,18 +95,21 @@ Range = tuple[int, int]  # the first and the last one, of windows or tiles
 
 
 class PredictionBlock(NamedTuple):
-    """A part of a prediction: a range of windows along each dimension of samples, and of tiles along each axis."""
+    """A part of a prediction: ranges of windows by dimension of samples, of tiles by axis."""
 
     samples: tuple[Range, ...]
     tiles: tuple[Range, ...]
 
 
 class MaskedTarget(NamedTuple):
-    """A target whose points are NaN in the prediction where they are in the last step of the inputs.
+    """A target that is NaN in the prediction where the last input step is NaN.
 
-    ``channels`` are those of the feature, ``mask`` those of a record that say which points are valid, ``sizes`` their
-    sizes by dimension, and ``taken`` the points of each that belong to the channels of the target. For each of these
-    the feature has ``numbers`` neighbouring channels.
+    Attributes:
+        channels: its channels in the feature.
+        mask: its mask channels in a record, which say where points are valid.
+        sizes: the sizes of the mask channels by dimension.
+        taken: the points along each of these dimensions that belong to the target's channels.
+        numbers: neighbouring channels of the feature for each channel of the target.
     """
 
     channels: slice
@@ -119,18 +122,13 @@ class MaskedTarget(NamedTuple):
 class FieldPredictor:
     """Computes a layer for blocks of windows and tiles; callable in any thread of any process.
 
-    Every call of the net has ``batch`` rows and a tile's size: so a point of the prediction has the same bits in
-    whichever block it is computed.
+    Every call of the net has ``batch`` rows and a tile's size, so that a predicted point does not depend on the block.
 
     Args:
         predictor: runs the net for a tile.
-        source: the name of the net's input layer.
-        layer: the name of the layer whose feature is the prediction.
         layout: the windows of the whole Dataset, without its data.
         samples: the dimensions along which there are several windows.
         tiles: the tiles along each axis of space.
-        batch: the rows of a call.
-        channels: the channels of the prediction.
         masked: targets that are NaN where the inputs are.
     """
 
@@ -156,7 +154,7 @@ class FieldPredictor:
 
     @property
     def variables(self) -> tuple[ChannelGroup, ...]:
-        """The parts of a record that are read from variables of the data, not worked out from coordinates."""
+        """The parts of a record that are read from variables, not computed from coordinates."""
         return tuple(part for part in self.layout.inputs if isinstance(part.reader, MemoryReader))
 
     def points(self, part: ChannelGroup, block: PredictionBlock) -> tuple[np.ndarray, ...]:
@@ -196,7 +194,7 @@ class FieldPredictor:
     def predict_windows(
         self, readers: Mapping[str, VariableReader], samples: Mapping[str, Axis], block: PredictionBlock
     ) -> np.ndarray:
-        """Return the prediction of a block whose windows of samples lie along the axes ``samples``."""
+        """Return the prediction of a block with windows along the axes ``samples``."""
         counts = tuple(last - first + 1 for first, last in block.samples)
         chosen = [
             [tiles.tile(index) for index in range(first, last + 1)]
@@ -220,7 +218,6 @@ class FieldPredictor:
         return out.reshape(*counts, *out.shape[1:])
 
     def _compute(self, records: np.ndarray, tile: Sequence[Tile]) -> np.ndarray:
-        """Return the feature of records, of which there are as many as rows of a call or fewer, inside a tile."""
         rows = len(records)
         if rows < self.batch:  # the last record again, so that each call has one shape
             records = np.concatenate([records, np.broadcast_to(records[-1:], (self.batch - rows, *records.shape[1:]))])
@@ -261,13 +258,11 @@ class FieldPredictor:
         return self._tile_axis(place, tile[place])
 
     def _tile_axis(self, place: int, tile: Tile) -> Axis:
-        """Return the axis of the window that is a tile with its context."""
         axis = self.layout.axes[self.layout.space[place]]
         start = np.array([self._start(place, tile)])
         edge = "periodic" if self.tiles[place].periodic else axis.edge
         return Axis(axis.name, axis.length, tile.size, tile.size, edge=edge, has_targets=False, starts=start)
 
     def _start(self, place: int, tile: Tile) -> int:
-        """Return the point of the data at which a tile begins; its start counts from the context of the field."""
         axis = self.layout.axes[self.layout.space[place]]
         return int(axis.starts[0]) - axis.before + tile.start

@@ -1,4 +1,4 @@
-"""FieldRollout: predicts several leads (how far ahead) in turn; later leads take earlier predictions as inputs."""
+"""FieldRollout: predicts several leads (how far ahead) in turn, each with earlier predictions as inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.addons.fields.records.readers import VariableReader
 
 @dataclass(frozen=True)
 class FedBack:
-    """A target that is also an input: its channels in a prediction, and the sizes of their dimensions."""
+    """A target that is also an input: its channels in a prediction, and their dimensions' sizes."""
 
     channels: slice
     dims: tuple[str, ...]
@@ -26,11 +26,10 @@ class FedBack:
 class FieldRollout:
     """Predicts one lead (how far ahead) after another for the same windows.
 
-    For lead j the inputs of a window lie (j - 1) leads later. Of variables that are fed back, points after the window
-    are those of earlier predictions; all other inputs along time are read, or worked out, at the later times.
+    For lead j, the inputs of a window lie (j - 1) leads later. For variables that are fed back, points after the window
+    are earlier predictions. All other inputs along time are read, or computed, at the later times.
 
     Args:
-        predictor: computes blocks of windows.
         time: the dimension of time, along which the lead lies.
         fed_back: the targets that are inputs, by name.
     """
@@ -41,7 +40,7 @@ class FieldRollout:
         self._place = predictor.samples.index(time)
 
     def _times(self, block: PredictionBlock, step: int) -> np.ndarray:
-        """Return the points of time of the inputs of each window in a block, (windows, points of an input)."""
+        """Return the time points of each window's inputs in a block, (windows, points of an input)."""
         first, last = block.samples[self._place]
         begins = self._axis.starts[first : last + 1] - self._axis.before + (step - 1) * self._axis.lead
         return begins[:, None] + np.arange(self._axis.input_size)
@@ -52,7 +51,7 @@ class FieldRollout:
         return np.full(times.shape, True) if part.name not in self.fed_back else times <= first[:, -1:]
 
     def points(self, part: ChannelGroup, block: PredictionBlock, step: int) -> tuple[np.ndarray, ...]:
-        """Return the increasing points of a variable along each of its dimensions that a block of a lead needs."""
+        """Return the increasing points of a variable by dimension that a block needs for a lead."""
         points = list(self.predictor.points(part, block))
         if self.time in part.reader.dims and step > 1:  # of lead 1 a range, which may have points of no window
             times = self._times(block, step)[self._observed(part, block, step)]
@@ -60,14 +59,14 @@ class FieldRollout:
         return tuple(points)
 
     def prediction_points(self, block: PredictionBlock) -> tuple[np.ndarray, ...]:
-        """Return the points of an earlier prediction (windows ..., C', points of space ...) that a block needs."""
+        """Return the points of an earlier prediction that a block needs, (windows ..., C', points of space ...)."""
         predictor = self.predictor
         windows = [np.arange(first, last + 1) for first, last in block.samples]
         space = [predictor.space_points(dim, block) for dim in predictor.layout.space]
         return (*windows, np.arange(predictor.channels), *space)
 
     def earlier(self, step: int) -> range:
-        """Return the leads whose predictions are inputs of a lead above 1."""
+        """Return the earlier leads that a lead above 1 uses as inputs."""
         axis = self._axis
         most = -(-axis.input_size // axis.lead)
         return range(max(1, step - most), step)
@@ -75,8 +74,8 @@ class FieldRollout:
     def predict(self, values: Mapping[str, np.ndarray], block: PredictionBlock, step: int) -> np.ndarray:
         """Return the prediction of a lead for a block, as :meth:`FieldPredictor.predict`.
 
-        ``values`` are the numbers of each variable at :meth:`points` and, of a lead above 1, those of earlier leads,
-        "lead 1" and so on, at :meth:`prediction_points`.
+        ``values`` are the numbers of each variable at :meth:`points`. For a lead above 1, they also include earlier
+        leads, "lead 1" and so on, at :meth:`prediction_points`.
         """
         if step == 1:
             return self.predictor.predict(values, block)
@@ -90,7 +89,7 @@ class FieldRollout:
         return self.predictor.predict_windows(readers, self._joined_axes(block), block)
 
     def _joined_axes(self, block: PredictionBlock) -> dict[str, Axis]:
-        """Return the axes of samples, with a time along which the inputs of the windows follow one another."""
+        """Return the axes of samples, with the windows' inputs one after another along time."""
         axis, size = self._axis, self._axis.input_size
         first, last = block.samples[self._place]
         count = last - first + 1
@@ -101,7 +100,6 @@ class FieldRollout:
     def _joined(
         self, part: ChannelGroup, values: Mapping[str, np.ndarray], block: PredictionBlock, step: int
     ) -> MemoryReader:
-        """Return a reader of a part of the record along the joined time."""
         reader, times, observed = part.reader, self._times(block, step), self._observed(part, block, step)
         place = reader.dims.index(self.time)
         if not isinstance(reader, MemoryReader):  # a function of coordinates, which go on beyond the data
@@ -133,7 +131,6 @@ class FieldRollout:
         observed: np.ndarray,
         step: int,
     ) -> None:
-        """Write what was predicted of a variable into its numbers along the joined time."""
         fed, dims = self.fed_back[part.name], part.reader.dims
         place = dims.index(self.time)
         predictions: dict[int, np.ndarray] = {}
@@ -146,7 +143,7 @@ class FieldRollout:
             joined[index] = predictions[lead][int(window)].take(offset, axis=place)
 
     def _by_dims(self, prediction: np.ndarray, fed: FedBack, dims: Sequence[str]) -> np.ndarray:
-        """Return what was predicted of a variable, (windows of time, *dims), along time the points of a window."""
+        """Return the prediction of a variable, (windows of time, *dims), with a window's points along time."""
         samples, space = self.predictor.samples, self.predictor.layout.space
         array: Any = prediction[(slice(None),) * len(samples) + (fed.channels,)]
         array = array.reshape(*array.shape[: len(samples)], *fed.sizes, *array.shape[len(samples) + 1 :])

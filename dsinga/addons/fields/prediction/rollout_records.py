@@ -1,4 +1,4 @@
-"""Predicts several leads for the windows of a Dataset, one record for each window, in bounded memory."""
+"""Predicts several leads for a Dataset's windows, one record each, in bounded memory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def rollout_records(
 ) -> Iterator[np.ndarray]:
     """Yield the predictions of windows in order, each lead fed with earlier ones: (n, leads * C, *space) float32.
 
-    They are those of :func:`dsinga.predict_lazily` with ``leads``, of which PART_BYTES, or those of one block of tasks,
-    are in memory at a time. ``compute`` returns dask arrays as numpy arrays.
+    The numbers equal the result of :func:`dsinga.predict_lazily` with ``leads``. At most PART_BYTES of them, or one
+    block of tasks, are in memory at a time. ``compute`` returns dask arrays as numpy arrays.
 
-    Raises UserError for what is wrong with the job or the params.
+    Raises UserError if the job or params are wrong.
     """
     assert windows.leads is not None, "of windows with one lead the net gives all"
     positions = windows.positions(np.arange(len(windows)))
@@ -58,7 +58,6 @@ def rollout_records(
 
 
 def _ranges(chunks: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of whole chunks, of ``most`` points or of one chunk."""
     start = stop = 0
     for size in chunks:
         if start < stop and stop + size - start > most:
@@ -71,7 +70,6 @@ def _ranges(chunks: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
 def _records(
     windows: FieldWindows, whole: PredictionWindows, leads: Sequence[np.ndarray], places: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Return the records of windows that begin at these places of the prediction of each lead."""
     space, records = [windows.layout.axes[axis.name] for axis in whole.space], []
     for row in range(len(next(iter(places.values())))):
         samples = tuple(int(places[axis.name][row]) for axis in whole.samples)

@@ -1,4 +1,4 @@
-"""Plans the tiles in which a net computes a field of any size, from the net and the field's size alone."""
+"""Plans the tiles in which a net computes a field of any size, from the net and that size alone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dsinga.training import check_params
 class AxisField(NamedTuple):
     """The receptive field of a layer along one axis of a net's input.
 
-    Point j of the feature depends on the points from ``j·stride - before`` to ``j·stride + after`` of the input, as far
-    as they exist. A shift of the input by ``alignment`` points, or a multiple, shifts the features of all layers by
-    whole points. In a feature of a part of a field, its first ``invalid_before`` points differ from those of the field
-    where the field has points before the part, and its last ``invalid_after`` likewise. ``periodic`` says that layers
-    take points beyond an edge from the opposite one.
+    Point j of the feature depends on the input points from ``j·stride - before`` to ``j·stride + after``, if they
+    exist. Shifting the input by a multiple of ``alignment`` points shifts the features of all layers by whole points.
+    For a part of a field, the feature's first ``invalid_before`` points differ from the whole field's if the field
+    continues before the part. Its last ``invalid_after`` points differ if the field continues after it. ``periodic``
+    says that layers read points beyond an edge from the opposite edge.
     """
 
     stride: Fraction
@@ -37,14 +37,14 @@ class AxisField(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of points of the input on which a point of the feature depends."""
+        """The number of input points on which a point of the feature depends."""
         return self.before + self.after + 1
 
 
 class _Tracked(NamedTuple):
-    """What is known of a layer's feature along one axis: an :class:`AxisField` before it is rounded.
+    """What is known of a layer's feature along one axis: an :class:`AxisField` before rounding.
 
-    ``first`` and ``last`` are the points of the feature of the net's own input that do not depend on its edges.
+    ``first`` and ``last`` are the points of the feature that do not depend on the edges of the net's input.
     """
 
     stride: Fraction = Fraction(1)
@@ -59,9 +59,9 @@ class _Tracked(NamedTuple):
 def receptive_field(net: NeuralNet, layer: str) -> tuple[AxisField, ...] | None:
     """Return the receptive field of ``layer`` along each axis after the channels of the net's input.
 
-    It is None where a point of the feature depends on the whole field, because of a layer such as kInnerProduct or
-    kGroupNorm, or where layers pad one axis by both edges and opposite edges. ``layer`` is that of a net with one input
-    layer. Raises UserError for an unknown layer.
+    It is None if a point of the feature depends on the whole field, as of kInnerProduct or kGroupNorm, or if layers mix
+    periodic and other padding along an axis. The net of ``layer`` has one input layer. Raises UserError for an unknown
+    layer.
     """
     (name,) = net.inputs
     end = net.position(layer)
@@ -81,7 +81,7 @@ def receptive_field(net: NeuralNet, layer: str) -> tuple[AxisField, ...] | None:
 
 
 def _follow(layer: Layer, sources: Sequence[tuple[_Tracked, ...] | None]) -> tuple[_Tracked, ...] | None:
-    """Return what is known of the feature of a layer, given that of its sources; None where it needs whole fields."""
+    """Return what is known of a layer's feature from its sources; None if it needs whole fields."""
     known = [source for source in sources if source is not None]
     reaches = layer.reach()
     if reaches is None or len(known) < len(sources) or any(len(reaches) != len(source) for source in known):
@@ -92,7 +92,6 @@ def _follow(layer: Layer, sources: Sequence[tuple[_Tracked, ...] | None]) -> tup
 
 
 def _through(source: _Tracked, reach: Reach) -> _Tracked:
-    """Return what is known of a layer's feature along an axis, from one source."""
     stride = source.stride * Fraction(reach.step, reach.factor)
     # floor((j·step - before) / factor) lies up to (factor - 1) / factor below the quotient.
     before = source.before + source.stride * Fraction(reach.before + reach.factor - 1, reach.factor)
@@ -104,7 +103,6 @@ def _through(source: _Tracked, reach: Reach) -> _Tracked:
 
 
 def _merge(axes: Sequence[_Tracked]) -> _Tracked | None:
-    """Return what is known of a feature of several sources; None where these have different strides."""
     if len({axis.stride for axis in axes}) > 1:
         return None
     return _Tracked(
@@ -139,9 +137,9 @@ LEAST_CORE = 32  # points along an axis that a tile gives at least, if the axis 
 class Tile(NamedTuple):
     """A part of a field along one axis.
 
-    The net gets the ``size`` points of its input from ``start`` on, which is negative where a periodic axis begins
-    before its first point, and of the points of its feature those from ``skip`` on are the points ``first`` to
-    ``stop`` - 1 of the result.
+    The net gets ``size`` input points, the first at ``start``; it is negative if a tile on a periodic axis begins
+    before the first point. The feature's points after the first ``skip`` are the points ``first`` to ``stop`` - 1 of
+    the result.
     """
 
     start: int
@@ -156,12 +154,12 @@ class AxisTiles:
     """Tiles of one size along an axis, each with ``core`` points of the result, except for the last.
 
     Attributes:
-        length: the points of the input, as the net would get them whole.
+        length: the points of the input for the whole field.
         outputs: the points of the net's feature.
-        margins: points of the result before and after these, which no tile gives.
+        margins: points of the result before and after the feature, which no tile gives.
         size: the points of a tile with its context; a whole axis is one tile.
         core: the points of the result that a tile gives.
-        offset: how many points a tile begins before the point of the input whose number is that of its first point.
+        offset: how far before its first core point's number a tile begins in the input.
         periodic: whether tiles continue at the opposite edge.
     """
 
@@ -185,7 +183,7 @@ class AxisTiles:
         return (self.tile(index) for index in range(len(self)))
 
     def tile(self, index: int) -> Tile:
-        """Return a tile by its number. One that gives margins only has no points."""
+        """Return a tile by its number; a tile that covers only margins has no points."""
         before, end = self.margins[0], self.margins[0] + self.outputs
         low, high = index * self.core, (index + 1) * self.core
         first, stop = min(max(low, before), end), max(min(high, end), before)
@@ -206,13 +204,14 @@ def whole_axis(length: int, outputs: int, margins: tuple[int, int] = (0, 0)) -> 
 
 
 def cut_axis(field: AxisField, length: int, outputs: int, core: int, margins: tuple[int, int] = (0, 0)) -> AxisTiles:
-    """Return tiles along an axis of ``length`` points, of which each gives ``core`` points of the result.
+    """Return tiles along an axis of ``length`` points that each give ``core`` points of the result.
 
     ``field`` is the receptive field, of stride 1, and ``core`` a multiple of its alignment. The result has the
-    ``outputs`` points of the feature between ``margins``. All tiles have one size, which leaves the remainder of the
-    length divided by the alignment, and begin at multiples of the alignment: so every layer divides and pads a tile as
-    it does the whole axis, and the same kernels compute each tile. An axis that is no longer than a tile is one tile,
-    and so is a periodic axis whose length is no multiple of the alignment, or that has context.
+    ``outputs`` points of the feature between ``margins``.
+
+    All tiles have one size, with the remainder of the length modulo the alignment, and begin at multiples of the
+    alignment. An axis no longer than a tile is one tile. A periodic axis is also one tile if it has context, or a
+    length that is no multiple of the alignment.
     """
     step = field.alignment
     assert field.stride == 1, "the feature has a point for each point of the input"
@@ -230,12 +229,7 @@ MakeNet = Callable[[Shape], NeuralNet]  # of fields (H, W)
 
 @dataclass(frozen=True)
 class FieldTiles:
-    """The tiles of a field, and the net that computes one of them.
-
-    Attributes:
-        axes: the tiles along each axis.
-        net: the net for a batch of tiles.
-    """
+    """The tiles of a field, and the net that computes one of them."""
 
     axes: tuple[AxisTiles, ...]
     net: NeuralNet
@@ -250,22 +244,22 @@ def plan_tiles(
     outputs: Shape,
     margins: Sequence[tuple[int, int]] = (),
 ) -> FieldTiles:
-    """Return the tiles in which a net computes ``layer`` for fields of ``lengths`` points along each axis.
+    """Return the tiles in which a net computes ``layer`` for fields of ``lengths`` points by axis.
 
-    The tiles follow from the net, the field's size and the window's, never from chunks. What they give together are the
-    bits of the whole field. A net with a layer that needs whole fields has a single tile.
+    The tiles follow from the net, the field's size and the window's, never from chunks. Together they give the same
+    bits as the whole field. A net with a layer that needs whole fields has a single tile.
 
     Args:
         make_net: returns the net for fields (H, W), a batch of one row.
         params: the params of the net, by name.
-        layer: the name of the layer whose feature is the prediction.
-        window: the points along each axis of the windows that the net was trained on, which it takes for sure.
-        lengths: the points of the field that the net gets, with its context.
+        layer: the name of the layer that gives the prediction.
+        window: the points along each axis of the windows that the net was trained on, a size that it accepts.
+        lengths: the points of the net's input field, with context.
         outputs: the points that the feature must have.
-        margins: the points along each axis before and after those of the feature, which the result has besides.
+        margins: additional points of the result before and after the feature, along each axis.
 
     Raises:
-        UserError: the net cannot take such fields, gives others than those expected, or takes too much memory.
+        UserError: the net does not accept such fields, gives other outputs than expected, or needs too much memory.
     """
     margins = margins or ((0, 0),) * len(lengths)
     trained = make_net(window)
@@ -296,7 +290,6 @@ def _one_tile(
     outputs: Shape,
     margins: Sequence[tuple[int, int]],
 ) -> FieldTiles:
-    """Return the whole field as the only tile."""
     net = _net_for(make_net, params, window, lengths)
     if (given := net.layer(layer).shape[2:]) != outputs:
         raise _misfit(layer, given, lengths, outputs, None)
@@ -311,13 +304,12 @@ def _one_tile(
 
 
 def _sample_length(axis: AxisField, window: int, length: int) -> int:
-    """Return a length that is divided and padded as ``length`` by every layer, and small where that is large."""
+    """Return a small length that every layer divides and pads as ``length``; at most ``length``."""
     least = max(window, axis.size)
     return min(length, least + (length - least) % axis.alignment)
 
 
 def _net_for(make_net: MakeNet, params: Mapping[str, Any], window: Shape, size: Shape) -> NeuralNet:
-    """Return the net for fields of ``size``; raise UserError for a net that takes those of ``window`` only."""
     try:
         net = make_net(size)
         check_params(net, params)
@@ -346,7 +338,7 @@ def _cut(
     margins: Sequence[tuple[int, int]],
     bytes_per_point: float,
 ) -> tuple[AxisTiles, ...]:
-    """Return the largest tiles whose features take TILE_BYTES or less; at least LEAST_CORE points, or the context."""
+    """Return the largest tiles within TILE_BYTES; each has at least LEAST_CORE points, or the context."""
     core = 1
     while core < max(axis + sum(margin) for axis, margin in zip(lengths, margins, strict=True)):
         core *= 2

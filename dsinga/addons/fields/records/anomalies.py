@@ -1,7 +1,4 @@
-"""Subtracts a climatology from the variables of a Dataset where they are read, and adds it to predictions.
-
-This file imports xarray, and is imported where somebody has a Dataset.
-"""
+"""Subtracts a climatology from a Dataset's variables when they are read, and adds it to predictions."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ class _Field:
     """The climatology of one variable, at any region of it: an index for each dimension.
 
     Args:
-        means: the mean, with the dimensions of the variable apart from time, after its own.
-        by: what the climatology is a function of.
-        dates: the dates of the variable.
-        dims: the dimensions of the variable.
+        means: the mean, with its own first dimension, then the variable's dimensions except time.
     """
 
     def __init__(self, means: Any, by: str, dates: Any, dims: tuple[str, ...]):
@@ -44,11 +38,9 @@ class _Field:
 
     @property
     def time(self) -> str:
-        """The dimension of the dates."""
         return str(self._dates.dims[0])
 
     def read(self, key: tuple[Any, ...]) -> np.ndarray:
-        """Return the climatology of a region, float64."""
         keys = dict(zip(self._dims, key, strict=True))
         (time,) = self._dates.dims
         dates = self._dates.isel({time: np.atleast_1d(np.arange(self._dates.size)[keys[time]])})
@@ -61,7 +53,7 @@ class _Field:
 
 
 class _Anomalies(BackendArray):
-    """A variable that is not in memory, less its climatology, as float32."""
+    """A variable that is not in memory, minus its climatology, as float32."""
 
     def __init__(self, variable: Any, field: _Field):
         self._variable, self._field = variable, field
@@ -75,12 +67,12 @@ class _Anomalies(BackendArray):
 
 
 def anomalies(dataset: Any, text: str) -> Any:
-    """Return a Dataset minus a climatology; variables that the climatology lacks stay as they are.
+    """Return a Dataset minus a climatology, where the climatology has the variable.
 
-    Variables in files, and of Dask, are computed when they are read. Those that are anomalies already stay, too.
+    Variables that are already anomalies from this climatology stay the same, too.
 
-    Raises UserError where the climatology has none of the variables, or lacks points of them, and for variables that
-    are anomalies from another one, or made from anomalies.
+    Raises UserError if the climatology has none of the variables or lacks some of their points, and for variables that
+    are anomalies from another climatology, or computed from anomalies.
     """
     if not text:
         return dataset
@@ -106,9 +98,9 @@ def anomalies(dataset: Any, text: str) -> Any:
 
 
 def _is_anomaly(dataset: Any, name: Any, number: int) -> bool:
-    """Whether a variable is an anomaly from the climatology of this number; raise UserError where it may be another.
+    """Whether a variable is an anomaly from this climatology. Raises UserError if unclear.
 
-    Selection and chunks keep all marks, and whoever drops the coordinates alone has anomalies still.
+    Without the coordinates, the variable's encoding still marks anomalies.
     """
     kept = dataset.variables[name].encoding.get(ANOMALY)
     coordinates = [mark for mark in MARKS if mark in dataset.coords]
@@ -132,10 +124,11 @@ def _is_anomaly(dataset: Any, name: Any, number: int) -> bool:
 def with_climatology(
     dataset: Any, names: list[str], text: str, lead: str, valid_time: str, numbers: str | None = None
 ) -> Any:
-    """Return a prediction of anomalies, lazy dask arrays, plus the climatology at the times of the predictions.
+    """Return a prediction of anomalies, lazy dask arrays, plus the climatology at its times.
 
-    Along the dimension ``lead`` these are in the coordinate ``valid_time``. Along ``numbers`` are several numbers for
-    each anomaly: quantiles, members, or the parameters of a distribution, of which "loc" alone moves with it.
+    Along the dimension ``lead``, times are in the coordinate ``valid_time``. Along ``numbers`` there are several
+    numbers for each anomaly: quantiles, members, or the parameters of a distribution, where only "loc" moves with the
+    climatology.
     """
     climatology, changed = climatology_of(text), {}
     for name in (name for name in names if name in climatology.means):
@@ -175,7 +168,6 @@ def _joined(parts: list[Any], dim: str | None, like: Any) -> Any:
 
 
 def _field(dataset: Any, name: str, climatology: FieldClimatology) -> _Field:
-    """Return the climatology of a variable at its dates and points."""
     array, kept = dataset[name], climatology.means[name].dims[1:]
     times = [dim for dim in array.dims if dim not in kept]
     if len(times) != 1 or times[0] not in dataset.coords:
@@ -189,7 +181,6 @@ def _field(dataset: Any, name: str, climatology: FieldClimatology) -> _Field:
 
 
 def _with_field(variable: Any, field: _Field, sign: int, mark: Mapping[str, int] | None = None) -> Any:
-    """Return a variable plus, or less, a climatology, with a mark in its encoding."""
     encoding = {**variable.encoding, **(mark or {})}
     if variable.chunks is not None:
         data = variable.data.map_blocks(
@@ -203,7 +194,6 @@ def _with_field(variable: Any, field: _Field, sign: int, mark: Mapping[str, int]
 
 
 def _of_block(field: _Field, sign: int, block: np.ndarray, block_info: Any = None) -> np.ndarray:
-    """Task: a block plus, or less, the climatology at its place."""
     place = tuple(slice(start, stop) for start, stop in block_info[0]["array-location"])
     return _added(block, field.read(place), sign)
 

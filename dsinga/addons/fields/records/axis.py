@@ -1,4 +1,4 @@
-"""Computes where windows begin along one dimension, and which points each reads, even beyond the ends of the data."""
+"""Computes where windows begin along one dimension, and which points each reads."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ class Axis:
     """The windows along one dimension.
 
     Attributes:
-        name: the dimension.
         length: points of the data.
         size: points of a window.
-        stride: points from the begin of a window to that of the next one.
+        stride: points between the starts of neighbouring windows.
         before: points of context before a window.
         after: points of context after a window.
         lead: offset of the target in points.
-        leads: how many targets a window has, each one offset after the one before.
+        leads: how many targets a window has, each one offset after the previous one.
         edge: what lies beyond the data, one of ``EDGES``.
-        has_targets: whether targets are read.
         starts: the first point of each window, without its context, increasing.
-        gaps: the points after which there is a gap of time, over which no window reaches, increasing.
-        all_starts: the first points of all windows, those that reach over a gap among them; None where none does.
+        gaps: the points before gaps of time, which no window crosses, increasing.
+        all_starts: the first points of all windows, with windows across gaps; None if no window crosses a gap.
         input_part: the points [start, stop) of a window and its context that are read; None for all.
-        target_part: those of a target.
+        target_part: the points [start, stop) of a target that are read; None for all.
     """
 
     name: str
@@ -70,7 +68,7 @@ class Axis:
         return (self.leads - 1) * self.lead
 
     def offset(self, is_target: bool, number: int = 0) -> int:
-        """Return the distance from the start of a window to the first point that targets, or inputs, read.
+        """Return the distance from a window's start to the first point of its targets or inputs.
 
         ``number`` counts leads from 0.
         """
@@ -79,19 +77,19 @@ class Axis:
         return (self.lead if is_target else -self.before) + later + (part[0] if part else 0)
 
     def input_range(self, first: int, last: int) -> tuple[int, int]:
-        """Return the points [low, high) that the inputs of windows number ``first`` to ``last`` read."""
+        """Return the points [low, high) that the inputs of windows ``first`` to ``last`` read."""
         offset = self.offset(is_target=False)
         return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.input_size + self.ahead
 
     def target_range(self, first: int, last: int) -> tuple[int, int]:
-        """Return the points [low, high) that the targets of windows number ``first`` to ``last`` read."""
+        """Return the points [low, high) that the targets of windows ``first`` to ``last`` read."""
         offset = self.offset(is_target=True)
         return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.target_size + self.ahead
 
     def positions(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the point of the data for each of ``low`` to ``high``, and whether it lies beyond the data.
+        """Return the data's point for each of ``low`` to ``high``, and whether it lies beyond the data.
 
-        Points beyond are those that the edge takes in their place, as numpy.pad has them; for "zero" any.
+        Points beyond the data map to points inside, as numpy.pad does for the edge; for "zero" to any point.
         """
         points = np.arange(low, high)
         outside = (points < 0) | (points >= self.length)
@@ -104,7 +102,7 @@ class Axis:
         return np.clip(points, 0, self.length - 1), outside
 
     def left_out(self) -> tuple[int, int]:
-        """Return the points at the begin and at the end of the data that fill no window."""
+        """Return how many points at the begin and end of the data fill no window."""
         if self.edge == "periodic":
             return 0, 0
         starts = self.starts if self.all_starts is None else self.all_starts
@@ -117,9 +115,9 @@ class Axis:
         return max(low, 0), max(self.length - high, 0)
 
     def over_gaps(self, ahead: int | None = None) -> np.ndarray:
-        """Return whether each window has a gap between the begin of its context and the end of its targets.
+        """Return whether each window has a gap from the begin of its context to its targets' end.
 
-        ``ahead`` takes the place of the offset of targets; without targets, and without it, inputs count alone.
+        ``ahead`` replaces the offset of targets. Without targets and ``ahead``, only inputs count.
         """
         low, high = self.starts - self.before, self.starts + self.size + self.after
         if ahead is None and self.has_targets:
@@ -129,7 +127,7 @@ class Axis:
         return crossing(self.gaps, np.maximum(low, 0), np.minimum(high, self.length))
 
     def widest(self, count: int) -> tuple[int, int]:
-        """Return the first and last window of the block of ``count`` neighbours that spans the most points."""
+        """Return the first and last window of the block of ``count`` that spans the most points."""
         if self.all_starts is None:
             return 0, count - 1
         firsts = np.arange(0, len(self.starts) - count + 1, count)
@@ -137,7 +135,7 @@ class Axis:
         return first, first + count - 1
 
     def without_gaps(self, ahead: int | None = None) -> Axis:
-        """Return the axis without the windows of :meth:`over_gaps`; it may have none."""
+        """Return the axis without windows that cross gaps; no window may be left."""
         is_left_out = self.over_gaps(ahead)
         if not is_left_out.any():
             return self
@@ -153,10 +151,9 @@ def make_axis(
     starts: Any = None,
     gaps: np.ndarray | None = None,
 ) -> Axis:
-    """Return the windows along a dimension of the data, without those that reach over one of the ``gaps``.
+    """Return the windows along a dimension of the data that cross none of the ``gaps``.
 
-    ``starts`` takes the place of the first points of windows at the stride, all of which remain. Raises UserError where
-    not even one window fits.
+    ``starts`` replaces the regular first points of windows; all of them are kept. Raises UserError if no window fits.
     """
     size = length if conf.size in (None, -1) else int(conf.size or 0)
     leads = leads if has_targets and conf.lead else 1
@@ -183,7 +180,6 @@ def make_axis(
 
 
 def _check_length(conf: WindowDimConf, size: int, length: int, leads: int, has_targets: bool) -> None:
-    """Raise UserError for windows or leads that are longer than the data, and for windows without a stride."""
     name, lead = conf.name, conf.lead
     if conf.overlap >= size:
         raise UserError(
@@ -206,7 +202,6 @@ def _check_length(conf: WindowDimConf, size: int, length: int, leads: int, has_t
 
 
 def _no_window(conf: WindowDimConf, size: int, length: int, last: int) -> UserError:
-    """Return the error for a dimension along which no window fits; ``last`` is the offset of the last target."""
     context = conf.before + conf.after if conf.edges == "inside" else 0
     parts = {"of its own": size, "of context": context, "of lead": abs(last)}
     points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)

@@ -1,7 +1,4 @@
-"""Lazy arrays for xarray that join the arrays of several files; which chunks a lazy array has.
-
-This file imports xarray, and is imported where somebody has a Dataset.
-"""
+"""Lazy arrays for xarray that join arrays of several files; finds chunks of lazy arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ REMOTE_BYTES = 32 << 20  # of these chunks, decoded
 
 
 class _Joined(BackendArray):
-    """Variables that follow one another along an axis, or, of ``is_new``, are the points of a first axis."""
+    """Variables joined along an axis or, with ``is_new``, stacked along a new first axis."""
 
     def __init__(self, variables: Sequence[Any], axis: int, is_new: bool):
         self._variables, self._axis, self._is_new = variables, axis, is_new
@@ -35,7 +32,6 @@ class _Joined(BackendArray):
         return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER, self._read)
 
     def chunk_begins(self, axis: int) -> np.ndarray | None:
-        """Return the first points of the chunks along an axis; None where not known."""
         if axis == self._axis and self._is_new:
             return np.arange(len(self._variables))
         inner = axis - (self._is_new and axis > self._axis)
@@ -54,12 +50,10 @@ class _Joined(BackendArray):
         return joined if np.ndim(points) else joined.take(0, axis=place)
 
     def _runs(self, points: np.ndarray) -> list[np.ndarray]:
-        """Return points in parts that each lie in one variable, at least one part."""
         owners = np.searchsorted(self._ends, points, "right")
         return np.split(points, np.flatnonzero(np.diff(owners)) + 1)
 
     def _part(self, key: tuple[Any, ...], points: np.ndarray, place: int) -> np.ndarray:
-        """Return the numbers at points of the axis that lie in one variable."""
         owner = int(np.searchsorted(self._ends, points[0], "right")) if len(points) else 0
         before, after = key[: self._axis], key[self._axis + 1 :]
         if self._is_new:
@@ -72,7 +66,7 @@ class _Joined(BackendArray):
 
 
 def joined(variables: Sequence[Any], dim: str) -> Any:
-    """Return variables joined along a dimension, which may be a new one; lazily where the first is in a file."""
+    """Return variables joined along an old or new dimension, lazily if in a file."""
     first, is_new = variables[0], dim not in variables[0].dims
     if getattr(first, "_in_memory", True):
         result: Any = Variable.concat(list(variables), dim)  # type: ignore[no-untyped-call]
@@ -96,7 +90,7 @@ def most_threads(data: Any) -> int:
 
 
 def chunk_begins(data: Any, axis: int) -> np.ndarray | None:
-    """Return the first points of the chunks along an axis of xarray's nested lazy arrays; None where not known."""
+    """Return the first points of chunks along an axis of nested lazy arrays; None if unknown."""
     if isinstance(data, ZarrFileArray):
         return np.arange(0, data.shape[axis], data.chunks[axis])
     if isinstance(data, _Joined):

@@ -1,4 +1,4 @@
-"""A climatology of a Dataset: the mean of each variable at each point by month, or by day of the year."""
+"""A climatology: the mean of each variable at each point by month, or by day of the year."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TERM = "term"  # the dimension of a climatology by day: 1, then cosine and sine 
 
 @dataclass(frozen=True, eq=False)
 class FieldClimatology:
-    """A mean by month, or a yearly cycle of three waves, of each variable at each point, in float64.
+    """A mean by month, or a yearly cycle of three waves, of each variable at each point, float64.
 
     Attributes:
-        means: a Dataset whose first dimension is "month" (1 to 12), or "term" with the coefficients of a mean and of
-            cosine and sine of 1, 2 and 3 waves a year. So calendars with other years can be compared.
+        means: a Dataset with the first dimension "month" (1 to 12), or "term": the coefficients of a mean and of cosine
+            and sine of 1, 2 and 3 waves a year, which suit any calendar.
     """
 
     means: Any
@@ -52,10 +52,10 @@ class FieldClimatology:
         return MONTH if MONTH in self.means.dims else DAY
 
     def at(self, times: Any) -> Any:
-        """Return the climatology at the dates of a DataArray (n,), of any calendar, as a Dataset (n, ...) in float64.
+        """Return the climatology at a DataArray of dates (n,), of any calendar, as a Dataset (n, ...), float64.
 
-        ``dataset - climatology.at(dataset.time)`` are the anomalies. Raises UserError for what is no date, and a month
-        of which the climatology has no mean.
+        ``dataset - climatology.at(dataset.time)`` are the anomalies. Raises UserError for values that are no dates, and
+        for a month without a mean.
         """
         dates = dates_of(times)
         (dim,) = dates.dims
@@ -66,9 +66,9 @@ class FieldClimatology:
         return type(self.means)(variables, {**coordinates, dim: times})
 
     def at_points_of(self, dataset: Any, dim: str) -> FieldClimatology:
-        """Return the climatology at the points of a Dataset, in its order; ``dim`` is its dimension of time.
+        """Return the climatology at a Dataset's points, in their order; ``dim`` is its time.
 
-        Raises UserError for a variable, or a point, that it lacks.
+        Raises UserError if the climatology lacks a variable or a point.
         """
         chosen = {}
         for name, array in dataset.data_vars.items():
@@ -92,7 +92,7 @@ class FieldClimatology:
 
 
 def values_at(mean: Any, dates: Any, by: str) -> np.ndarray:
-    """Return the values of a mean at dates (n,) as (n, ...) float64: the same bits for any part of its points."""
+    """Return a mean at dates (n,) as (n, ...) float64, with the same bits for any subset of points."""
     if by == MONTH:
         months = np.asarray(dates.dt.month.values)
         return np.asarray(mean.values[months - 1])
@@ -110,7 +110,7 @@ def waves_at(dates: Any) -> np.ndarray:
 
 
 def dates_of(times: Any) -> Any:
-    """Return a coordinate (n,) as a DataArray of dates; raise UserError if it is no DataArray, or has no dates."""
+    """Return a coordinate (n,) as a DataArray of dates. Raises UserError if it is no DataArray, or has no dates."""
     if not is_data_array(times):
         raise UserError(
             f"a climatology is taken at a DataArray of dates, such as dataset.time, not a {type(times).__name__}"
@@ -130,7 +130,7 @@ MOST_NUMBERS = 1 << 22  # that a job keeps, in up to 21 MiB of text
 
 
 def climatology_text(climatology: FieldClimatology) -> str:
-    """Return a climatology serialised as text. Raises UserError for one that is too large to be kept with a net."""
+    """Return a climatology serialised as text. Raises UserError if it is too large to keep with a net."""
     means = climatology.means
     size = sum(array.size for array in means.values())
     if size > MOST_NUMBERS:
@@ -158,7 +158,7 @@ def _packed(variable: Any, dtype: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def climatology_of(text: str) -> FieldClimatology:
-    """Return the climatology serialised as a text. Raises UserError for a damaged one."""
+    """Return the climatology serialised as a text. Raises UserError if it is damaged."""
     import xarray
 
     try:

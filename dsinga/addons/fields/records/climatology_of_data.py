@@ -1,4 +1,4 @@
-"""Computes the climatology of a Dataset by month or by day of the year, in blocks of time."""
+"""Computes the climatology of a Dataset by month or day of the year, in blocks of time."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ BLOCK_NUMBERS = 1 << 22  # of a variable that are read together
 
 @public
 def field_climatology(dataset: Any, by: str = MONTH, *, dim: str = "time") -> FieldClimatology:
-    """Return the climatology of the variables of a Dataset that lie along time, by month or by day of the year.
+    """Return the climatology of a Dataset's variables along time, by month or day of the year.
 
-    "month" takes the mean of the dates of each month, "day" a mean and three waves a year by least squares. Means of
-    dates are in float64, NaN is left out, and a point without any number stays NaN. Blocks of time whose size follows
-    from the shapes alone are read in order, so that chunks change no bit.
+    "month" is the mean of the dates in each month; "day" is a mean and three waves a year by least squares. Sums are in
+    float64, NaN is left out, and a point without any number stays NaN. The data are read in order, in blocks of time
+    that depend on shapes alone, so that chunks change no bit.
 
     Args:
-        dataset: an xarray Dataset or DataArray, or the path or URL of one; that of training, ``train.dataset``.
+        dataset: an xarray Dataset or DataArray, or the path or URL of one; usually the training data,
+            ``train.dataset``.
         by: "month" or "day".
         dim: the dimension of time.
 
     Raises:
-        UserError: no variable lies along dates, or they do not have every month of the year.
+        UserError: no variable lies along dates, or a month of the year has no date.
     """
     if by not in (MONTH, DAY):
         raise UserError(f"by is 'month' or 'day', not {by!r}{nearest(str(by), (MONTH, DAY))}")
@@ -77,7 +78,7 @@ def _mean(array: Any, dates: Any, by: str, dim: str) -> Any:
 
 
 def _blocks(array: Any, dates: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield the dates of blocks of time, and the numbers, (n, points) float32."""
+    """Yield the dates of blocks of time, and their numbers, (n, points) float32."""
     reader = VariableReader(array.variable, str(array.name))
     step = max(1, BLOCK_NUMBERS // max(1, array.size // len(dates)))
     others = tuple(slice(0, size) for size in reader.shape[1:])
@@ -87,7 +88,6 @@ def _blocks(array: Any, dates: Any) -> Iterator[tuple[Any, np.ndarray]]:
 
 
 def _by_month(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the mean of each month, (12, *shape)."""
     sums, counts = (np.zeros((12, int(np.prod(shape)))) for _ in range(2))
     for dates, numbers in blocks:
         months = np.asarray(dates.dt.month.values) - 1
@@ -101,7 +101,7 @@ def _by_month(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) 
 
 
 def _by_day(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the coefficients of the waves that fit best, (terms, *shape); NaN where there are too few numbers."""
+    """Return the coefficients of the best waves, (terms, *shape); NaN for too few numbers."""
     terms = 1 + 2 * HARMONICS
     products: Any = np.zeros((1, terms, terms))  # of the waves: one for all points until some lack numbers
     sums, counts = np.zeros((terms, int(np.prod(shape)))), np.zeros(int(np.prod(shape)))

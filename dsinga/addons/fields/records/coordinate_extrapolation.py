@@ -1,4 +1,4 @@
-"""Extrapolates coordinates and CF bounds beyond the ends of the data, by their step or frequency of dates."""
+"""Extrapolates coordinates and CF bounds beyond the data, by their step or date frequency."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dsinga.data.array_kinds import is_number
 
 @dataclass(frozen=True)
 class StepRule:
-    """The rule by which a coordinate continues beyond the data: a constant difference, or a frequency of dates.
+    """How a coordinate continues beyond the data: a constant difference, or a frequency of dates.
 
     Attributes:
-        step: the difference of neighbouring points; None where they lie by ``frequency``.
-        frequency: as pandas has it, such as "MS", or months as :func:`step_text` has them.
+        step: the difference of neighbouring points; None if they follow ``frequency``.
+        frequency: a pandas frequency, such as "MS", or months as in :func:`step_text`.
     """
 
     step: Any = None
     frequency: str = ""
 
     def after(self, index: Any, steps: int) -> Any:
-        """Return the coordinate ``steps`` steps after the single one in ``index``, or before if negative."""
+        """Return the coordinate ``steps`` steps after the single one in ``index``, or before it if negative."""
         if self.step is not None:
             return index[0] + steps * self.step
         if months := months_in(self.frequency):
@@ -35,11 +35,11 @@ class StepRule:
 
 
 def extrapolated(coordinate: Any, points: np.ndarray, step: str = "", gaps: Any = ()) -> Any:
-    """Return the coordinate of a dimension at points (n,), maybe before or beyond the data, as an xarray Variable.
+    """Return a dimension's coordinate at points (n,), in or beyond the data, as an xarray Variable.
 
-    Its steps are equal, or those of months, years and the like; ``step`` takes their place where there are too few
-    points to tell. Points next to one of the ``gaps`` follow the steps on their side of it. Raises UserError where
-    they follow no such rule; see :func:`goes_on`.
+    Its steps are equal, or calendar steps such as months or years. ``step`` is used if there are too few points to
+    tell. Points next to a gap continue the steps on their side of it. Raises UserError if the coordinate follows no
+    such rule; see :func:`goes_on`.
     """
     import xarray
 
@@ -65,23 +65,23 @@ def extrapolated(coordinate: Any, points: np.ndarray, step: str = "", gaps: Any 
 
 
 def goes_on(coordinate: Any, step: str = "", gaps: Any = (), before: bool = False) -> bool:
-    """Whether a coordinate has regular steps, so that it extends beyond its last point, or before its first.
+    """Whether a coordinate's regular steps let it extend beyond its last point, or before its first.
 
-    With ``gaps`` these are the steps after the last gap, or before the first.
+    With ``gaps``, only the steps after the last gap, or before the first, count.
     """
     index = coordinate.to_index()
     return _rule(_run(index, gaps, 0 if before else len(index) - 1), step) is not None
 
 
 def _run(index: Any, gaps: Any, end: int) -> Any:
-    """Return the part of an index between its first or last point, ``end``, and the nearest gap."""
+    """Return the part of an index between the nearest gap and ``end``, its first or last point."""
     if not len(gaps):
         return index
     return index[: gaps[0] + 1] if end == 0 else index[gaps[-1] + 1 :]
 
 
 def _rule(index: Any, trained: str) -> StepRule | None:
-    """Return the rule that an index follows, or that of training where it has too few points; None for no rule."""
+    """Return the rule of an index, or of training if it has too few points; None without one."""
     is_date = is_date_index(index)
     if not is_date and index.dtype.kind not in "iuf":
         return None
@@ -98,15 +98,9 @@ def _rule(index: Any, trained: str) -> StepRule | None:
 def related_at(
     related: Mapping[str, Any], dataset: Any, points: Mapping[str, np.ndarray], gaps: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return CF grid mappings and bounds at points of a Dataset along its dimensions, by name.
+    """Return CF grid mappings and bounds by name, at ``points`` of a Dataset by dimension.
 
-    Bounds of points beyond the data go on by their own rules, and are left out where they follow none.
-
-    Args:
-        related: the variables, by name.
-        dataset: the Dataset that has their coordinates.
-        points: the points by dimension, maybe beyond the data.
-        gaps: the points after which there is a gap, by dimension.
+    Bounds beyond the data continue by their own rules, and are left out if they follow none.
     """
     variables = {}
     for name, variable in related.items():
@@ -125,7 +119,7 @@ def related_at(
 
 
 def _column(variable: Any, points: np.ndarray, gaps: Any) -> Any:
-    """Return one side of bounds at points, None where it follows no rule by which it goes on."""
+    """Return one side of bounds at points; None if it follows no rule beyond the data."""
     import xarray
 
     side = xarray.DataArray(variable.to_base_variable().load(), name="bounds")

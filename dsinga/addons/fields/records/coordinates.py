@@ -1,4 +1,4 @@
-"""Inspects coordinates of a Dataset: which dimensions are time, and the steps, frequencies and gaps of dates."""
+"""Inspects coordinates: which dimensions are time, and the steps, frequencies and gaps of dates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = 1.5  # times the usual step, above which a step is a gap: months, quarter
 
 
 def date_index(coordinate: Any) -> Any:
-    """Return the index of a coordinate; one of datetime.date, or of texts that are all ISO 8601, as one of dates."""
+    """Return the index of a coordinate; datetime.date and ISO 8601 texts become dates."""
     import pandas  # type: ignore[import-untyped]
 
     index = coordinate.to_index()
@@ -34,16 +34,16 @@ def date_index(coordinate: Any) -> Any:
 
 
 def is_date_index(index: Any) -> bool:
-    """Whether an index has dates, datetime64 or those of cftime, or times since one, timedelta64."""
+    """Whether an index has dates, datetime64 or cftime, or timedelta64."""
     import xarray
 
     return isinstance(index, xarray.CFTimeIndex) or getattr(index.dtype, "kind", "") in ("M", "m")
 
 
 def step_lengths(index: Any) -> np.ndarray:
-    """Return the lengths (n - 1,) of the steps of an index: hours of dates, else the difference of numbers.
+    """Return the lengths (n - 1,) of an index's steps: hours of dates, else differences.
 
-    An index of neither has no lengths, (0,).
+    Other indexes have no lengths, (0,).
     """
     if len(index) < 2 or not (is_date_index(index) or index.dtype.kind in "iuf"):
         return np.empty(0)
@@ -55,12 +55,12 @@ def step_lengths(index: Any) -> np.ndarray:
 def gaps_of(index: Any, trained: str = "") -> np.ndarray:
     """Return the points after which an index of dates or numbers has a gap, increasing.
 
-    A gap is a step of more than one and a half times the usual one: that of training, else the lower median. Dates of a
-    frequency that pandas knows, such as business days, have no gaps.
+    A gap is a step above 1.5 times the usual step, which is the step of training or else the lower median. Dates with a
+    pandas frequency, such as business days, have no gaps.
 
     Args:
         index: the index, in order.
-        trained: the step in training, as :func:`dsinga.addons.fields.records.coordinates.step_text` has it.
+        trained: the step in training, from :func:`dsinga.addons.fields.records.coordinates.step_text`.
     """
     steps = step_lengths(index)
     if not len(steps):
@@ -74,7 +74,7 @@ def gaps_of(index: Any, trained: str = "") -> np.ndarray:
 
 
 def other_steps(index: Any, trained: str) -> tuple[float, float] | None:
-    """Return the usual step of an index and that of training where one is over one and a half times the other."""
+    """Return the usual steps of an index and of training if one is above 1.5 times the other."""
     steps = step_lengths(index)
     expected = _trained_lengths(index, trained) if trained and len(steps) else None
     if expected is None:
@@ -92,13 +92,13 @@ def has_frequency(index: Any) -> bool:
 
 
 def months_in(step: str) -> int:
-    """Return the months of a step such as "1 months" or "1 months, in their middles", 0 for a step of another kind."""
+    """Return the months of a step such as "1 months" or "1 months, in their middles"; 0 otherwise."""
     count, word, place = step.partition(" months")
     return int(count) if word and count.isdigit() and place in ("", MIDDLES, MIDDLE_DAYS) else 0
 
 
 def _trained_lengths(index: Any, trained: str) -> Any:
-    """Return how long each step of an index would be by the step of training; None where that is not of its kind."""
+    """Return the lengths of steps if spaced as in training; None if one has dates and the other numbers."""
     if not is_date_index(index):
         return abs(float(trained)) if is_number(trained) else None
     if months := months_in(trained):
@@ -111,7 +111,7 @@ def _trained_lengths(index: Any, trained: str) -> Any:
 
 
 def shifted(index: Any, steps: int, frequency: str) -> Any:
-    """Return an index of dates moved by steps of a frequency that pandas knows."""
+    """Return an index of dates shifted by steps of a pandas frequency."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pandas: a frequency without a fast addition
         return index.shift(steps, frequency)
@@ -124,14 +124,14 @@ def _hours(steps: np.ndarray) -> np.ndarray:
 
 
 def crossing(gaps: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return whether each range of points [low, high), given as two arrays (n,), reaches over a gap."""
+    """Return whether each range of points [low, high), given as two arrays (n,), crosses a gap."""
     return np.searchsorted(gaps, low) != np.searchsorted(gaps, high - 1)
 
 
 def check_increasing(dataset: Any, conf: WindowDimConf) -> None:
-    """Raise UserError unless the coordinates of a dimension increase; numbers may as well decrease, as latitudes do.
+    """Raise UserError unless coordinates increase along a dimension; numbers may decrease.
 
-    Texts along time that are no dates have no order, but none is there twice.
+    Texts along time that are no dates need no order, but must be unique.
     """
     dim, along_time = conf.name, is_time(dataset, conf)
     if dim not in dataset.indexes or dataset.sizes[dim] < 2:
@@ -160,16 +160,16 @@ def check_increasing(dataset: Any, conf: WindowDimConf) -> None:
 
 
 def is_time(dataset: Any, conf: WindowDimConf) -> bool:
-    """Whether a dimension is time: its coordinate has dates, a target lies ahead along it, or its name says so."""
+    """Whether a dimension is time: it has dates, a lead, or the name "time"."""
     if conf.name == "time" or conf.lead:
         return True
     return conf.name in dataset.coords and is_date(dataset[conf.name])
 
 
 def time_gaps(dataset: Any, conf: WindowDimConf, over_gaps: bool) -> np.ndarray | None:
-    """Return the points of a dimension of time after which there is a gap; None where windows may reach over gaps.
+    """Return the points before gaps along time; None if windows may cross gaps.
 
-    They may where they have all points.
+    Windows that have all points may always cross gaps.
     """
     is_whole, dim = conf.size in (None, -1), conf.name
     if is_whole or over_gaps or dim not in dataset.indexes or dataset.indexes[dim].nlevels > 1:
@@ -178,7 +178,7 @@ def time_gaps(dataset: Any, conf: WindowDimConf, over_gaps: bool) -> np.ndarray 
 
 
 def check_steps(dataset: Any, conf: WindowDimConf, over_gaps: bool) -> None:
-    """Raise UserError where windows reach over steps of time that are longer or shorter than those of training."""
+    """Raise UserError if windows span steps of time that are longer or shorter than in training."""
     dim, reaches = conf.name, conf.lead or conf.before or conf.after or (conf.size or 0) > 1
     if over_gaps or not reaches or not has_labels(dataset, dim) or not is_time(dataset, conf):
         return
@@ -196,7 +196,7 @@ OF_TIME = ("day of year", "hour of day")
 
 
 def is_date(array: Any) -> bool:
-    """Whether a coordinate is dates: datetime64, or those of cftime."""
+    """Whether a coordinate has dates: datetime64 or cftime."""
     return kind_of(array) == "date"
 
 
@@ -210,7 +210,7 @@ def kind_of(array: Any) -> str:
 
 
 def turns_of(dates: np.ndarray, quantity: str) -> np.ndarray:
-    """Return the share of the year, or of the day, that has passed at each date, float64."""
+    """Return the share of the year, or day, that has passed at each date, float64."""
     if dates.dtype.kind == "O":  # of cftime
         passed = np.vectorize(_cftime_turn, otypes=[np.float64])
         return passed(dates, quantity)
@@ -239,10 +239,10 @@ MOST_DATES = 1000  # of a coordinate, from which its frequency is told
 
 
 def step_text(coordinate: Any, is_time: bool = False) -> str:
-    """Return the step of a coordinate as text: a number, or a pandas frequency; "" for none or unequal steps.
+    """Return a coordinate's step as text: a number or pandas frequency; "" for none or unequal steps.
 
-    Of numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles", those of
-    one day of months "1 months". Of a coordinate along time that has gaps it is the step of the longest part without.
+    For numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles"; dates at
+    one day of each month have "1 months". A time coordinate with gaps has the step of its longest part without gaps.
     """
     index = coordinate.to_index()
     if len(index) < 2 or not (is_date_index(index) or index.dtype.kind in "iuf"):
@@ -259,7 +259,7 @@ def step_text(coordinate: Any, is_time: bool = False) -> str:
 
 
 def frequency_of(index: Any) -> str:
-    """Return the frequency of dates, "" where they have none."""
+    """Return the frequency of dates; "" if they have none."""
     import xarray
 
     infer: Any = xarray.infer_freq
@@ -271,7 +271,7 @@ def frequency_of(index: Any) -> str:
 
 
 def _monthly(index: Any) -> str:
-    """Return the step of dates at one day and hour of months, or in their middles; "" for others."""
+    """Return the step of dates at one day and hour of months, or in the middles; "" for others."""
     numbers = np.array([12 * date.year + date.month for date in index])
     months = int(numbers[1] - numbers[0])
     if months < 1 or (np.diff(numbers) != months).any():
@@ -284,7 +284,7 @@ def _monthly(index: Any) -> str:
 
 
 def in_months(date: Any, months: int, place: str) -> Any:
-    """Return the date so many months after another: at the same day and hour, or in the middle of its month."""
+    """Return the date ``months`` later: at the same day and hour, or in mid-month."""
     number = 12 * date.year + date.month - 1 + months
     if not place:
         return date.replace(year=number // 12, month=number % 12 + 1)

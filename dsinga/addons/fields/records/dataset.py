@@ -1,7 +1,4 @@
-"""Opens one or several stores as the Dataset from which windows are cut, and chooses and checks its variables.
-
-xarray is imported only to open a path: whoever has a Dataset has imported it.
-"""
+"""Opens stores as the Dataset from which windows are cut, and checks its variables."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
 
 def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tuple[Any, str | None]:
-    """Return the Dataset given by ``source``, itself or as its path or URL, and the absolute path or None.
+    """Return the Dataset given by ``source``, or at its path or URL, and the absolute path or None.
 
-    Of a path nothing but coordinates is read. The Dataset has the targets of a definition that are made from label
-    images, such as "border(cells)". Raises UserError where there is none.
+    From a path only coordinates are read. Targets that the definition makes from label images, such as "border(cells)",
+    are added. Raises UserError if there is no Dataset.
     """
     path = None
     if is_path(source):
@@ -54,7 +51,7 @@ def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tup
 
 
 def _given(source: Any) -> Any:
-    """Return a Dataset, or that of a DataArray, with NaN in place of values that mean "missing"."""
+    """Return a Dataset, or a DataArray as one, with NaN for values that mean "missing"."""
     if is_data_array(source):
         source = source.to_dataset(name=str(source.name or "x"))
     if not is_a(source, "xarray", "Dataset"):
@@ -71,10 +68,10 @@ def _given(source: Any) -> Any:
 
 
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return a Dataset with only the variables that windows read, so that others are not sent to workers.
+    """Return a Dataset with only the variables that windows read, to send no others to workers.
 
-    Those of which the definition has a climatology are anomalies from it. Raises UserError where variables or
-    dimensions of the definition are not those of the Dataset, and where coordinates do not increase.
+    Variables in the definition's climatology become anomalies. Raises UserError if the Dataset lacks variables or
+    dimensions of the definition, or coordinates do not increase.
     """
     variables = [*definition.inputs, *definition.targets, *definition.static]
     for name in (*variables, *definition.mask, *(fill.variable for fill in definition.fill)):
@@ -98,7 +95,6 @@ def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
 
 
 def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
-    """Raise UserError for inputs and targets along dimensions of different grids."""
     first = definition.inputs[0]
     dims = set(dataset[first].dims)
     for name in (*definition.inputs, *definition.targets):
@@ -127,8 +123,8 @@ def _listed(dims: Iterable[Any]) -> str:
 def open_path(path: str) -> Any:
     """Return the Dataset at an absolute path or URL; only coordinates are read.
 
-    An OME-Zarr image, or one of its levels, is opened as :func:`dsinga.data.open_ome_zarr` does. Raises UserError
-    where there is none, or it cannot be opened.
+    An OME-Zarr image, or one of its levels, opens as with :func:`dsinga.data.open_ome_zarr`. Raises UserError if there
+    is no Dataset, or it cannot be opened.
     """
     try:
         import xarray
@@ -165,7 +161,6 @@ def open_path(path: str) -> Any:
 
 
 def _check_file(path: str) -> None:
-    """Raise an error where there is no regular file, or one of HDF5 that is damaged."""
     if is_url(path) or os.path.isdir(path):  # some engines of xarray read folders
         return
     with open_regular(path) as file:
@@ -180,7 +175,6 @@ def _check_file(path: str) -> None:
 
 
 def _name_fault(path: str) -> None:
-    """Raise UserError for the part of a zarr store that is damaged, where one is found."""
     try:
         check_members(path)
     except UserError:
@@ -193,7 +187,7 @@ MAPPING, BOUNDS = "grid_mapping", ("bounds", "climatology")  # attributes of var
 
 
 def related_names(dataset: Any) -> tuple[str, ...]:
-    """Return the names of the grid mappings and bounds that variables and coordinates of a Dataset name."""
+    """Return the names of the grid mappings and bounds that a Dataset's variables name."""
     names = {
         name for variable in dataset.variables.values() for key in (MAPPING, *BOUNDS) for name in _named(variable, key)
     }
@@ -201,7 +195,7 @@ def related_names(dataset: Any) -> tuple[str, ...]:
 
 
 def _named(variable: Any, key: str) -> Iterator[str]:
-    """Yield the names in an attribute of a variable, such as "crs", or "crs: x y other: lat lon"."""
+    """Yield the names in a variable's attribute, such as "crs", or "crs: x y other: lat lon"."""
     text = variable.attrs.get(key, variable.encoding.get(key))
     words = text.replace(":", ": ").split() if isinstance(text, str) else []
     mappings = [word[:-1] for word in words if word.endswith(":")]
@@ -209,21 +203,21 @@ def _named(variable: Any, key: str) -> Iterator[str]:
 
 
 def plain_units(units: str) -> str:
-    """Return units without the signs in which conventions differ: m2 s-2, m**2 s**-2 and m^2.s^-2 are the same."""
+    """Return units in one spelling: m2 s-2, m**2 s**-2 and m^2.s^-2 are the same."""
     return re.sub(r"[\s*^.]", "", units).lower()
 
 
 @public
 def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> Any:
-    """Return the Datasets at several paths or URLs, zarr stores or netCDF files, as one xarray Dataset.
+    """Return the zarr stores or netCDF files at several paths or URLs as one xarray Dataset.
 
-    Nothing but coordinates is read. Along a dimension that the stores have, they follow one another in the order of
-    ``paths``; a dimension that none has, such as "member", is new, and has a point for each store. What lies along
-    neither is taken from the first store.
+    Only coordinates are read. Along a dimension that the stores have, they are joined in the order of ``paths``. A
+    dimension that no store has, such as "member", is new, with one point for each store. Variables along neither come
+    from the first store.
 
     Raises:
         UserError: a store cannot be opened, lacks a variable, has other coordinates or units than the first, or begins
-            before the end of the one before.
+            before the previous store ends.
     """
     if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Sequence) or not paths:
         raise UserError(f"open_stores takes a list of paths or URLs, such as ['2018.zarr', '2019.zarr'], not {paths!r}")
@@ -250,7 +244,6 @@ def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> A
 
 
 def _check_alike(first: Any, dataset: Any, first_name: str, name: str, dim: str) -> None:
-    """Raise UserError where a Dataset has not the variables and coordinates of the first one."""
     for known, variable in first.variables.items():
         if known not in dataset.variables:
             raise UserError(f"{name} has no {known!r}, which {first_name} has; it has {listed(dataset.variables)}")
@@ -278,7 +271,6 @@ def _check_alike(first: Any, dataset: Any, first_name: str, name: str, dim: str)
 
 
 def _check_order(datasets: Sequence[Any], names: Sequence[str], dim: str) -> None:
-    """Raise UserError where a Dataset begins before the end of the one before it."""
     for number in range(1, len(datasets)):
         if dim not in datasets[number].indexes:
             return

@@ -1,7 +1,7 @@
-"""The settings of windows (variables, sizes, context, lead, edges), as stored in jobs and taken as arguments.
+"""The settings of windows (variables, sizes, context, lead, edges), in jobs and as arguments.
 
-Each setting is declared once. Those of a dimension, and how the data of training lay along it, are a
-:class:`WindowDimConf` in a job, and mappings by dimension in Python.
+Settings of a dimension, and the layout of the training data along it, are a :class:`WindowDimConf` in a job, and
+mappings by dimension in Python.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class WindowVariableConf(Settings):
 
 @register("message", "StoreConf.windows")
 class WindowDefinition(RecordsDefinition):
-    """The settings of windows, without data, to apply to another Dataset or to write into a job file.
+    """The settings of windows, without data, for another Dataset or a job file.
 
-    ``FieldWindows(dataset, definition)`` applies it, :func:`dsinga.windows` explains each setting. In a job that
-    trained a net it also has how the data of training lay, so that other data are read in the same order.
+    In a job that trained a net it also has the layout of the training data, so that other data are read in the same
+    order.
     """
 
     options = MappingProxyType(
@@ -179,7 +179,7 @@ class WindowDefinition(RecordsDefinition):
     variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")
 
     def along(self, name: str) -> WindowDimConf:
-        """Return the settings of a dimension, which are the defaults where it has none."""
+        """Return the settings of a dimension, by default the default settings."""
         return next((dim for dim in self.dim if dim.name == name), None) or WindowDimConf(name=name)
 
     def named_dims(self) -> Iterator[tuple[str, str]]:
@@ -191,13 +191,13 @@ class WindowDefinition(RecordsDefinition):
         yield from (("channels", dim) for dim in self.channels if dim)
 
     def replace(self, **changes: Any) -> Self:
-        """Return a definition with other settings; those of dimensions are mappings, such as ``lead={"time": 1}``."""
+        """Return a definition with other settings; settings of dimensions are mappings, as ``lead={"time": 1}``."""
         of_dim = {name: changes.pop(name) for name in OF_DIM if name in changes}
         return super().replace(**changes, **({"dim": with_settings(self.dim, of_dim)} if of_dim else {}))
 
     @property
     def input_dims(self) -> dict[str, int]:
-        """The points of a window by dimension, as far as these are given."""
+        """The points of a window by dimension, for dimensions that have a size."""
         return {dim.name: dim.size for dim in self.dim if dim.size is not None}
 
     @property
@@ -206,7 +206,7 @@ class WindowDefinition(RecordsDefinition):
         return bool(self.variable) or any(dim.points or dim.step or dim.begin for dim in self.dim)
 
     def trained_like(self, other: WindowDefinition) -> Self:
-        """Return a definition with the layout of the training data that another definition has."""
+        """Return the definition with the training data's layout of another definition."""
         of_dim = {name: {dim.name: getattr(dim, OF_DIM[name][0]) for dim in other.dim} for name in OF_TRAINED}
         return self.replace(variable=other.variable, **of_dim)
 
@@ -215,12 +215,12 @@ class WindowDefinition(RecordsDefinition):
         return next((tuple(variable.dims) for variable in self.variable if variable.name == name), ())
 
     def ordered_dims(self, name: str, dims: Iterable[Any]) -> tuple[str, ...]:
-        """Return the dimensions of a variable in the order that they had in training, if that is known."""
+        """Return the dimensions of a variable in the order of training, if that is known."""
         here, trained = tuple(map(str, dims)), self.trained_dims(name)
         return trained if set(trained) == set(here) else here
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield a message for each fault in the settings, except for those of single dimensions."""
+        """Yield a message for each fault in the settings, except for faults of single dimensions."""
         if not self.inputs:
             yield "windows need inputs, the names of variables of the Dataset"
         if len({dim.name for dim in self.dim}) < len(self.dim):
@@ -236,7 +236,6 @@ class WindowDefinition(RecordsDefinition):
             yield Fault(f"memory is in bytes, at least 1 MiB (1 << 20), not {self.memory}", "memory")
 
     def _lead_faults(self) -> Iterator[Fault]:
-        """Yield what is wrong with settings of leads that do not fit their number."""
         leads, weights, starts = self.leads, self.lead_weights, self.lead_start
         if leads > 1 and not any(dim.lead for dim in self.dim):
             yield Fault(
@@ -261,7 +260,7 @@ class WindowDefinition(RecordsDefinition):
             )
 
     def takes(self, source: Any) -> bool:
-        """Whether a source of records is a Dataset, from which windows are cut."""
+        """Whether a source is a Dataset or DataArray, from which windows are cut."""
         return is_a(source, "xarray", "Dataset") or is_data_array(source)
 
     def predicts(self, source: Any) -> bool:
@@ -275,7 +274,7 @@ class WindowDefinition(RecordsDefinition):
         return super().predict(job, params, layers[0], source, **options)
 
     def check_options(self, **labels: Any) -> None:
-        """Raise UserError for labels or weights beside windows whose errors are divided."""
+        """Raise UserError for labels or weights if errors of windows are grouped."""
         if any(value is not None for value in labels.values()):
             raise UserError(
                 "by and against take windows alone, which have their targets, and weights by weights= of "
@@ -289,9 +288,9 @@ class WindowDefinition(RecordsDefinition):
         return super().evaluate(job, params, layers[0], **options)
 
     def learnt(self) -> dict[str, str]:
-        """Return what the numbers of a record mean, which a resumed run has, too, as texts by name; "" if unknown.
+        """Return the meaning of a record's numbers, as texts by name, for a resumed run; "" if unknown.
 
-        It may have other windows, places and times, and other weights of the loss, which are not there.
+        A resumed run may have other windows, places, times and loss weights, so these are not included.
         """
         dims, fills = self.dim, [[fill.variable, fill.value] for fill in self.fill]
         names = ("inputs", "targets", "static", "coordinates", "channels", "climatology")
@@ -309,7 +308,7 @@ class WindowDefinition(RecordsDefinition):
         return texts
 
     def _meaning(self) -> dict[str, Any]:
-        """Return what the channels of records and labels are, by the names of settings in Python, in whatever order."""
+        """Return the meaning of record and label channels, by setting in Python, in any order."""
         names = [*self.inputs, *self.static]
         masked = sorted(names if "*" in self.mask else set(names) & set(self.mask))
         fills = {fill.variable: fill.value for fill in self.fill}
@@ -325,7 +324,7 @@ class WindowDefinition(RecordsDefinition):
         }
 
     def check_like(self, training: WindowDefinition) -> None:
-        """Raise OtherRecords where records, or labels if there are targets, are of something else than in training."""
+        """Raise OtherRecords if records, or labels if there are targets, mean something else than in training."""
         here, there = self._meaning(), training._meaning()
         for name in here if self.targets else list(here)[: list(here).index("targets")]:
             if here[name] != there[name]:
@@ -336,7 +335,7 @@ class WindowDefinition(RecordsDefinition):
                 )
 
     def remark_on_scores(self, layer: str) -> str:
-        """Return a sentence for readers of scores if the windows of an input layer overlap; "" elsewhere."""
+        """Return a sentence for readers of scores if an input layer's windows overlap; else ""."""
         dims = [dim.name for dim in self.dim if dim.overlap > 0] if self.targets else []
         if not dims:
             return ""
@@ -348,7 +347,7 @@ class WindowDefinition(RecordsDefinition):
 
 
 def with_settings(dims: Iterable[WindowDimConf], of_dim: Mapping[str, Mapping[str, Any]]) -> list[WindowDimConf]:
-    """Return the settings of dimensions with those of ``of_dim`` (:data:`OF_DIM`) in place of all that they have."""
+    """Return the settings of dimensions, with the settings in ``of_dim`` (:data:`OF_DIM`) replaced."""
     messages = {dim.name: dim for dim in dims}
     for setting_, values in of_dim.items():
         fields = OF_DIM[setting_]

@@ -33,25 +33,22 @@ logger = logging.getLogger(__name__)
 
 
 class FieldWindows(RecordSource):
-    """The windows of a Dataset: records (C, *space) float32 and labels (C', *space) float32, in the data's units.
+    """A Dataset's windows: records (C, *space) and labels (C', *space), float32, in the data's units.
 
-    :func:`dsinga.windows` makes them and explains the settings. Nothing is copied to disk, and of data in files only
-    what windows are read from is read. Records are numbered in the order of the dimensions, the last one fastest.
+    Nothing is copied to disk, and only the data that windows need are read from files. Records are numbered in the
+    order of the dimensions, the last one fastest.
 
     Attributes:
         definition: the settings, which may be applied to another Dataset.
-        dataset: the Dataset, between the coordinates that ``definition`` names.
         layout: which variable and which point is which channel.
-        leads: how records of several leads are made of the one that is read; None for one lead, and the direct form.
+        leads: how the records of several leads are made from one record; None for one lead and the direct form.
         left_out: a sentence for each dimension with points that fill no window, and one for windows with much NaN.
-        path: the path or URL from which the Dataset was opened, None where it was given.
+        path: the path or URL from which the Dataset was opened; None for a Dataset object.
 
     Args:
-        dataset: an xarray Dataset or DataArray, or the path or URL of one: a zarr store, or a file of netCDF.
-        definition: the settings.
-        has_targets: whether labels are read; without them windows need no targets within the data, for prediction.
-        starts: the first points of windows by dimension, in place of those at the stride.
-        path: where a Dataset was opened that is given.
+        dataset: an xarray Dataset or DataArray, or the path or URL of one: a zarr store or a netCDF file.
+        has_targets: whether labels are read; without them, for prediction, targets may lie outside the data.
+        starts: the first points of windows by dimension, in place of regular ones.
 
     Raises:
         UserError: the definition does not fit the Dataset; the message says what would.
@@ -96,11 +93,7 @@ class FieldWindows(RecordSource):
         return column.take(rows, self.allows_nonfinite)
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
-        """Return these windows with only some points of each record, and of each label, but with all channels.
-
-        Their blocks have the same windows, but smaller fields: threads that each read a part keep as much as one that
-        reads the whole.
-        """
+        """Return these windows with only some points of each record and label, with all channels."""
         data, labels = (
             ranges if ranges and ranges[0] == (0, shape[0]) else None
             for ranges, shape in ((data, self._data.shape), (labels, self._labels.shape if self._labels else ()))
@@ -128,12 +121,12 @@ class FieldWindows(RecordSource):
 
     @property
     def decoded_bytes(self) -> int:
-        """Bytes of the fields that windows are cut out of, in memory."""
+        """The bytes in memory of all fields that windows are cut from."""
         return self._blocks.bytes_of(self._blocks.counts)
 
     @property
     def cache_limit(self) -> int:
-        """Bytes of decoded fields that a process keeps, at most, of all windows together."""
+        """The most bytes of decoded fields that a process keeps for all windows together."""
         return self.definition.memory
 
     @property
@@ -142,7 +135,7 @@ class FieldWindows(RecordSource):
         return self.path is not None and self._is_plain
 
     def described(self) -> WindowDefinition:
-        """Return the definition with the layout of the data, for jobs and checkpoints that predict others."""
+        """Return the definition with the data's layout, for jobs and checkpoints that predict other data."""
         return (
             self.definition
             if self.definition.is_trained
@@ -154,19 +147,19 @@ class FieldWindows(RecordSource):
         return {"windows": self.described()}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the path and the settings of windows, where both describe the windows fully."""
+        """Return the path and the settings of windows, if both describe the windows fully."""
         return {"path": self.path, **self.job_settings()} if self.is_named else {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> FieldWindows:
-        """Return windows in the layout of the training data, which had these :meth:`job_settings`."""
+        """Return windows in the layout of the training data, given the training data's :meth:`job_settings`."""
         return self.in_order_of(settings["windows"]) if "windows" in settings else self
 
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
         """Return windows of the same Dataset in the layout of training, and as anomalies if trained on them.
 
-        The same variables have their order in training. These are the same windows where they lie so already, or where
-        a definition of training has cut them. Raises UserError where the Dataset lacks points that are channels, such
-        as levels, where variables, leads, context or edges are others, and for anomalies where training had none.
+        If the variables are the same, they get the order of training. Raises UserError if the Dataset lacks points that
+        are channels, such as levels, if variables, leads, context or edges differ, or if only these windows are
+        anomalies.
         """
         if self.definition.climatology and not training.climatology:
             raise UserError(
@@ -201,9 +194,9 @@ class FieldWindows(RecordSource):
         return {axis.name: axis.starts[place] for axis, place in zip(self._blocks.axes, places, strict=True)}
 
     def split(self, gap: int = 0, **cuts: Any) -> tuple[FieldWindows, ...]:
-        """Return the windows between cuts at coordinates of one dimension, as of Datasets that were cut there.
+        """Return the windows of the parts of the Dataset between cuts at coordinates of one dimension.
 
-        A part has the windows that lie in it with their context and their targets, so that no point is in two parts.
+        A part has the windows that lie in it with their context and targets, so that no point is in two parts.
 
         >>> train, test = windows.split(time="2018-01-01", gap=24)  # doctest: +SKIP
         >>> train, val, test = windows.split(time=["2016-01-01", "2018-01-01"])  # doctest: +SKIP
@@ -213,7 +206,7 @@ class FieldWindows(RecordSource):
             **cuts: a dimension, and the coordinates at which later parts begin.
 
         Raises:
-            UserError: the dimension is not there or has no increasing coordinates, or a part has no window.
+            UserError: there is no such dimension, its coordinates do not increase, or a part has no window.
         """
         parts = []
         within = {dim.name: (dim.first, dim.last) for dim in self.definition.dim}
@@ -289,41 +282,40 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
 ) -> FieldWindows:
     """Return the windows of a Dataset as records to train from: inputs (C, *space), targets (C', *space), float32.
 
-    Channels are variables x levels x steps of time, then static fields, then coordinates, then masks. Axes of space are
-    the dimensions of ``input_dims`` that are no time and have more than one point, in the order of the data. The order
-    of windows follows from these settings alone, not from the chunks of the data or the number of workers.
-    ``windows.left_out`` tells of points that fill no window.
+    Channels are variables x levels x steps of time, then static fields, coordinates and masks. Axes of space are the
+    dimensions of ``input_dims``, except time, that have more than one point, in the order of the data. The order of
+    windows follows from these settings alone, not from chunks or the number of workers. ``windows.left_out`` lists
+    points that fill no window.
 
     Space has at most three axes. With one axis, ``channels=[]``, records are (channels, points); such a net predicts a
     whole series as one tile. For longer series add an axis of one point with ``ds.expand_dims("y")``.
 
-    Every window is read once an epoch. Neighbouring windows form a block, and the windows of eight blocks are shuffled
-    together. Large fields in files (64 KiB of a window at one time, or more) are kept time by time, others by block.
-    If ``memory`` is full, fields whose windows have all been cut in this epoch are dropped first. Workers get data in
-    files as paths, data of Dask as graphs, and data in memory as arrays.
+    Neighbouring windows form a block, and the windows of eight blocks are shuffled together. Large fields in files (64
+    KiB or more of a window at one time) are kept time by time, others by block. Workers get data in files as paths,
+    dask arrays as graphs, and data in memory as arrays.
 
     Overlapping windows count points inside the data more often in losses and scores than points near the ends.
 
-    With several ``leads``, windows with context along space must be whole fields, all losses compare the same layer and
-    have a factor ``scale``, and the weight channel is the same for all leads. A masked target stays masked as in the
-    last step of the inputs. More leads than the data have points for are refused. Each ``fit`` counts its steps from 0
-    for ``lead_start``. Losses of quantiles, distributions and ensembles need ``direct``; losses of classes take one
-    lead. A net of the direct form predicts no more leads than it was trained on, and reads no inputs of later times.
+    With several ``leads``, windows with context along space must be whole fields. All losses then compare the same
+    layer and have a factor ``scale``, and the weight channel is the same for all leads. A masked target has the mask of
+    the last input step. The data must have enough points for all leads. Each ``fit`` counts the steps of ``lead_start``
+    from 0. Losses of quantiles, distributions and ensembles need ``direct``; losses of classes support one lead only. A
+    net of the direct form predicts at most the leads that it was trained on, and reads no inputs of later times.
     ``evaluate`` returns "loss", and for each lead "loss/loss", "lead2#loss/loss", ... and its metrics.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image, a netCDF file,
-            or a file of references (kerchunk, VirtualiZarr). It is read lazily. References lead to web servers, object
-            storage and files in their own folder; the environment variable DSINGA_REFERENCES names further folders.
-        input_dims: points of a window by dimension, -1 for all of them. Dimensions that are not named are taken whole.
+            or a file of references (kerchunk, VirtualiZarr). It is read lazily. References may lead to web servers,
+            object storage and files in their own folder; the environment variable DSINGA_REFERENCES names more folders.
+        input_dims: points of a window by dimension, -1 for all of them. Other dimensions are not cut.
         input_overlap: points that neighbouring windows share, by dimension; negative for points between windows.
         context: points around a window that are input only, by dimension: a number, or a pair (before, after).
             ``input_dims={"time": 1}, context={"time": (3, 0)}`` has four steps of time as inputs of one target.
         lead: offset of the target in points, by dimension: ``{"time": 6}`` for six steps ahead.
-        edges: what context beyond the data has, for all dimensions or by dimension: "inside" (no window has any),
-            "zero", "edge" (the last point), "reflect", or "periodic", along which windows go on at the other end.
-        within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them; of falling
-            latitudes in either order. ``{"lon": (-10, 10)}`` also works for longitudes from 0 to 360.
+        edges: the context beyond the data, for all dimensions or by dimension: "inside" (windows stay inside), "zero",
+            "edge" (the last point), "reflect", or "periodic", where windows continue at the other end.
+        within: first and last coordinate to use, by dimension, as in ``ds.sel``; decreasing latitudes accept either
+            order. ``{"lon": (-10, 10)}`` also works for longitudes from 0 to 360.
 
     Raises UserError for a setting that does not fit the Dataset; the message says what would.
 
@@ -343,6 +335,6 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
 
 
 def inputs_of(dataset: Any, static: Any) -> list[str]:
-    """Return the names of the variables that are inputs where none are named: all but static and related ones."""
+    """Return the names of the default inputs: all variables except static and related ones."""
     others = {*names_of("static", static), *related_names(dataset)}
     return [str(name) for name in dataset.data_vars if name not in others]

@@ -1,4 +1,4 @@
-"""Looks whether the arrays of a zarr group and their coordinates can be read, before xarray opens the group."""
+"""Checks that the arrays of a zarr group and their coordinates can be read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_MEMBERS = 1000  # of a group that are looked at
 
 
 def check_members(location: str) -> None:
-    """Raise UserError for the first array of a group whose metadata or coordinates cannot be read."""
+    """Raise UserError for the first array of a group with unreadable metadata or coordinates."""
     node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
     if not isinstance(node, zarr.Group):
         return

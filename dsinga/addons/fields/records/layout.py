@@ -1,4 +1,4 @@
-"""Decides which dimensions of windows are space, and assigns a channel to each variable and point of the others."""
+"""Decides which dimensions are space, and assigns channels to variables and other points."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ MOST_SPACE = 3  # axes of space of a record
 
 @dataclass(frozen=True)
 class ChannelGroup:
-    """The channels of a record, or of a label, that come from one variable.
+    """The channels of a record or label that come from one variable.
 
     Attributes:
-        reader: reads the variable.
-        dims: its dimensions in the order of the record: those of channels, of which time is the last, then space.
-        space: the dimensions of space of all records; those that the variable lacks are broadcast.
+        dims: its dimensions in the order of the record: dimensions of channels, time last, then space.
+        space: the dimensions of space of all records; dimensions that the variable lacks are broadcast.
         sizes: points of a window along ``dims``.
-        masked: whether NaN is masked.
         fill: the number in place of NaN.
-        number: the lead, from 0, for which it is read.
+        number: its lead, from 0.
     """
 
     reader: VariableReader
@@ -51,7 +49,7 @@ class ChannelGroup:
 
     @property
     def reads_variable(self) -> bool:
-        """Whether it is a variable of the data, not a function of a coordinate, which is always known."""
+        """Whether it is a variable of the data; a function of a coordinate is always known."""
         return type(self.reader) is VariableReader
 
     @cached_property
@@ -67,16 +65,16 @@ class ChannelGroup:
 
 @dataclass(frozen=True)
 class Layout:
-    """How windows of a Dataset become records and labels: their parts by variable, and the dimensions.
+    """How windows become records and labels: their parts by variable, and the dimensions.
 
     Attributes:
         axes: the windows along each dimension, in the order of the data.
         space: the dimensions of space, 0 to 3.
-        inputs: parts of a record, without the channels of masks, which follow them.
-        targets: parts of a label, without that of weights; none where there are no labels.
-        weights: the part of a label with the weights of points; None without.
-        coordinates: the coordinates by dimension, as an xarray Variable, where there are any.
-        scale: what weights are divided by.
+        inputs: parts of a record, without mask channels, which follow them.
+        targets: parts of a label, without weights; empty without labels.
+        weights: the part of a label with the weights of points; None without weights.
+        coordinates: existing coordinates by dimension, as xarray Variables.
+        scale: the divisor of weights.
     """
 
     axes: Mapping[str, Axis]
@@ -111,7 +109,7 @@ class Layout:
         return replace(self, inputs=inputs, targets=targets)
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None) -> Layout:
-        """Return the layout of some points of space of each record, and of each label; None for all."""
+        """Return the layout for some points of space of each record and label; None for all points."""
         ranges = [parts[1:] if parts else (None,) * len(self.space) for parts in (data, labels)]
         axes = {
             **self.axes,
@@ -134,14 +132,14 @@ class Layout:
         )
 
     def check_free(self, targets: Collection[str], name: str, example: str = "") -> None:
-        """Raise UserError where a dimension or a target has a name that predictions need for a dimension of theirs."""
+        """Raise UserError if a dimension or target has a name that predictions need."""
         if name in self.axes or name in targets:
             raise UserError(
                 f"the data have {name!r} already, which predictions need for themselves; rename it{example}"
             )
 
     def check_lead_names(self, targets: Collection[str]) -> None:
-        """Raise UserError if the data already use a name that predictions need for leads or their times."""
+        """Raise UserError if the data use the names of leads or their times in predictions."""
         self.check_free(targets, LEAD)
         self.check_free(targets, VALID_TIME, ", such as ds.rename(valid_time='time')")
 
@@ -152,7 +150,7 @@ class Layout:
         return tuple(names + masks)
 
     def target_names(self) -> tuple[str, ...]:
-        """Return a name for each channel of a label, such as "t2m time+6"; "weights" is last where there are any."""
+        """Return a name for each channel of a label, such as "t2m time+6"; "weights" is last if there are any."""
         names = [name for part in self.targets for name in self._names(part, lead=True)]
         return tuple(names + ["weights"] * (self.weights is not None))
 
@@ -172,7 +170,7 @@ class Layout:
         return names
 
     def label(self, dim: str, index: int) -> str:
-        """Return the coordinate of a point as text, its index where there is none."""
+        """Return the coordinate of a point as text, or its index if there is none."""
         coordinate = self.coordinates.get(dim)
         return str(index) if coordinate is None else label_text(coordinate[index].values)
 
@@ -180,10 +178,9 @@ class Layout:
 def make_layout(
     dataset: Any, definition: WindowDefinition, has_targets: bool, starts: Mapping[str, Any] | None = None
 ) -> Layout:
-    """Return the layout of the windows of a Dataset, which :func:`used_variables` has checked.
+    """Return the layout of a Dataset's windows, checked by :func:`used_variables`.
 
-    The stages: the dimensions in their order, what reads the variables, and which part of it is which channel.
-    ``starts`` takes the place of the first points of windows by dimension.
+    ``starts`` replaces the regular first points of windows by dimension.
     """
     names, confs, times, space = window_dims(dataset, definition)
     gaps = {dim: time_gaps(dataset, confs[dim], definition.over_gaps) for dim in times}
@@ -221,7 +218,7 @@ def make_layout(
 
 @dataclass(frozen=True)
 class _ChannelGroups:
-    """Makes the parts of records and labels; the attributes are those of a layout, ``orders`` has dims by variable."""
+    """Makes the parts of records and labels; ``orders`` has the dimensions of each variable."""
 
     definition: WindowDefinition
     axes: Mapping[str, Axis]
@@ -230,7 +227,7 @@ class _ChannelGroups:
     orders: Mapping[str, tuple[str, ...]]
 
     def of_inputs(self, reader: VariableReader) -> ChannelGroup:
-        """Return the part of records that a variable or a coordinate is; coordinates have no NaN to mask."""
+        """Return the part of records for a variable or coordinate; coordinates have no mask."""
         fills = {fill.variable: fill.value for fill in self.definition.fill}
         is_masked = type(reader) is VariableReader and not {"*", reader.name}.isdisjoint(self.definition.mask)
         dims = self._dims(reader)
@@ -238,12 +235,10 @@ class _ChannelGroups:
         return ChannelGroup(reader, dims, self.space, sizes, is_masked, fills.get(reader.name, fills.get("*", 0.0)))
 
     def of_targets(self, reader: VariableReader) -> ChannelGroup:
-        """Return the part of labels that a variable is."""
         part = self.of_inputs(reader)
         return replace(part, sizes=tuple(self.axes[dim].size for dim in part.dims))
 
     def _dims(self, reader: VariableReader) -> tuple[str, ...]:
-        """Return the dimensions of a variable: those of channels, of which time is the last, then those of space."""
         for dim in reader.dims:
             if dim not in self.axes:
                 raise UserError(
@@ -256,7 +251,7 @@ class _ChannelGroups:
 
 
 class WindowDims(NamedTuple):
-    """The dimensions of each variable in the order of training, the settings of all, and those of time and of space."""
+    """The dimensions of each variable in the order of training, all dimensions' settings, times and space."""
 
     by_name: Mapping[str, tuple[str, ...]]
     confs: Mapping[str, WindowDimConf]
@@ -265,7 +260,7 @@ class WindowDims(NamedTuple):
 
 
 def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
-    """Return the dimensions of windows; points along dimensions other than space are channels, as `channels` says."""
+    """Return the dimensions of windows; points along dimensions other than space are channels."""
     names = dict.fromkeys([*definition.inputs, *definition.targets, *definition.static])
     by_name = {name: definition.ordered_dims(name, dataset[name].dims) for name in names}
     dims = tuple(dict.fromkeys(dim for dims in by_name.values() for dim in dims))
@@ -287,7 +282,6 @@ def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
 
 
 def _mean_weight(part: ChannelGroup) -> float:
-    """Return the mean of the weights of points over the data. Raises UserError for a weight below 0, or NaN."""
     if part.channels != 1:
         raise UserError(
             f"the weights {part.name!r} have {part.channels} numbers for a point of a window; give one for each"

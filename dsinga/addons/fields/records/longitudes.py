@@ -16,7 +16,7 @@ SAME_POINT = 1e-3  # of a step, by which longitudes of one point may differ
 
 
 def is_longitude(coordinate: Any) -> bool:
-    """Whether an xarray coordinate has longitudes in degrees, as its name, standard name or units say."""
+    """Whether an xarray coordinate has longitudes in degrees, by its name, standard name or units."""
     units = str(coordinate.attrs.get("units", ""))
     is_named = str(coordinate.name) in LONGITUDES or coordinate.attrs.get("standard_name") == "longitude"
     return (is_named or "east" in units) and units[:6] in ("", "degree") and coordinate.dtype.kind in "iuf"
@@ -32,7 +32,7 @@ def is_circle(coordinate: Any) -> bool:
 
 
 def first_point(coordinate: Any, begin: float) -> int | None:
-    """Return the index of the longitude ``begin``, modulo 360, on a circle; None if no point has it."""
+    """Return the index of longitude ``begin``, modulo 360, on a circle; None if missing."""
     values = coordinate.values.astype(np.float64)
     distance = np.abs((values - begin + CIRCLE / 2) % CIRCLE - CIRCLE / 2)
     place = int(np.argmin(distance))
@@ -40,7 +40,7 @@ def first_point(coordinate: Any, begin: float) -> int | None:
 
 
 def rotated(dataset: Any, dim: str, first: int) -> Any:
-    """Return a Dataset whose points along a dimension begin at point ``first``, and go on with those before it.
+    """Return a Dataset rotated along a dimension to begin at point ``first``.
 
     Variables in files stay there.
     """
@@ -55,14 +55,14 @@ def rotated(dataset: Any, dim: str, first: int) -> Any:
 
 
 def backwards(dataset: Any, dims: Any) -> Any:
-    """Return a Dataset whose points along some dimensions are in the opposite order."""
+    """Return a Dataset with reversed points along some dimensions."""
     return dataset.isel({dim: slice(None, None, -1) for dim in dims}) if dims else dataset
 
 
 def with_begin(dataset: Any, dim: str, begin: float) -> Any:
-    """Return a Dataset whose longitudes begin at ``begin``, if they are a circle that has it; else the Dataset itself.
+    """Return a Dataset with longitudes from ``begin``, if a circle through it; else the same one.
 
-    The coordinates are increasing from there on: of -180 to 180 become 0 to 360.
+    Coordinates increase from there: -180 to 180 becomes 0 to 360.
     """
     coordinate = dataset[dim]
     if not is_circle(coordinate) or abs(float(coordinate[0]) - begin) <= SAME_POINT:
@@ -78,7 +78,7 @@ def with_begin(dataset: Any, dim: str, begin: float) -> Any:
 
 
 def as_before(dataset: Any, before: Any) -> Any:
-    """Return a Dataset whose longitudes are those of the coordinate ``before`` again, in its order and numbers."""
+    """Return a Dataset with the longitudes of the coordinate ``before`` again, in its order and numbers."""
     dim = str(before.name)
     places = np.array([first_point(before, float(value)) or 0 for value in dataset[dim].values])
     first = int(np.argmin(places))
@@ -86,9 +86,9 @@ def as_before(dataset: Any, before: Any) -> Any:
 
 
 def places_of(dataset: Any, array: Any, dim: str) -> np.ndarray | None:
-    """Return the index in an xarray object of each point of a Dataset along a dimension; None if one is missing.
+    """Return the index in an xarray object of each point of a Dataset along ``dim``; None if one is missing.
 
-    They may lie in another order, and longitudes may differ by 360. Without coordinates both have the same points.
+    The order may differ, and longitudes may differ by 360. Without coordinates both have the same points.
     """
     here, known = dataset.indexes.get(dim), array.indexes.get(dim)
     if here is None or known is None:

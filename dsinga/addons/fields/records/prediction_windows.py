@@ -1,4 +1,4 @@
-"""Applies the windows of a trained net to another Dataset for prediction, with whole fields in place of parts."""
+"""Applies a trained net's windows to another Dataset for prediction, with whole fields."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ class Target:
     """A variable that is predicted.
 
     Attributes:
-        name: its name.
         dims: its dimensions, in the order of the result.
-        channel_dims: those whose points are channels of the net's feature, in their order.
+        channel_dims: the dimensions that are channels of the net's feature, in their order.
         known: whether the Dataset has it, so that the result has its attributes.
     """
 
@@ -42,20 +41,18 @@ class Target:
 
 @dataclass(frozen=True)
 class PredictionWindows:
-    """The windows of a definition in another Dataset: as many steps and levels, but whole fields.
+    """The windows of a definition in another Dataset: same steps and levels, but whole fields.
 
     Attributes:
-        dataset: the Dataset, whose variables are those of the windows.
-        definition: the definition as it was, for example for the size of its windows.
-        layout: which variable and which point is which channel. Windows begin at each step of time, or after the size
-            of a window where that is several steps.
-        samples: the dimensions along which there are several windows, or whose points are channels.
-        times: the dimensions of time.
-        targets: what is predicted.
-        alignment: how the Dataset was put in the order of the data of training.
-        related: grid mappings and bounds of CF, as xarray Variables by name, which lie as the Dataset does.
-        numbers: the dimension of the numbers that are predicted for each number of a target, such as scores of classes
-            or quantiles, and their coordinates; None where each is predicted by one.
+        dataset: the Dataset, with only the variables of the windows.
+        definition: the unchanged definition.
+        layout: which variable and which point is which channel. Windows of one step of time begin at each step; longer
+            windows follow one another.
+        samples: the dimensions along which there are several windows, or channels.
+        alignment: how the Dataset was reordered like the training data.
+        related: grid mappings and bounds of CF, as xarray Variables by name, in the order of the Dataset.
+        numbers: the dimension, and its coordinates, of several predicted numbers for each number of a target, such as
+            scores of classes or quantiles; None for one number.
     """
 
     dataset: Any
@@ -78,7 +75,7 @@ class PredictionWindows:
         return (axis.before, axis.after) if axis.edge == "inside" else (0, 0)
 
     def step(self, dim: str) -> str:
-        """Return the step of the coordinate of a dimension in training, "" where it is not known."""
+        """Return the step of a coordinate in training; "" if unknown."""
         return self.definition.along(dim).step
 
     def goes_on(self, dim: str, before: bool = False) -> bool:
@@ -86,11 +83,11 @@ class PredictionWindows:
         return goes_on(self.dataset[dim], self.step(dim), self.axis(dim).gaps, before)
 
     def extrapolated(self, dim: str, points: np.ndarray) -> Any:
-        """Return the coordinate of a dimension at points that may lie beyond the data, as an xarray Variable."""
+        """Return a dimension's coordinate at points in or beyond the data, as an xarray Variable."""
         return extrapolated(self.dataset[dim], points, self.step(dim), self.axis(dim).gaps)
 
     def axis(self, dim: str) -> Axis:
-        """Return the axis of a dimension of the data, or that of ``numbers``."""
+        """Return the axis of a dimension of the data, or of ``numbers``."""
         if self.numbers is not None and dim == self.numbers[0]:
             count = len(self.numbers[1])
             return Axis(dim, count, count, count)
@@ -101,10 +98,10 @@ class PredictionWindows:
         return math.prod(self.axis(dim).size for dim in target.channel_dims)
 
     def with_numbers(self, dim: str, coordinates: Sequence[Any]) -> PredictionWindows:
-        """Return windows with several predicted numbers for each number of a target, along the new dimension ``dim``.
+        """Return windows with several predicted numbers per target number, along a new ``dim``.
 
-        That stands before those of space. The channels of these numbers are neighbours. Raises UserError where the data
-        have it already.
+        It comes before the dimensions of space. The channels of these numbers are neighbours. Raises UserError if the
+        data already have ``dim``.
         """
         self.layout.check_free([target.name for target in self.targets], dim)
         targets = []
@@ -125,9 +122,8 @@ def apply_windows(
 ) -> PredictionWindows:
     """Return the windows of ``definition`` in another Dataset, which may lack the targets.
 
-    The stages: the Dataset in the order of training, its dimensions of space, and windows that are whole fields.
-    ``starts`` takes the place of the first points of windows by dimension, as far as these are none of space. Raises
-    UserError where the definition does not fit it.
+    ``starts`` replaces the regular first points of windows along dimensions other than space. Raises UserError if the
+    definition does not fit the Dataset.
     """
     dataset, _ = open_dataset(source, definition)
     if not definition.targets:
@@ -156,7 +152,7 @@ def apply_windows(
 
 
 def _field_sizes(dataset: Any, inputs: WindowDefinition, dims: WindowDims) -> dict[str, int]:
-    """Return the points of windows that are whole fields, but for context inside; of 1 and of time as in training."""
+    """Return window sizes: whole fields minus inside context; 1 and time as in training."""
     sizes = {dim: size if size == 1 or dim in dims.times else -1 for dim, size in inputs.input_dims.items()}
     for dim in dims.space:
         conf = dims.confs[dim]
@@ -171,11 +167,7 @@ def _field_sizes(dataset: Any, inputs: WindowDefinition, dims: WindowDims) -> di
 
 
 def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindows:
-    """Return the windows whose targets, so many leads ahead, lie at coordinates that are known.
-
-    Targets beyond a gap of time lie at other times than those of training, and a coordinate whose steps follow no rule
-    does not go on beyond the data: the log says which windows are left out for it. Raises UserError where none is left.
-    """
+    """Return the windows with targets, ``leads`` leads ahead, at known coordinates."""
     axes = dict(windows.layout.axes)
     for axis in windows.samples:
         if not axis.lead or axis.name not in windows.dataset.coords:
@@ -206,7 +198,6 @@ def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindow
 
 
 def _without_numbers(dataset: Any) -> Any:
-    """Return a Dataset of the same variables without their numbers, for the layout alone: a cluster may have these."""
     variables = {
         name: (array.dims, np.broadcast_to(np.zeros((), array.dtype), array.shape), array.attrs)
         for name, array in dataset.data_vars.items()
@@ -215,7 +206,7 @@ def _without_numbers(dataset: Any) -> Any:
 
 
 def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], definition: WindowDefinition) -> Target:
-    """Return a target; one that the Dataset lacks has the dimensions of training, or of time and space."""
+    """Return a target; if the Dataset lacks it, with the dimensions of training, or of time and space."""
     known = name in dataset.data_vars
     trained = definition.trained_dims(name)
     if known:

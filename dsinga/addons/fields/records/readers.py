@@ -1,4 +1,4 @@
-"""Reads regions of the variables of a Dataset, and of channels that are functions of its coordinates, as float32."""
+"""Reads regions of a Dataset's variables, and of functions of its coordinates, as float32."""
 
 from __future__ import annotations
 
@@ -27,18 +27,13 @@ _CALL = re.compile(r"(sin|cos)\((.+)\)")
 
 
 class VariableReader:
-    """Reads regions of one variable: in memory, in a file, or computed by Dask in the thread that reads.
+    """Reads regions of a variable: in memory, in a file, or computed by Dask in this thread.
 
     A pickle of a variable in a file has its path, not its numbers. Chunks that a cluster keeps are fetched from it.
 
     Attributes:
-        name: the name of the variable.
         dims: its dimensions, in the order in which regions are read.
-        shape: its points along these.
-
-    Args:
-        variable: an xarray Variable.
-        name: as the attribute.
+        shape: its points along ``dims``.
 
     Raises:
         UserError: the variable has no numbers.
@@ -62,12 +57,12 @@ class VariableReader:
             self._kept = DaskRegions(variable.data, name)
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Prepare to read in this process; ``client`` returns the Dask client for chunks that a cluster keeps."""
+        """Prepare to read in this process; ``client`` returns the Dask client for kept chunks."""
         if self._kept:
             self._kept.graph.connect(client)
 
     def read(self, region: Region) -> np.ndarray:
-        """Return the numbers of a region as float32; a view where they are in memory as float32."""
+        """Return a region's numbers as float32, a view of float32 in memory."""
         try:
             numbers = self._kept.read(region) if self._kept else self._selected(region)
         except UserError:  # which names the chunk
@@ -89,7 +84,7 @@ class VariableReader:
 
     @property
     def chunk_shape(self) -> tuple[int, ...] | None:
-        """The points of a chunk as stored, None where they are not known or there are no chunks."""
+        """The points of a chunk as stored; None if unknown or without chunks."""
         if self.is_lazy:
             return tuple(max(sizes) for sizes in self._variable.chunks)
         preferred = self._variable.encoding.get("preferred_chunks") or {}
@@ -107,7 +102,7 @@ class VariableReader:
         return backend_arrays.most_threads(self._variable._data)
 
     def chunk_begins(self, dim: str) -> np.ndarray:
-        """Return the first points of the chunks along a dimension as stored; 0 alone where they are not known."""
+        """Return the first points of the stored chunks along a dimension; only 0 if unknown."""
         if dim not in self._begins:
             from dsinga.addons.fields.records import backend_arrays  # which imports xarray
 
@@ -120,13 +115,13 @@ class VariableReader:
 
 
 class CoordinateReader(VariableReader):
-    """Reads a channel that is a function of a coordinate, worked out for each region that is read.
+    """Reads a channel that is a function of a coordinate, computed for each region.
 
     Args:
         variable: the xarray Variable of the coordinate.
         name: the expression, for messages.
         function: "sin", "cos", or "" for the numbers themselves.
-        quantity: "day of year" or "hour of day" of a coordinate that is dates, else "".
+        quantity: "day of year" or "hour of day" for a coordinate of dates, else "".
     """
 
     def __init__(self, variable: Any, name: str, function: str = "", quantity: str = ""):
@@ -158,7 +153,7 @@ class CoordinateReader(VariableReader):
 
 @contextlib.contextmanager
 def naming_variable(name: str) -> Iterator[None]:
-    """Raise UserError, with the name of the variable that is read within, where a part of it cannot be read."""
+    """Raise UserError, naming the variable, if a part of it cannot be read."""
     try:
         yield
     except UserError:  # which names the chunk
@@ -171,7 +166,7 @@ def naming_variable(name: str) -> Iterator[None]:
 
 
 def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
-    """Return numbers as float32. Raises UserError for one that float32 cannot have."""
+    """Return numbers as float32. Raises UserError for numbers out of float32's range."""
     if numbers.dtype.kind == "f":
         try:
             return as_records(numbers)
@@ -184,9 +179,9 @@ def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
 def coordinate_reader(dataset: Any, expression: str, time: str | None) -> CoordinateReader:
     """Return the reader of a channel such as "cos(latitude)", "latitude" or "sin(day of year)".
 
-    Sine and cosine take a coordinate in degrees, or in radians where its units are these; those of "day of year" and
-    "hour of day" have one turn in a year (365 or 366 days) or a day; without them it is a share of it. ``time`` is the
-    dimension of time.
+    Sine and cosine accept coordinates in degrees, or in radians if the units say so. "day of year" and "hour of day"
+    make one turn in a year (365 or 366 days) or a day. Without sine or cosine, the channel is the share of it. ``time``
+    is the dimension of time.
 
     Raises:
         UserError: there is no such coordinate, or it has no numbers.
@@ -210,10 +205,9 @@ def coordinate_reader(dataset: Any, expression: str, time: str | None) -> Coordi
 
 
 def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges, masked: bool = False) -> np.ndarray:
-    """Return the numbers of a variable at ranges of points, float32, with the axes of the variable.
+    """Return a variable's numbers at ranges of points, float32, with its axes.
 
-    Points beyond the data are those that the edge of their dimension says; beyond an edge of zeros they are NaN where
-    NaN is masked.
+    Points beyond the data follow the edge of their dimension; beyond an edge of zeros they are NaN if NaN is masked.
     """
     runs: list[list[slice]] = []  # of consecutive points of the data that are read, along each dimension
     takes: list[np.ndarray | None] = []  # the places of the wanted points among these
@@ -242,7 +236,6 @@ def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges
 
 
 def _read_runs(reader: VariableReader, runs: list[list[slice]]) -> np.ndarray:
-    """Return the runs of points along each dimension, joined."""
     if all(len(parts) == 1 for parts in runs):
         return reader.read(tuple(parts[0] for parts in runs))
     shape = [sum(part.stop - part.start for part in parts) for parts in runs]

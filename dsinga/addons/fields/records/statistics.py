@@ -1,4 +1,4 @@
-"""Computes mean, standard deviation and range of fields of any size in blocks, also for the channels of windows."""
+"""Computes mean, standard deviation and range of fields in blocks, also for window channels."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FieldStatistics:
-    """Statistics of the variables of a Dataset, each an xarray Dataset with the dimensions that were kept, in float64.
+    """Statistics of a Dataset's variables, each a Dataset of the remaining dimensions, float64.
 
     Attributes:
-        count: how many numbers are not NaN.
-        mean: their mean; NaN where there are none, as for the others.
+        count: the number of values that are not NaN.
+        mean: their mean; like the others, NaN if there are no values.
         std: their standard deviation, divided by the count.
-        min: the least.
-        max: the largest.
+        min: the smallest value.
+        max: the largest value.
     """
 
     count: Any
@@ -58,8 +58,8 @@ class FieldStatistics:
     def of_inputs(self, windows: FieldWindows) -> dict[str, np.ndarray]:
         """Return the mean and std of the channels of records: {"mean": (C,) or (C, *space), "std": ...} in float64.
 
-        They are arguments of ``nn.Normalization``. Coordinates and masks keep their numbers: mean 0, std 1. Raises
-        UserError for a variable that is constant, that has no statistics, or whose statistics are of NaN only.
+        Pass them to ``nn.Normalization``. Coordinates and masks keep their numbers: mean 0, std 1. Raises UserError for
+        a variable that is constant or all NaN, or has no statistics.
         """
         _check_windows(windows)
         parts = windows.layout.first_lead.inputs
@@ -67,7 +67,7 @@ class FieldStatistics:
         return self._of_channels(windows, parts, windows.shape[1:], masks)
 
     def of_targets(self, windows: FieldWindows) -> dict[str, np.ndarray]:
-        """Return the mean and std of the channels of labels, without that of weights, as :meth:`of_inputs` does."""
+        """Return the mean and std of the channels of labels, without weights, like :meth:`of_inputs`."""
         _check_windows(windows)
         layout = windows.layout if windows.leads is None else windows.layout.first_lead
         return self._of_channels(windows, layout.targets, windows.label_shape[1:], 0)
@@ -93,7 +93,7 @@ class FieldStatistics:
     def _of_part(
         self, windows: FieldWindows, part: ChannelGroup, space: tuple[int, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and std (channels, *space), with axes of one point where they are the same everywhere."""
+        """Return the mean and std (channels, *space), with axes of one point if constant."""
         flat = (part.channels, *(1,) * len(space))
         if isinstance(part.reader, CoordinateReader):
             return np.zeros(flat), np.ones(flat)
@@ -149,7 +149,6 @@ def _check_windows(windows: Any) -> None:
 
 
 def _place(constant: Any) -> str:
-    """Return where the first number of kept dimensions is that is True, in words."""
     if not constant.dims:
         return ""
     index = np.argwhere(constant.values)[0]
@@ -163,22 +162,22 @@ def _label(array: Any, dim: str, at: int) -> str:
 
 @public
 def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, client: Any = None) -> FieldStatistics:
-    """Return mean, standard deviation, count, minimum and maximum of each variable over dimensions, without NaN.
+    """Return mean, std, count, minimum and maximum of each variable over dimensions, without NaN.
 
-    Blocks whose size follows from the shapes alone are read and computed in threads, of a chunked Dataset on Dask's
-    workers, and combined in their order by the formula of Chan, Golub and LeVeque (1979) in float64. So the numbers
-    have the same bits however the data are chunked and wherever they are computed, and memory is bounded.
+    Blocks that depend on shapes alone are read and computed in threads, or for a chunked Dataset on Dask's workers.
+    They are combined in order by the formula of Chan, Golub and LeVeque (1979) in float64. The bits depend on no chunks
+    or machines; memory is bounded.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file.
-        dim: the dimensions over which the statistics are, as of ``dataset.mean``; all by default. For a mean by level
-            give the others, for one at each point ``"time"``.
-        client: a Dask client, whose workers read and compute data in files, too; they must reach the files. A
-            chunked Dataset is computed where Dask computes without it. The first worker is awaited.
+        dim: the dimensions to reduce, as in ``dataset.mean``; all by default. For a mean by level give the others, for
+            a mean at each point ``"time"``.
+        client: a Dask client; its workers also read and compute data in files, so they must reach the files. Without
+            it, a chunked Dataset runs on Dask's current scheduler.
 
     Raises:
         ClusterNotReady: no worker of the client has come in time.
-        UserError: a dimension that no variable has, or a variable that is not of numbers.
+        UserError: no variable has a given dimension, or a variable has no numbers.
     """
     opened, _ = open_dataset(dataset)
     dims = [str(name) for name in opened.dims] if dim is None else list(names_of("dim", dim))
@@ -205,7 +204,7 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
 
 
 def _await_worker(client: Any) -> None:
-    """Wait for the first Dask worker, and say so. Raises ClusterNotReady when none has come after PATIENCE seconds."""
+    """Wait for the first Dask worker, and log it. Raises ClusterNotReady after PATIENCE seconds without one."""
     if client.asynchronous or client.scheduler_info()["workers"]:
         return
     limit = timedelta(seconds=PATIENCE)
@@ -219,14 +218,12 @@ def _await_worker(client: Any) -> None:
 
 
 def _chunked(array: Any) -> Any:
-    """Return an array in files as one that Dask reads, in the chunks of the files; others as they are."""
     if array.chunks is not None or getattr(array.variable, "_in_memory", True):
         return array
     return array.chunk(array.encoding.get("preferred_chunks") or "auto")
 
 
 def _moments_of(array: Any, dims: Sequence[str]) -> list[Any]:
-    """Return count, mean, std, min and max of an array over ``dims``, as arrays of the other dimensions."""
     count, mean, squares, least, most = moments_over(array, dims)
     with np.errstate(invalid="ignore", divide="ignore"):
         std = np.sqrt(squares / count)
@@ -246,7 +243,7 @@ GROUP_BLOCKS, GROUP_BYTES = 64, 256 << 20  # moments that Dask's workers return 
 
 
 def moments_over(array: Any, dims: Sequence[str]) -> np.ndarray:
-    """Return the moments (5, *kept) of an xarray DataArray over dimensions; ``kept`` are those of the others."""
+    """Return the moments (5, *kept) of an xarray DataArray over ``dims``; ``kept`` are the other dimensions."""
     axes = tuple(array.dims.index(name) for name in dims)
     blocks = _blocks(array, dims)
     found = _on_dask(blocks, axes) if is_dask_collection(array) else _in_threads(blocks, axes)
@@ -254,7 +251,6 @@ def moments_over(array: Any, dims: Sequence[str]) -> np.ndarray:
 
 
 def _blocks(array: Any, dims: Sequence[str]) -> Iterator[Any]:
-    """Yield the blocks of an array, cut along ``dims`` from the first one on."""
     sizes, numbers = {}, array.size
     for name in dims:
         if numbers <= BLOCK_NUMBERS:
@@ -269,7 +265,6 @@ def _blocks(array: Any, dims: Sequence[str]) -> Iterator[Any]:
 
 
 def _in_threads(blocks: Iterable[Any], axes: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Yield the moments of blocks in their order, each read and computed in a thread."""
     threads = available_cores()
     pending: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(threads, "dsinga-moments") as pool:
@@ -294,7 +289,6 @@ def _on_dask(blocks: Iterable[Any], axes: tuple[int, ...]) -> Iterator[np.ndarra
 
 
 def _lazy_moments(block: Any, axes: tuple[int, ...]) -> Any:
-    """Return the moments of a block as a dask array, for which all its chunks are joined on one worker."""
     kept = [(size,) for axis, size in enumerate(block.shape) if axis not in axes]
     return block.rechunk(-1).map_blocks(
         moments_of, axes, dtype=np.float64, chunks=((5,), *kept), drop_axis=list(axes), new_axis=0,
@@ -303,9 +297,9 @@ def _lazy_moments(block: Any, axes: tuple[int, ...]) -> Any:
 
 
 def moments_of(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Return count, mean, sum of squared differences from it, minimum and maximum over axes, without NaN: (5, *kept).
+    """Return count, mean, sum of squared deviations, minimum and maximum over axes, without NaN: (5, *kept).
 
-    Where all are NaN the mean is 0 and the range from infinity to -infinity.
+    If all values are NaN, the mean is 0 and the range goes from infinity to -infinity.
     """
     values = plain_array(values, "x")
     kept = tuple(axis for axis in range(values.ndim) if axis not in axes)
@@ -352,7 +346,7 @@ def _piece_moments(piece: np.ndarray) -> np.ndarray:
 
 
 def combine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the moments of two sets of numbers together, by the formula of Chan, Golub and LeVeque (1979)."""
+    """Return the moments of two sets together, by Chan, Golub and LeVeque (1979)."""
     count = first[0] + second[0]
     some = np.maximum(count, 1)
     step = second[1] - first[1]

@@ -1,4 +1,4 @@
-"""A summary of a Dataset for ``dsinga data info``: its dimensions, and what a sample of each variable has."""
+"""A Dataset's summary for ``dsinga data info``: dimensions, and samples of variables."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SAMPLE_BYTES = 1 << 20  # of a variable that are read at once
 
 
 def is_dataset(source: str | os.PathLike[str]) -> bool:
-    """Whether a path or URL is that of a Dataset: a file of netCDF, OME-Zarr, or a zarr group with coordinates.
+    """Whether a path or URL is a Dataset: netCDF, OME-Zarr, or a zarr group with coordinates.
 
-    A group that has records by their usual name, such as "x" or "images", is one of records. Raises UserError for a
-    group in which the metadata of an array, or a coordinate, are damaged.
+    A group that has records by their usual name, such as "x" or "images", holds records. Raises UserError if the
+    metadata of an array, or a coordinate, are damaged.
     """
     try:
         location = resolve(source)
@@ -52,9 +52,9 @@ def is_dataset(source: str | os.PathLike[str]) -> bool:
 
 @register("data", "dataset")
 def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, Any] | None:
-    """Return the summary of :func:`describe_dataset` for ``dsinga data info``; None for paths that are no Datasets.
+    """Return :func:`describe_dataset` for ``dsinga data info``; None for other paths.
 
-    Of a Dataset with a ``label`` records are described.
+    With a ``label``, the source is described as records instead.
     """
     return describe_dataset(source) if label is None and is_dataset(source) else None
 
@@ -63,12 +63,10 @@ def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, A
 def describe_dataset(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a summary of the Dataset at a path or URL, computed in bounded memory.
 
-    Keys:
-        ``location``, ``kind``: where it is, and "Dataset".
-        ``dimension NAME``: its points, the first and the last coordinate, and the step between points.
-        ``variable NAME``: its dimensions, dtype, chunks, unit and long name; and of up to 16 parts spread over its
-            first dimension, the smallest and largest number, the mean, the standard deviation, and the share of NaN.
-        ``raw_bytes``: the bytes of all variables in memory.
+    Keys: ``location``, ``kind``: its location, and "Dataset". ``dimension NAME``: its points, the first and the last
+    coordinate, and the step between points. ``variable NAME``: its dimensions, dtype, chunks, unit and long name; and
+    of up to 16 parts spread over its first dimension, the smallest and largest number, the mean, the standard
+    deviation, and the share of NaN. ``raw_bytes``: the bytes of all variables in memory.
     """
     dataset, path = open_dataset(resolve(source))
     facts: dict[str, Any] = {"location": path, "kind": "Dataset; cut windows out of it with dsinga.windows"}
@@ -120,7 +118,7 @@ def _variable(array: Any, name: str) -> str:
 
 
 def _parts(reader: VariableReader, sizes: list[int]) -> Iterator[np.ndarray]:
-    """Yield up to 16 parts of a variable, spread over its first dimension; append their sizes to ``sizes``."""
+    """Yield up to 16 parts along a variable's first dimension; append their sizes to ``sizes``."""
     length, *others = reader.shape or (1,)
     points = max(1, min(SAMPLE_BYTES // max(4 * math.prod(others), 1), -(-length // SAMPLED_BLOCKS)))
     blocks = -(-length // points)

@@ -44,8 +44,8 @@ class Alignment:
     """How a Dataset was reordered like the training data.
 
     Attributes:
-        flipped: the dimensions along which it is read backwards.
-        rotated: the coordinates, as they were, of longitudes that are read from another one on.
+        flipped: the dimensions that are read backwards.
+        rotated: the original coordinates of longitudes that now begin elsewhere.
     """
 
     flipped: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) 
 
 
 def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefinition:
-    """Return a definition with the layout of a Dataset, or of one at a path. Raises UserError where they do not fit."""
+    """Return a definition with the layout of a Dataset, or of one at a path. Raises UserError if they do not fit."""
     dataset, _ = open_dataset(source, definition)
     dataset = used_variables(dataset, definition)
     layout = make_layout(dataset, definition, has_targets=False)
@@ -92,9 +92,9 @@ def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefi
 def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
     """Return a Dataset reordered like the training data, and an account of the changes.
 
-    Points that are channels, such as levels, are chosen by their coordinates. Longitudes round the circle begin where
-    they began in training, whether they are counted from -180 or from 0. Other steps, and other units, are said in
-    the log. Raises UserError where a coordinate is not there, or steps of time are much longer or shorter.
+    Points that are channels, such as levels, are chosen by their coordinates. Longitudes around the circle begin where
+    they began in training, counted from -180 or from 0. The log warns of other steps and units. Raises UserError if a
+    coordinate is missing, or steps of time are much longer or shorter.
     """
     if not definition.is_trained:
         return dataset, Alignment()
@@ -134,10 +134,10 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
 
 
 def select(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return the part of a Dataset between the first and last coordinates of a definition, as ``ds.sel`` does.
+    """Return the part of a Dataset between a definition's coordinates, as ``ds.sel`` does.
 
-    Coordinates that decrease, as latitudes do, take both ends in either order. Longitudes in degrees go on round the
-    circle: from 350 to 10, or from -10 to 10 of data from 0 to 359, whose coordinates then begin at -10.
+    Decreasing coordinates, such as latitudes, accept both ends in either order. Longitudes in degrees wrap around the
+    circle: from 350 to 10, or from -10 to 10 in data from 0 to 359, where coordinates then begin at -10.
     """
     for dim, *ends in [(conf.name, conf.first, conf.last) for conf in definition.dim]:
         if ends == [None, None]:
@@ -150,7 +150,6 @@ def select(dataset: Any, definition: WindowDefinition) -> Any:
 
 
 def _between(dataset: Any, dim: str, first: Any, last: Any) -> Any:
-    """Return the part of a Dataset between two coordinates of a dimension; None is an open end."""
     if dim not in dataset.indexes or dataset[dim].dtype.kind not in "iuf":
         return dataset.isel({dim: _places(dataset, dim, first, last)})
     first, last = (None if end is None else _number(dataset, dim, end) for end in (first, last))
@@ -163,7 +162,7 @@ def _between(dataset: Any, dim: str, first: Any, last: Any) -> Any:
 
 
 def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:
-    """Return the part of a Dataset from one longitude eastwards to another, with coordinates that go on from it."""
+    """Return the part of a Dataset eastwards between two longitudes, continuing from the first."""
     values = dataset[dim].values.astype(np.float64)
     width = last - first if last >= first else (last - first) % CIRCLE
     turns = np.floor((values - first) / CIRCLE + 1e-9)
@@ -186,7 +185,6 @@ def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:
 
 
 def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
-    """Return the points of a dimension from one coordinate to another. Raises UserError for one that cannot be."""
     if dim not in dataset.indexes:
         numbers = [end if end is None else int(_number(dataset, dim, end)) for end in (first, last)]
         return slice(numbers[0], None if numbers[1] is None else numbers[1] + 1)
@@ -215,10 +213,7 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
 
 
 def _as_dates(labels: Sequence[str | None]) -> list[Any]:
-    """Return the ends of dates that are texts of ISO 8601, such as a day or a year, as the first and last microsecond.
-
-    pandas makes the last one in nanoseconds, which there are for the years 1678 to 2261 alone.
-    """
+    """Return ISO 8601 ends, such as a day or a year, as first and last microsecond."""
     dates: list[Any] = list(labels)
     for place, label in enumerate(labels):
         with contextlib.suppress(ValueError):  # of a text of another form
@@ -230,7 +225,6 @@ def _as_dates(labels: Sequence[str | None]) -> list[Any]:
 
 
 def _label(end: Any, index: Any) -> str | None:
-    """Return an end as an index of dates, times or texts takes it."""
     if end is None:
         return None
     text = str(end.astype("datetime64[us]") if isinstance(end, np.datetime64) else end)
@@ -240,7 +234,6 @@ def _label(end: Any, index: Any) -> str | None:
 
 
 def _number(dataset: Any, dim: str, end: Any) -> float:
-    """Return an end of a dimension whose coordinates are numbers; raise UserError for another one."""
     try:
         number = float(end)
     except (TypeError, ValueError):
@@ -253,7 +246,7 @@ def _number(dataset: Any, dim: str, end: Any) -> float:
 def split_ends(
     dataset: Any, definition: WindowDefinition, cuts: Mapping[str, Any], gap: int
 ) -> list[dict[str, tuple[Any, Any]]]:
-    """Return the ``within`` setting of each part of a Dataset that is cut at coordinates of one dimension."""
+    """Return the ``within`` setting of each part of a Dataset cut along one dimension."""
     if len(cuts) != 1:
         raise UserError("split takes one dimension and its coordinates, such as split(time='2018-01-01')")
     ((dim, labels),) = cuts.items()
@@ -283,14 +276,12 @@ def split_ends(
 
 
 def _first_from(dataset: Any, dim: str, label: Any) -> int:
-    """Return the index of the first point whose coordinate is ``label`` or beyond it."""
     if label is None:
         raise UserError(f"split along {dim!r} needs a coordinate; the data have {_span(dataset, dim)}")
     return _places(dataset, dim, label, None).indices(dataset.sizes[dim])[0]
 
 
 def _text(value: Any) -> str:
-    """Return a coordinate as text."""
     value = np.asarray(value)[()]
     if isinstance(value, (np.integer, np.floating)) and not isinstance(value, np.timedelta64):
         return str(value.item())

@@ -27,7 +27,7 @@ MOST_POINTS = 1 << 40  # that a setting may name: no data have more
 
 
 def define_windows(**settings: Any) -> WindowDefinition:
-    """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
+    """Return a definition of windows from the arguments of :func:`dsinga.windows`. Raises UserError."""
     given = {name: value for name, value in settings.items() if value is not None or name in NEVER_NONE}
     if isinstance(edges := given.get("edges"), str):
         given["edges"] = dict.fromkeys(_by_dim(_points, "input_dims", given["input_dims"]), edges)
@@ -55,7 +55,6 @@ def documented_settings(function: F) -> F:
 
 
 def _refused(what: str, wanted: str, value: Any) -> UserError:
-    """Return the error for a setting that is not what is wanted."""
     return UserError(f"{what} takes {wanted}, not {reprlib.repr(value)}")
 
 
@@ -83,7 +82,6 @@ def _by_dim(convert: Callable[[str, Any], Any], what: str, given: Any) -> dict[s
 
 
 def _points(what: str, value: Any) -> int:
-    """Return a number of points; raise UserError for anything else, such as a span of time."""
     try:
         number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
@@ -94,7 +92,6 @@ def _points(what: str, value: Any) -> int:
 
 
 def _pair_of_points(what: str, value: Any) -> tuple[int, int]:
-    """Return the context before and after a window; a single number stands for both."""
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, str) or np.ndim(value) != 1:
         value = (value, value)
     if len(value) != 2:
@@ -112,7 +109,6 @@ def _text(what: str, value: Any) -> str:
 
 
 def _ends(what: str, ends: Any) -> tuple[str | None, str | None]:
-    """Return the first and last coordinate as texts, or None for an open end."""
     if isinstance(ends, (str, bytes)) or not isinstance(ends, (Sequence, np.ndarray)) or len(ends) != 2:
         raise UserError(f"{what} is a pair (first, last) of coordinates, not {reprlib.repr(ends)}")
     return _end(what, ends[0]), _end(what, ends[1])
@@ -131,12 +127,11 @@ def _end(what: str, end: Any) -> str | None:
 
 
 def _mask(what: str, names: Any) -> list[str]:
-    """Return the names of variables that may have NaN; ["*"] of True, for all."""
+    """Return the names of variables that may have NaN; True becomes ["*"], for all."""
     return ["*"] if names is True else [] if names is False else names_of(what, names)
 
 
 def _fill(what: str, given: Any) -> list[WindowFillConf]:
-    """Return the numbers in place of NaN by variable; a single number is that of all."""
     numbers, fills = given if isinstance(given, Mapping) else {"*": given}, []
     for name, value in numbers.items():
         try:
@@ -148,7 +143,6 @@ def _fill(what: str, given: Any) -> list[WindowFillConf]:
 
 
 def _climatology(what: str, value: Any) -> str:
-    """Return the text of a climatology."""
     if not isinstance(value, (FieldClimatology, str)):
         raise UserError(f"{what} is one of dsinga.data.field_climatology(dataset), not {reprlib.repr(value)}")
     return value if isinstance(value, str) else climatology_text(value)

@@ -27,21 +27,18 @@ _Key = tuple[str, str, tuple[int, ...], str]
 
 
 class WindowBlocks:
-    """Divides the windows of a layout into blocks of neighbours, by the layout and a number of bytes alone.
+    """Divides a layout's windows into blocks of neighbours, by the layout and a byte limit alone.
 
-    Windows are numbered in the order of the dimensions, the last one fastest. A block has all windows along the last
-    dimensions, as far as the fields that they read fit ``most_bytes``, several along the dimension before these, and
-    one along those before. It does not depend on the chunks of the data, so that the order of training does not.
+    A block has all windows along the last dimensions, as long as their fields fit ``most_bytes``. It has several
+    windows along the dimension before, and one along the first dimensions. It does not depend on the chunks of the
+    data, nor does the order of training.
 
     Attributes:
-        axes: the dimensions.
-        counts: the windows along each.
-        block_counts: those of a block.
+        counts: the windows along each dimension.
+        block_counts: the windows of a block along each dimension.
         rows: the windows of a full block, which are consecutive.
 
     Args:
-        layout: the windows.
-        most_bytes: of the fields of a block.
         block_counts: the windows of a block along each dimension, in place of as many as fit.
     """
 
@@ -56,7 +53,6 @@ class WindowBlocks:
         )
 
     def __len__(self) -> int:
-        """Return the number of windows."""
         return math.prod(self.counts)
 
     def _block_counts(self, most_bytes: int) -> tuple[int, ...]:
@@ -74,7 +70,7 @@ class WindowBlocks:
         return tuple(counts)
 
     def bytes_of(self, counts: Any) -> int:
-        """Return the bytes of the decoded fields that a block of so many windows along each dimension reads."""
+        """Return the bytes of decoded fields for a block of ``counts`` windows by dimension."""
         ends = {axis.name: (axis, *axis.widest(count)) for axis, count in zip(self.axes, counts, strict=True)}
         layout = self.layout
         inputs = {part.name: part for part in layout.inputs}
@@ -104,19 +100,19 @@ class WindowBlocks:
 
     @cached_property
     def step_axis(self) -> Axis | None:
-        """The dimension, such as time, along which blocks divide the windows; None where one block has all of them."""
+        """The dimension, such as time, along which blocks divide windows; None for one block."""
         counts = zip(self.axes, self.block_counts, self.counts, strict=True)
         return next((axis for axis, count, total in counts if 1 < count < total), None)
 
     @cached_property
     def all_bytes(self) -> int:
-        """The bytes of all fields that windows are cut out of."""
+        """The bytes of all fields that windows are cut from."""
         return self.bytes_of(self.counts)
 
     def has_steps(self, part: ChannelGroup) -> bool:
-        """Whether the fields of a part are kept for each point of ``step_axis``, instead of for whole blocks.
+        """Whether a part's fields are kept by point of ``step_axis``, not by block.
 
-        So are those in files of which a window has many numbers at such a point.
+        This holds for fields in files with many numbers of a window at each point.
         """
         axis = self.step_axis
         if axis is None or axis.name not in part.dims or not part.reader.from_files:
@@ -124,9 +120,9 @@ class WindowBlocks:
         return 4 * math.prod(part.sizes) >= SMALLEST_STEP * part.sizes[part.dims.index(axis.name)]
 
     def run_of(self, part: ChannelGroup, block: int, step: int) -> tuple[int, int]:
-        """Return the points [low, high) of ``step_axis`` that are read together with ``step``: those of its chunk.
+        """Return the points [low, high) of ``step_axis`` read together with ``step``: its chunk.
 
-        Of a chunk that is longer than two blocks, and of data without chunks, they are those of the block.
+        If a chunk is longer than two blocks, or the data have no chunks, they are the points of the block.
         """
         axis: Any = self.step_axis
         if not 0 <= step < axis.length:
@@ -142,7 +138,7 @@ class WindowBlocks:
         return low, high
 
     def uses_of_steps(self, part: ChannelGroup, block: int, role: str, steps: range) -> np.ndarray:
-        """Return how many windows are cut out of the field of a variable at each of ``steps``, inputs and targets."""
+        """Return how many windows are cut from a variable's field at each of ``steps``."""
         axis: Any = self.step_axis
         others = [end for end in zip(self.ends(block), self.counts, strict=True) if end[0][0] is not axis]
         windows = math.prod(
@@ -160,7 +156,7 @@ class WindowBlocks:
         return counts * windows
 
     def windows(self, block: int, dims: Sequence[str]) -> int:
-        """Return the number of windows of a block, and of the others at its place along ``dims``."""
+        """Return the number of windows of a block, and of other blocks at its place along ``dims``."""
         ends = zip(self.ends(block), self.counts, strict=True)
         return math.prod(last - first + 1 if axis.name in dims else total for (axis, first, last), total in ends)
 
@@ -174,12 +170,11 @@ class WindowBlocks:
 
 
 class BlockField(NamedTuple):
-    """The decoded numbers of a variable that the windows of a block read.
+    """A variable's decoded numbers that the windows of a block read.
 
     Attributes:
         numbers: float32, contiguous, with the axes of ``ChannelGroup.dims``, and an axis of one point for each
             dimension of space that the variable lacks.
-        lows: the first point along each dimension.
         is_finite: whether there is no NaN and no infinity.
     """
 
@@ -193,13 +188,9 @@ _cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes
 
 
 class BlockCache:
-    """Keeps the decoded fields of the blocks of windows, in a cache that all windows of a process share.
+    """Keeps decoded fields of blocks, in a cache that all windows of a process share.
 
-    Threads share it, and copies of windows that were sent to this process. A block is read once, even for concurrent
-    readers. A pickle has no fields.
-
-    Args:
-        key: identifies the windows; None for new ones.
+    A block is read once, even for concurrent readers.
     """
 
     _by_key: ClassVar[WeakValueDictionary[str, BlockCache]] = WeakValueDictionary()
@@ -217,23 +208,19 @@ class BlockCache:
 
     @classmethod
     def shared(cls, key: str) -> BlockCache:
-        """Return this process's cache for the windows with ``key``; make it where there is none."""
+        """Return this process's cache for the windows with ``key``; create it if necessary."""
         with cls._lock:
             return cls._by_key.setdefault(key, cls(key))
 
     def keep_for(self, source: Any, memory: int) -> None:
-        """Keep fields while ``source`` exists, and at most ``memory`` bytes, or more where other windows may."""
+        """Keep fields while ``source`` exists, within ``memory`` bytes, or more if other windows allow it."""
         with self._lock:
             self._by_key.setdefault(self.key, self)
         _cache.reserve_bytes(source, memory)
         _cache.forget_after(source, [self.key])
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
-        """Return the field of a part that the windows of a block read, of which ``count`` are cut now.
-
-        A field out of which all windows of its block have been cut is dropped before others, which will be read again
-        sooner.
-        """
+        """Return the field of a part for the windows of a block; ``count`` of them are cut now."""
         key, ranges, lows = self._describe(part, blocks, block, is_target)
 
         def load() -> np.ndarray:
@@ -258,10 +245,10 @@ class BlockCache:
         run: tuple[int, int],
         counts: Mapping[int, int],
     ) -> dict[int, BlockField]:
-        """Return the fields of a part at points of ``step_axis``, by point: those of which ``counts`` windows are cut.
+        """Return the fields of a part at points of ``step_axis``, by point; ``counts`` windows are cut from each.
 
-        They lie in one ``run`` of points, see :meth:`WindowBlocks.run_of`, which is read where one is missing. A point
-        out of which all windows have been cut is dropped before others, which will be read again sooner.
+        The points lie in one ``run`` (:meth:`WindowBlocks.run_of`), which is read if one is missing. A point with no
+        windows left to cut is dropped first.
         """
         axis: Any = blocks.step_axis
         others = [dim for dim in part.dims if dim != axis.name]
@@ -292,9 +279,9 @@ class BlockCache:
     def _keep_steps(
         self, keys: Mapping[int, _Key], numbers: Sequence[np.ndarray], uses: Sequence[int], fields: dict[int, Any]
     ) -> None:
-        """Keep the fields of a run of points that windows are still to be cut out of, and add to ``fields`` its own.
+        """Keep the fields of a run of points that still have windows to cut, and add missing ones to ``fields``.
 
-        Where no window was left to be cut out of a missing one, an epoch begins: all are to be cut again.
+        If a missing field had no windows left, an epoch begins: all windows are to be cut again.
         """
         begins = any(field is None and keys[step] not in self._unread for step, field in fields.items())
         for (step, key), field, count in zip(keys.items(), numbers, uses, strict=True):
@@ -324,12 +311,11 @@ class BlockCache:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the fields that are kept."""
+        """The bytes of the fields in the cache."""
         return _cache.bytes_of(self.key)
 
 
 def _uses(name: str, layout: Layout, role: str) -> int:
-    """Return how many parts of a record, of a label, or of both, are cut out of one field of a variable."""
     parts = {"input": layout.inputs, "target": layout.targets}.get(role, (*layout.inputs, *layout.targets))
     return sum(part.name == name for part in parts)
 
@@ -337,10 +323,7 @@ def _uses(name: str, layout: Layout, role: str) -> int:
 def _ranges(
     part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, dims: Sequence[str]
 ) -> tuple[Ranges, str]:
-    """Return the ranges along ``dims`` that the windows of a block read of a part: of its "input", "target" or "both".
-
-    A variable that is an input and a target is read once where both lie near each other.
-    """
+    """Return a part's ranges along ``dims`` for a block: "input", "target" or "both"."""
     inputs, targets, both = _ranges_of([end for end in blocks.ends(block) if end[0].name in dims])
     layout = blocks.layout
     in_both = all(any(other.name == part.name for other in parts) for parts in (layout.inputs, layout.targets))
@@ -350,9 +333,10 @@ def _ranges(
 
 
 def _ranges_of(ends: Sequence[tuple[Axis, int, int]]) -> tuple[Ranges, Ranges, Ranges | None]:
-    """Return what inputs read of windows between a first and a last one along each axis, what targets do, and both.
+    """Return the ranges that windows' inputs read, that targets read, and both joined.
 
-    The last is None where inputs and targets lie so far from each other that they are better read apart.
+    ``ends`` has the first and last window along each axis. The joined range is None if inputs and
+    targets lie too far apart to be read at once.
     """
     inputs = {axis.name: axis.input_range(first, last) for axis, first, last in ends}
     targets = {axis.name: axis.target_range(first, last) for axis, first, last in ends}
@@ -366,12 +350,11 @@ def _points(ranges: Ranges) -> int:
 
 
 def field_dims(part: ChannelGroup) -> tuple[str, ...]:
-    """Return the dimensions of the fields of a part: those of channels, then all dimensions of space."""
+    """Return the dimensions of the fields of a part: channels, then all dimensions of space."""
     return *part.dims[: len(part.channel_sizes)], *part.space
 
 
 def _arranged(array: np.ndarray, part: ChannelGroup) -> np.ndarray:
-    """Return a field with its axes in the order of the record, and one for each dimension of space."""
     array = array.transpose([part.reader.dims.index(dim) for dim in part.dims])
     index = [slice(None)] * len(part.channel_sizes) + [
         slice(None) if dim in part.dims else np.newaxis for dim in part.space

@@ -1,4 +1,4 @@
-"""Reads the inputs, or the targets, of windows from blocks of fields, and adds channels of masks and weights."""
+"""Reads inputs or targets of windows from blocks of fields; adds mask and weight channels."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ class WindowColumn(Column):
     """The inputs, or the targets, of windows: (n, C, *space) float32.
 
     Args:
-        blocks: the windows and their blocks.
-        cache: keeps the fields of blocks.
-        numbers: the number of the window of each row, increasing; None where all windows are rows.
+        numbers: the number of the window of each row, increasing; None if all windows are rows.
         is_target: whether these are the labels.
-        location: what messages call the data.
     """
 
     def __init__(
@@ -54,11 +51,11 @@ class WindowColumn(Column):
 
     @property
     def sample_rows(self) -> int:
-        """Rows that a check or a summary loads at once; those of a block may be many times its fields."""
+        """The rows that a check or a summary loads at once, maybe fewer than a block."""
         return max(1, min(super().sample_rows, SAMPLE_BYTES // max(self.row_bytes, 1)))
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Prepare to read in this process; ``client`` returns the Dask client for chunks that a cluster keeps."""
+        """Prepare to read in this process; ``client`` returns the Dask client for kept chunks."""
         weights = self.blocks.layout.weights
         for part in (*self.parts, *([weights] if weights else [])):
             part.reader.connect(client)
@@ -70,7 +67,7 @@ class WindowColumn(Column):
     def take(self, rows: np.ndarray, allows_nonfinite: bool = False) -> np.ndarray:
         """Return the windows of ``rows`` (n, C, *space), in the order of ``rows``.
 
-        Raises UserError for NaN that is not masked, and for infinity, unless they are allowed.
+        Raises UserError for NaN that is not masked, and for infinity, unless ``allows_nonfinite``.
         """
         out, is_finite = self._cut(rows)
         self._mask(out, is_finite)
@@ -93,7 +90,7 @@ class WindowColumn(Column):
         return f"channel {names[index[0]]!r}, index {tuple(index)}"
 
     def _cut(self, rows: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return windows, without masks, whose channels are only made; and whether their fields are finite."""
+        """Return the windows of ``rows``, (n, C, *space), without masks, and whether all fields are finite."""
         out = buffers.empty((len(rows), *self.shape))
         numbers = rows if self.numbers is None else self.numbers[rows]
         places = self.blocks.places(numbers)
@@ -130,14 +127,10 @@ class WindowColumn(Column):
     def _copies_of_steps(
         self, part: ChannelGroup, out: np.ndarray, points: np.ndarray, order: np.ndarray, block_numbers: np.ndarray
     ) -> list[Callable[[], bool]]:
-        """Return functions that each copy what windows read of one run of points to ``out``, and say if it is finite.
+        """Return functions that copy a run of points to ``out``, and return whether it is finite.
 
-        Args:
-            part: the part, whose fields are kept point by point.
-            out: its channels, (n, *dimensions of the field).
-            points: the first point of each window along the part's dimensions, in the order of blocks.
-            order: the row of each window.
-            block_numbers: the block of each window.
+        The part's fields are kept point by point. ``out`` has its channels, (n, *dimensions of the field). ``points``
+        has the first point of each window along the part's dimensions, in the order of blocks.
         """
         axis: Any = self.blocks.step_axis
         column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1
@@ -154,7 +147,6 @@ class WindowColumn(Column):
     def _copy_run(
         self, part: ChannelGroup, order: np.ndarray, block: int, run: tuple[int, int], copies: list[_StepCopy]
     ) -> bool:
-        """Copy what windows of a block read of one run of points; return whether it is finite."""
         counts = Counter(step for *_, step in copies)
         fields = self.cache.read_steps(part, self.blocks, block, self.is_target, run, counts)
         for cut, channels, index, step in copies:
@@ -162,7 +154,7 @@ class WindowColumn(Column):
         return all(field.is_finite for field in fields.values())
 
     def _mask(self, out: np.ndarray, is_finite: bool) -> None:
-        """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
+        """Fill NaN of masked inputs, and write the channels that mark valid numbers."""
         if self.is_target or not any(part.masked for part in self.parts):
             return
         mask = sum(part.channels for part in self.parts)
@@ -180,7 +172,6 @@ class WindowColumn(Column):
             channel += part.channels
 
     def _check(self, out: np.ndarray, rows: np.ndarray) -> None:
-        """Raise UserError for the first NaN that is not masked, or infinity."""
         channel = 0
         for part in self.parts:
             numbers = out[:, channel : channel + part.channels]
@@ -191,7 +182,6 @@ class WindowColumn(Column):
             channel += part.channels
 
     def _nonfinite(self, part: ChannelGroup, row: int, index: list[int], value: Any) -> UserError:
-        """Return the error for a number of a window: its variable, its index and its coordinates."""
         layout = self.blocks.layout
         number = row if self.numbers is None else int(self.numbers[row])
         starts = {
@@ -221,13 +211,13 @@ class WindowColumn(Column):
 def window_columns(
     blocks: WindowBlocks, cache: BlockCache, numbers: np.ndarray | None, location: str
 ) -> list[WindowColumn]:
-    """Return the inputs of windows and, where the layout has any, their targets."""
+    """Return the inputs of windows and, if the layout has any, their targets."""
     roles = (False, True) if blocks.layout.targets else (False,)
     return [WindowColumn(blocks, cache, numbers, is_target, location) for is_target in roles]
 
 
 def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most: float | None) -> np.ndarray | None:
-    """Return the numbers of the windows with at most a share ``most`` of NaN; None for all windows."""
+    """Return the numbers of windows with at most a share ``most`` of NaN; None for all."""
     if most is None:
         return None
     columns = window_columns(blocks, cache, None, location)
@@ -246,12 +236,11 @@ def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most:
 
 
 class _Cut:
-    """Copies windows of a part out of the fields of their blocks.
+    """Copies windows of a part from the fields of their blocks.
 
     Args:
-        part: the part.
         points: the first point of each window along the part's dimensions, (n, dimensions) int64.
-        step: the dimension of which one point is copied; None for all points of windows.
+        step: the dimension along which only one point is copied; None for all points of windows.
     """
 
     def __init__(self, part: ChannelGroup, points: np.ndarray, step: str | None = None):
@@ -263,7 +252,6 @@ class _Cut:
         self._is_small = math.prod(self._shape) <= SMALL_WINDOW
 
     def copy(self, out: np.ndarray, field: BlockField, rows: np.ndarray, places: slice) -> None:
-        """Write the windows at ``places`` of the points, all of one block, to ``rows`` of ``out``."""
         numbers, shape = field.numbers, self._shape
         strides = [numbers.strides[axis] for axis in self._axes]
         low = sum(field.lows[dim] * stride for dim, stride in zip(self._dims, strides, strict=True))

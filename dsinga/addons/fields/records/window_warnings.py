@@ -1,4 +1,4 @@
-"""Warns of windows and points that are left out, of uneven steps, and of chunks that are decoded often."""
+"""Warns of windows and points left out, uneven steps, and chunks that are decoded often."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MOST_DECODED = 4  # times that a chunk may be decoded in an epoch without a warn
 
 
 def left_out_texts(blocks: WindowBlocks, kept: np.ndarray | None, most_nan: float | None) -> list[str]:
-    """Return a sentence for each dimension with points or windows that are left out, and for windows with much NaN.
+    """Return a sentence per dimension with points or windows left out, and for windows with much NaN.
 
-    ``kept`` has the numbers of the windows that have at most ``most_nan`` of NaN, None for all.
+    ``kept`` has the numbers of the windows with at most ``most_nan`` of NaN; None for all windows.
     """
     axes, labels, sentences = blocks.layout.axes, blocks.layout.coordinates, []
     for name, axis in axes.items():
@@ -41,13 +41,13 @@ def left_out_texts(blocks: WindowBlocks, kept: np.ndarray | None, most_nan: floa
 
 
 def advice_texts(blocks: WindowBlocks) -> list[str]:
-    """Return sentences about chunks that are decoded often, uneven steps of time, and circles that are not closed."""
+    """Return sentences about chunks that are decoded often, uneven steps of time, and incomplete circles."""
     axes, labels = blocks.layout.axes, blocks.layout.coordinates
     return [*_chunk_texts(blocks), *_uneven_texts(axes, labels), *_period_texts(axes, labels)]
 
 
 def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each dimension of time along which windows are left out that reach over a gap."""
+    """Return a sentence per time dimension with windows left out because they cross a gap."""
     sentences = []
     for name, axis in axes.items():
         if axis.all_starts is not None:
@@ -63,9 +63,9 @@ def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
 
 
 def _uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each dimension of dates whose steps differ within windows.
+    """Return a sentence per dimension of dates with uneven steps in windows.
 
-    Months are equal steps: the longest must be one and a half times the shortest.
+    Months count as equal steps: the longest step must exceed 1.5 times the shortest.
     """
     sentences = []
     for name, axis in axes.items():
@@ -87,7 +87,6 @@ def _uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[s
 
 
 def _period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each periodic dimension of longitudes in degrees that are not once round a circle."""
     sentences = []
     for name, axis in axes.items():
         is_longitude = name in labels and str(labels[name].attrs.get("units", "")).startswith("degree")
@@ -105,7 +104,6 @@ def _period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[s
 
 
 def _chunk_texts(blocks: WindowBlocks) -> list[str]:
-    """Return a sentence for each variable whose chunks are decoded more than four times in an epoch."""
     extents = {
         axis.name: int(axis.starts[count - 1] - axis.starts[0]) + axis.size
         for axis, count in zip(blocks.axes, blocks.block_counts, strict=True)

@@ -1,4 +1,4 @@
-"""kCategories: the codes of categories as numbers, one-hot vectors of those with few codes and embeddings of others."""
+"""kCategories: codes of categories as one-hot vectors (few codes) or embeddings (many codes)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH = 8  # the numbers of the embedding of another
 
 @register("layer", kCategories=906)
 class Categories(Layer):
-    """Codes (B, c) of c categories as numbers (B, n): first one-hot vectors of those with few codes, then embeddings.
+    """Turns codes (B, c) of c categories into numbers (B, n): first one-hot vectors, then embeddings.
 
     The codes of category i are 0 to ``size[i]`` - 1. A category with at most ``one_hot`` codes becomes a one-hot
     vector. Another category becomes ``width`` numbers, a row of the param weight (codes of all these categories,
@@ -92,7 +92,6 @@ class Categories(Layer):
         return (None,), (recorded.array_of(compute, output.saved, vectors),)
 
     def _check(self, source: Array, ctx: Context) -> None:
-        """Raise UserError for a number that is none of the codes of its category, unless a device records the pass."""
         if ctx.unread is not None and is_on_device(source):
             return
         codes = ctx.ops.to_numpy(source)

@@ -1,4 +1,4 @@
-"""kCosineLog, a learning rate that rises and falls in cycles, each twice as long as the one before."""
+"""kCosineLog: a learning rate in cycles, each twice as long as the last."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class CosineLog(Schedule):
     settings: Conf
 
     def __call__(self, step: int) -> float:
-        """Return the rate at a step."""
         share = min(step / self.settings.change_freq, 1.0)
         place = math.log2(1 + (2**self.settings.cycles - 1) * share)
         return self.base * (1 - math.cos(2 * math.pi * place)) / 2

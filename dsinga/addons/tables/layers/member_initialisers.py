@@ -1,4 +1,4 @@
-"""Initialisers of ensembles: what the factors of members begin with, and biases that begin alike."""
+"""Initialisers of ensembles: the initial factors of members, and equal biases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MemberScales(Initialiser):
     settings: Conf
 
     def __call__(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-        """Return the factors, (members, columns). Raises JobError for blocks that are not all columns."""
+        """Return the factors, (members, columns). Raises JobError if blocks do not cover all columns."""
         members, columns = shape
         block = self.settings.block or [1] * columns
         if sum(block) != columns:
@@ -42,5 +42,5 @@ class MemberScales(Initialiser):
 
 @register("initialiser", kUniformRow=9)
 def uniform_row(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw one row from value·U[low, high), and give it to each member."""
+    """Draw one row from value·U[low, high), and repeat it for each member."""
     return np.broadcast_to(uniform(shape[1:], conf, rng), shape)

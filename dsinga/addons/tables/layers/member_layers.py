@@ -1,8 +1,8 @@
-"""Layers of k nets that are trained as one, the members of an ensemble, and the mean of what they predict.
+"""Layers of k nets trained as one, the members of an ensemble, and their mean prediction.
 
-The feature of such a layer is (B, k, n): what each of the k members computes of each row. Wen, Tran and Ba,
-BatchEnsemble (2020); Gorishniy, Kotelnikov and Babenko, TabM (2024). Dimension 1 of these features are the members, so
-that a layer that is cut by features is cut by members, each of which needs no other.
+Features are (B, k, n): what each of the k members computes from each row. Wen, Tran and Ba, BatchEnsemble (2020);
+Gorishniy, Kotelnikov and Babenko, TabM (2024). Dimension 1 is the members, so cutting a layer by features cuts it by
+members.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BatchEnsemble(Layer):
         return (for_source,), (for_weight, for_r, for_s, grad.sum(axis=0))
 
     def _of_members(self, x: Array) -> Array:
-        """Return a source as (B, k, n), or (B, 1, n) where all members take the same."""
+        """Return a source as (B, k, n), or (B, 1, n) if members share it."""
         return x if x.ndim == 3 else x[:, None]
 
     def saved_sizes(self, rows: int) -> list[int]:
@@ -114,7 +114,7 @@ def _scaled(x: Array, factors: Array, ops: Ops) -> Array:
 
 @register("layer", kMemberDense=901)
 class MemberDense(Layer):
-    """A dense layer for each member, with params of its own: (B, k, n) to (B, k, num_output).
+    """A dense layer for each member, with its own params: (B, k, n) to (B, k, num_output).
 
     Params: weight (k, n, num_output) and bias (k, num_output). As the last layer it gives the predictions of the
     members.
@@ -196,7 +196,6 @@ class MemberMean(Layer):
         return Output(y, saved=(parts, means) if ctx.training else None)
 
     def _probabilities(self, x: Array, ops: Ops) -> Array:
-        """Return the probabilities that each member gives, (B, k, n)."""
         if self.settings.of is Predicted.ANSWERS:
             return ops.sigmoid(x)
         return ops.softmax(x.reshape(-1, x.shape[2])).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Losses of ensembles: in training the mean of the members' losses, in other phases the loss of what they predict."""
+"""Losses of ensembles: the members' mean loss in training, the mean prediction's otherwise."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MEMBERS = 2  # the source with what each member predicts
 
 
 class MemberLoss(Layer):
-    """Base of losses of ensembles, each made of the loss of one net, ``loss``, whose settings it has.
+    """Base of losses of ensembles, made from the loss ``loss`` of one net, with its settings.
 
-    Sources: the mean of the members (B, n), as a kMemberMean gives it, which gets the gradient 0; labels, or targets;
-    and what each member predicts, (B, k, n). A fourth source may give a weight for each row. In training the metric
-    "loss" is the mean of the losses of the members, which learn alone; in other phases it is the loss of the mean, and
-    so are the other metrics in each phase. The feature is that of the loss of the mean.
+    Sources: the members' mean (B, n) from a kMemberMean, which gets the gradient 0; labels or targets; and the members'
+    predictions, (B, k, n). A fourth source may give a weight for each row. In training the metric "loss" is the mean of
+    the members' losses, which are trained independently. In other phases it is the loss of the mean, as are the other
+    metrics in all phases. The feature is the one of the loss of the mean.
     """
 
     loss: ClassVar[type[Layer]]
@@ -82,13 +82,13 @@ class MemberLoss(Layer):
         return [for_mean, for_labels, for_members, *for_weights], ()
 
     def _by_member(self, sources: Arrays) -> list[Any]:
-        """Return the sources of the loss of B·k rows: a row of outputs for each member, labels and weights k times."""
+        """Return the sources for B·k rows: each member's outputs, with labels and weights repeated k times."""
         _, labels, outputs, *weights = sources
         repeated = (each.repeat(self.members, axis=0) for each in (labels, *weights))
         return [outputs.reshape(-1, outputs.shape[2]), *repeated]
 
     def _context(self, ctx: Context) -> Context:
-        """Return the context of the loss of B·k rows."""
+        """Return ``ctx`` for a loss that sees each of B records k times, once for each member."""
         return replace(ctx, rows=Rows(*(count * self.members for count in ctx.rows)))
 
 

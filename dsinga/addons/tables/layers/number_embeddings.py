@@ -1,7 +1,7 @@
-"""Embeddings of numbers: piecewise-linear and periodic functions of each, whose outputs a net learns.
+"""Embeddings of numbers: learnt piecewise-linear and periodic functions of each number.
 
 Gorishniy, Rubachev and Babenko, On Embeddings for Numerical Features in Tabular Deep Learning (2022). Each number of a
-record (B, n) becomes ``width`` numbers, which are neighbours in the feature (B, n·width).
+record (B, n) becomes ``width`` neighbouring numbers of the feature (B, n·width).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECTIFIED = "whether what is negative becomes 0 in the end"
 
 
 class NumberEmbedding(Layer):
-    """Base of embeddings of numbers: a code (B, n, c) of each, times a weight (n, c, width) of its own."""
+    """Base of embeddings of numbers: a code (B, n, c) of each, times its own weight (n, c, width)."""
 
     settings: Any
     source_count = 1
@@ -68,7 +68,7 @@ class PiecewiseLinear(NumberEmbedding):
         rectified: bool = setting(False, RECTIFIED + ", before the linear function is added")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield edges that are no bins: too few, not as many as ``edges`` says, or in a wrong order."""
+            """Yield faults of edges: too few, not as many as ``edges`` says, or in a wrong order."""
             if sum(self.edges) != len(self.edge):
                 yield Fault(f"edge has {len(self.edge)} numbers, but edges has {sum(self.edges)} in all", "edges")
                 return
@@ -138,7 +138,6 @@ class PiecewiseLinear(NumberEmbedding):
         return (for_x,), for_params
 
     def _constants(self, x: Array, ctx: Context) -> list[Array]:
-        """Return the factor and the shift of x, and the limits of its code, as arrays of the backend."""
         return [ctx.ops.asarray(array.astype(x.dtype)) for array in (self.factor, self.shift, self.low, self.high)]
 
     def saved_sizes(self, rows: int) -> list[int]:
