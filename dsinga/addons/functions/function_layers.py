@@ -29,7 +29,7 @@ FUNCTION = 'the function: "module:function", or a name by dsinga.register("funct
 
 
 class OnList:
-    """Wraps a function of one list, so that it takes the list's items as arguments."""
+    """Wraps a function of one list as a function of the list's items."""
 
     def __init__(self, function: Any):
         self.function, self.title = function, title_of(function)
@@ -59,7 +59,7 @@ class FunctionLayer(Layer):
     runs_user_code = True
 
     def find(self, field: str = "function") -> Any:
-        """Return the function or class named in the settings. Raises JobError where there is none."""
+        """Return the function or class named in the settings; raise JobError if it is not found."""
         try:
             self.user_code = find_function(self.settings.function)
             return self.user_code
@@ -67,14 +67,14 @@ class FunctionLayer(Layer):
             raise self.fail(str(error), self.settings, field) from error.__cause__
 
     def probe(self, function: Any, rows: Sequence[Shape], labels: int | None = None) -> Probed:
-        """Return the function with its gradient. Raises JobError for one that cannot be called so."""
+        """Return the function with its gradient; raise JobError if it cannot be called like this."""
         try:
             return probe(function, tuple(map(tuple, rows)), labels)
         except UserError as error:
             raise self.fail(str(error), field="function") from error
 
     def on_host(self, arrays: Arrays, ctx: Context) -> list[np.ndarray]:
-        """Return arrays of the backend as numpy arrays."""
+        """Convert the backend's arrays to numpy."""
         return [np.ascontiguousarray(ctx.ops.to_numpy(array)) for array in arrays]
 
     def compute(self, function: LibraryFunction, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
@@ -85,7 +85,7 @@ class FunctionLayer(Layer):
         return Computed(np.zeros((0, *self.probed.row_shape), np.float32), lambda grad: nothing)
 
     def checked(self, value: np.ndarray, like: np.ndarray, rows: int) -> np.ndarray:
-        """Return ``value`` in the dtype of ``like``, if that is a float; raise UserError for an unexpected shape."""
+        """Return ``value`` in the dtype of ``like`` if that is a float; raise UserError for an unexpected shape."""
         expected = (rows, *self.probed.row_shape)
         if value.shape != expected:
             raise self.fail(f"its function returns the shape {value.shape} for {rows} rows; it must be {expected}")
@@ -94,11 +94,12 @@ class FunctionLayer(Layer):
 
 @register("layer", kFunction=793)
 class CalledFunction(FunctionLayer):
-    """f of the sources, a function of arrays of JAX, autograd, PyTorch or numpy whose first axis is that of the rows.
+    """f of the sources, a function of arrays of JAX, autograd, PyTorch or numpy with rows on the first axis.
 
-    The function gets the sources in their order, or in one list. It is a class for a layer with params: a ``call`` that
-    computes the feature, and ``build``, which makes the params by ``add_weight``. Its gradient comes from the library
-    whose arrays it returns; numpy's has none, so that no params may be below such a layer. It computes in host memory.
+    The function gets the sources in order, or as one list. For a layer with params it is a class: ``call`` computes the
+    feature, and ``build`` creates the params with ``add_weight``. The library of the returned arrays computes the
+    gradient;
+    numpy has none, so no params may be below such a layer. It computes in host memory.
     """
 
     class Conf(Settings, name="FunctionConf"):
@@ -137,7 +138,7 @@ class CalledFunction(FunctionLayer):
 
     @staticmethod
     def call_of(cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool) -> LayerCall:
-        """Return the ``call`` of a class, with its params, for sources whose rows have these shapes."""
+        """Return a class's ``call``, with its params, for sources with rows of these shapes."""
         return LayerCall(cls, arguments, rows, as_list)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -166,7 +167,7 @@ class CalledFunction(FunctionLayer):
 
 
 def no_gradient(function: Any) -> str:
-    """Return the reason why a function has no gradient for training."""
+    """Explain why a function has no gradient for training."""
     return (
         f"the function {title_of(function)} returns numpy's arrays, which have no gradient; write it in jax.numpy, "
         "autograd.numpy or torch, or as a layer with a gradient of its own (docs/extending.md)"
@@ -175,11 +176,12 @@ def no_gradient(function: Any) -> str:
 
 @register("layer", kFunctionLoss=794)
 class FunctionLoss(FunctionLayer):
-    """A user's loss f(labels, x)·scale: one number a row, several, of which the mean counts, or the mean over rows.
+    """A user's loss f(labels, x)·scale: one number a row, several that are averaged, or the mean over rows.
 
-    The first source gives x (B, ...), the second labels (B, ...), as the records have them, integers or float32; labels
-    (B,) beside x (B, 1) are (B, 1). A third source may give a weight for each row. The feature is the loss of each row,
-    (B, 1). The function is of arrays of JAX, autograd or PyTorch; one that mixes rows is refused.
+    The first source gives x (B, ...), the second labels (B, ...), as in the records, integers or float32; labels (B,)
+    with
+    x (B, 1) become (B, 1). A third source may give a weight for each row. The feature is each row's loss, (B, 1). The
+    function uses arrays of JAX, autograd or PyTorch; one that mixes rows is refused.
     """
 
     class Conf(Settings):
@@ -197,7 +199,7 @@ class FunctionLoss(FunctionLayer):
 
     @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
-        """Return labels of the shape that is known, or else of one that the function takes."""
+        """Return labels of the known shape, or else of one that the function accepts."""
         for labels in (shape, ()) if known is None else ():
             with contextlib.suppress(UserError):
                 probe(find_function(settings["function"]), (labels, shape), 0)
@@ -228,7 +230,7 @@ class FunctionLoss(FunctionLayer):
         factors = factors if weights is None else factors * self.settings.scale
 
         def gradient(rows_total: int) -> np.ndarray:
-            """Return the gradient of the mean over a batch of so many rows, for x."""
+            """Return the gradient of the mean over ``rows_total`` rows, for x."""
             slopes = (factors / (rows_total * size)).reshape(rows, *[1] * (value.ndim - 1))
             computed = pull(np.array(np.broadcast_to(slopes, value.shape), value.dtype))[1]
             assert computed is not None
@@ -251,7 +253,7 @@ class FunctionLoss(FunctionLayer):
 
 
 def weights_of_layer(layer: Any) -> dict[str, LayerWeight]:
-    """Return the params of a layer that was built, by role: its attributes, and items of lists among them."""
+    """Return the params of a built layer, by role: its attributes, and items of lists among them."""
     weights: dict[str, LayerWeight] = {}
     for value in vars(layer).values():
         for weight in value if type(value) is list else [value]:
@@ -261,9 +263,9 @@ def weights_of_layer(layer: Any) -> dict[str, LayerWeight]:
 
 
 class LayerCall:
-    """The ``call`` of a class as a function of arrays: the params in their order, then the sources.
+    """The ``call`` of a class as a function of arrays: the params in order, then the sources.
 
-    Equal ones, of one class with equal arguments for rows of one shape, compute the same.
+    Calls of one class with equal arguments and row shapes are equal.
     """
 
     def __init__(self, cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool):
@@ -288,7 +290,7 @@ class LayerCall:
 
     @property
     def title(self) -> str:
-        """The name of the call in messages."""
+        """The call's name in messages."""
         return f"{self.cls.__name__}.call"
 
     @property
@@ -297,7 +299,7 @@ class LayerCall:
         return probe(self, self.rows, None, tuple(weight.shape for weight in self.weights.values()))
 
     def of_phase(self, training: bool) -> LibraryFunction:
-        """Return the call's function for training, or for the other phases."""
+        """Return the function for training, or for the other phases."""
         function = self.probed.function
         if not self.takes_training or not training:
             return function
@@ -331,7 +333,6 @@ class LayerCall:
 
 
 def _made(cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool, training: bool) -> LayerCall:
-    """Return a new call of the class with these arguments and rows."""
     call = LayerCall(cls, arguments, rows, as_list)
     call.training = training
     return call

@@ -23,7 +23,7 @@ from dsinga.training import Updater
 
 
 class Rates(NamedTuple):
-    """Seconds to update a number of a param, add a number of a gradient, copy a byte to new or to existing memory."""
+    """Seconds to update a param's number, add a gradient's number, copy a byte to new or to existing memory."""
 
     update: float
     add: float
@@ -36,9 +36,9 @@ class MachineModel:
     """Functions that return how long a machine computes layers, nets and arithmetic on params.
 
     Attributes:
-        rates: those of arithmetic on params.
+        rates: of arithmetic on params.
         time_layer: returns the time of a layer's work.
-        time_net: returns the time of each stage of a worker's net, by its number, as back-propagation fuses its layers.
+        time_net: returns the time of each stage of worker k's net, with layers fused as in training.
     """
 
     rates: Rates
@@ -49,11 +49,13 @@ class MachineModel:
 def measure_machine(
     net: NeuralNet, updater: Updater, ops: Ops, threads: int, workers: int, store: RateStore
 ) -> MachineModel:
-    """Return a model of this machine with ``workers`` workers; measure what ``store`` does not contain yet.
+    """Return a model of this machine with ``workers`` workers; measure what ``store`` lacks.
 
-    A layer is identified by its type, configuration, shapes and gradients, the kernels, their precision and the number
-    of threads. A layer that belonged to a net that was timed has the time that it took there. A layer that was timed
-    alone is scaled by the time of ``net``, cut by rows, over the sum of the times that its layers take alone.
+    A layer is identified by its type, configuration, shapes and gradients, the kernels, precision and threads. Its time
+    is
+    the one within a timed net, if any. Else its time alone is scaled by the time of ``net``, cut by rows, over the sum
+    of
+    its layers' times alone.
     """
     times_in_net: dict[str, LayerTime] = {}
 
@@ -73,7 +75,7 @@ def measure_machine(
         return time
 
     def figures_of(cut: PartitionedNet, number: int) -> Sequence[float]:
-        """Return the figures of a worker's net: four of each stage, then the seconds to update a number."""
+        """Return four figures for each stage of a worker's net, then the seconds to update a number."""
         local = cut.locals[number].fused
         shared = sorted(name for name in local.params if len(cut.parts[name].users) == len(cut.locals))
         descriptions = [settings, *(describe_work(work_of(stage)) for stage in local.stages)]

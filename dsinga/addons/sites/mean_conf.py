@@ -13,7 +13,7 @@ from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 
 
 def outer_nesterov() -> UpdaterConf:
-    """Return the outer optimizer of DiLoCo: Nesterov's momentum of 0.9 at a rate of 0.7 (arXiv 2311.08105, table 5)."""
+    """Return DiLoCo's outer optimizer: Nesterov's momentum of 0.9 at a rate of 0.7 (arXiv 2311.08105, table 5)."""
     rate = LRGenConf(type=ChangeMethod.kFixed, base_lr=0.7)
     return UpdaterConf(type=UpdaterType.kNesterov, learning_rate=rate, momentum=0.9)
 
@@ -23,20 +23,21 @@ OUTER_COMPRESSIONS = (Compression.kNone, Compression.kBF16, Compression.kInt8, C
 
 @register("message", "ClusterConf.mean_conf")
 class MeanConf(Message):
-    """How server groups average their params, where the cluster has ``sync_method: kMean``.
+    """How server groups average their params, if the cluster has ``sync_method: kMean``.
 
-    Every ``sync_freq`` steps the outer params less the params of a group are its outer gradient, and the mean of all
-    groups' outer gradients is the gradient of the outer optimizer ``updater``, which updates the outer params. Each
-    group goes on from these, and keeps the state of the job's own updater. Schedules of ``updater`` count outer steps.
+    Every ``sync_freq`` steps a group's outer gradient is the outer params less its own params. The outer optimizer
+    ``updater`` updates the outer params by the mean of all outer gradients. Each group goes on from them, and keeps the
+    state of the job's updater. Schedules of ``updater`` count outer steps.
 
-    ``weight`` has a number for each server group, in proportion to which its outer gradients count (default: all the
-    same). Up to step ``every_step_until`` groups average after every step. ``mixing`` is the share of its own params
-    that a group keeps. ``compression`` is that of outer gradients: kNone, kBF16, kInt8 or kInt4. With several
-    ``fragments`` the slices of the params are averaged in turn, a fragment every ``sync_freq`` / ``fragments`` steps.
-    Outer gradients are applied ``delay`` steps after they were taken, and are sent meanwhile. ``asynchronous`` groups
-    do not wait for each other: an outer gradient that is a outer steps late counts 1 / √(1 + a) times, and not at all
-    if a is more than ``max_age``. ``site`` is a pattern for each group, such as ``10.0.1.*``, of the hosts, names,
-    addresses or resources of its Dask workers (default: a host each).
+    ``weight`` has each server group's weight in the mean (default: equal weights). Up to step ``every_step_until``
+    groups
+    average after every step. ``mixing`` is the share of its own params that a group keeps. ``compression`` of outer
+    gradients is kNone, kBF16, kInt8 or kInt4. With several ``fragments`` the params' slices are averaged in turn, a
+    fragment every ``sync_freq`` / ``fragments`` steps. Outer gradients are sent during the ``delay`` steps before they
+    are
+    applied. ``asynchronous`` groups do not wait for each other: an outer gradient that is a outer steps late counts
+    1 / √(1 + a) times, and not at all if a exceeds ``max_age``. ``site`` is a pattern for each group, such as
+    ``10.0.1.*``, of the hosts, names, addresses or resources of its Dask workers (default: a host each).
     """
 
     updater: UpdaterConf = field(default_factory=outer_nesterov)
@@ -52,13 +53,13 @@ class MeanConf(Message):
 
     @property
     def update_words(self) -> str:
-        """How server groups average, in words: the outer optimizer, and whether they wait for each other."""
+        """How server groups average, in words: the outer optimizer, and whether they wait."""
         rate = self.updater.learning_rate
         fixed = f" at a rate of {rate.base_lr:g}" if rate.type is ChangeMethod.kFixed else ""
         return f" by the mean with {self.updater.type_name}{fixed}{' asynchronously' * self.asynchronous}"
 
     def check(self, job: Job) -> None:
-        """Raise JobError for server groups that cannot average their params as the job says."""
+        """Raise JobError if server groups cannot average their params as the job says."""
         assert job.cluster is not None
         check_groups(job, job.cluster)
         check_mean_conf(job, job.cluster, self)
@@ -66,7 +67,7 @@ class MeanConf(Message):
 
 
 def check_groups(job: Job, cluster: ClusterConf) -> None:
-    """Raise JobError for a topology whose server groups cannot average their params."""
+    """Raise JobError for a topology with server groups that cannot average their params."""
     groups = cluster.nserver_groups
     if groups == 1:
         text = (
@@ -85,7 +86,7 @@ def check_groups(job: Job, cluster: ClusterConf) -> None:
 
 
 def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
-    """Raise JobError for settings of averaging that contradict each other or the job."""
+    """Raise JobError for averaging settings that contradict each other or the job."""
     groups = cluster.nserver_groups
     if not mean.asynchronous and job.warmup_steps:
         text = "warmup_steps let worker group 0 train alone, but synchronous sites wait for each other; use"

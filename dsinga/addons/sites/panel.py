@@ -30,7 +30,7 @@ class Site(NamedTuple):
 
 
 def sites_of(record: RunRecord) -> dict[int, Site]:
-    """Return the sites of a run by server group, from the figures of its servers in the last two events."""
+    """Return a run's sites by server group, from its servers' figures in the last two events."""
     if not record.sites:
         return {}
     (begun, before), (now, servers) = record.sites[0], record.sites[-1]
@@ -45,7 +45,7 @@ def sites_of(record: RunRecord) -> dict[int, Site]:
 
 @register("panel", "sites")
 class SitePanel(DashboardPanel):
-    """Draws a row for each site: its step, how many steps ago it averaged, its bytes, and the use of its link."""
+    """Draws a row for each site: its step, steps since it averaged, bytes sent, and use of its link."""
 
     def __init__(self, history: RunHistory, scheduler: Any, choose: Choice | None = None):
         super().__init__(history, "Sites", choose)

@@ -1,8 +1,8 @@
-"""Calls cuBLASLt by ctypes: a matrix product, its bias and a rectifier in one launch.
+"""Calls cuBLASLt with ctypes: a matrix product, its bias and a rectifier in one launch.
 
-It is used where the precision rounds factors anyway. An algorithm is chosen by cuBLASLt's heuristic once for each shape
-and kept; where there is none, or memory is not aligned, the caller computes the product by cuBLAS. Nothing depends on
-the addresses of arrays, so that the same shapes give the same bits.
+It is used if the precision rounds factors anyway. cuBLASLt's heuristic chooses an algorithm once for each shape. If
+there is none, or memory is not aligned, the caller uses cuBLAS. Nothing depends on addresses, so equal shapes give
+equal bits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WORKSPACE_BYTES, ALIGNMENTS = 1, (5, 6, 7, 8)  # attributes of a preference (cub
 
 
 class HeuristicResult(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: an algorithm, the bytes of its workspace, and whether it can be used."""
+    """cublasLtMatmulHeuristicResult_t: an algorithm, its workspace's bytes, and whether it can be used."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -51,10 +51,11 @@ class HeuristicResult(ctypes.Structure):
 
 
 class LtProblem(NamedTuple):
-    """A product D = op(A)·op(B) + bias of column-major matrices, of the sizes m x k and k x n, perhaps rectified.
+    """A product D = op(A)·op(B) + bias of column-major matrices of the sizes m x k and k x n, perhaps rectified.
 
     ``steps`` are the leading dimensions of A, B and D, ``types`` cuBLAS's numbers of their types; ``factors`` is the
-    type of alpha and beta.
+    type
+    of alpha and beta.
     """
 
     transposes: tuple[bool, bool]
@@ -73,7 +74,7 @@ class _Plan(NamedTuple):
 
 
 class _ThreadProducts(threading.local):
-    """The handle and the preference of the calling thread, 0 until they are made, and its plans."""
+    """The calling thread's handle and preference, 0 until created, and its plans."""
 
     handle = preference = 0
 
@@ -83,7 +84,7 @@ class _ThreadProducts(threading.local):
 
 @functools.cache
 def find_library() -> ctypes.CDLL | None:
-    """Return the cuBLASLt that cuBLAS has loaded into this process; None if it lacks a function."""
+    """Return the cuBLASLt loaded by cuBLAS; None if it lacks a function."""
     library = load("libcublasLt.so")
     if library is None or not all(hasattr(library, name) for name in PROTOTYPES):
         return None
@@ -99,7 +100,7 @@ class CuBlasLt:
     def multiply(self, problem: LtProblem, addresses: tuple[int, int, int, int], one: int, zero: int) -> bool:
         """Compute a product on the current stream; return whether that was possible.
 
-        ``addresses`` are those of A, B, the bias of m numbers and D, ``one`` and ``zero`` those of factors.
+        ``addresses`` are of A, B, the bias of m numbers and D; ``one`` and ``zero`` are addresses of factors.
         """
         library, plans = find_library(), self._thread.plans
         if library is None or any(address % ALIGNMENT for address in addresses):
@@ -123,12 +124,12 @@ class CuBlasLt:
         return not status
 
     def count(self) -> tuple[int, int]:
-        """Return for how many problems the calling thread has an algorithm, and for how many there is none."""
+        """Return the numbers of the calling thread's problems with and without an algorithm."""
         found = sum(plan is not None for plan in self._thread.plans.values())
         return found, len(self._thread.plans) - found
 
     def _plan(self, library: ctypes.CDLL, problem: LtProblem) -> _Plan | None:
-        """Return the algorithm of cuBLASLt's heuristic for a problem, None where it has none."""
+        """Return the heuristic's algorithm for a problem, or None."""
         (m, n, k), (turns_a, turns_b), thread = problem.sizes, problem.transposes, self._thread
         try:
             if not thread.preference:
@@ -181,5 +182,5 @@ def _create(function: Any, *arguments: int) -> int:
 
 
 def _set(function: Any, descriptor: int, attribute: int, value: Any) -> int:
-    """Set an attribute to a number of ctypes; return the status."""
+    """Set an attribute to a ctypes number; return the status."""
     return int(function(descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value)))

@@ -1,4 +1,4 @@
-"""Local response, layer and batch normalisation; batches in bfloat16 take two launches each way (batchnorm.cu)."""
+"""Local response, layer and batch normalisation; bfloat16 batches need two launches each way (batchnorm.cu)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ _COUNTERS = 1 << 12  # of 32 columns each
 
 
 class CupyBatchNorm(CupyNormalisation):
-    """Batch normalisation; float32 features use the kernels of :class:`CupyNormalisation`, with the same bits."""
+    """Batch normalisation; float32 features use :class:`CupyNormalisation`, with the same bits."""
 
     _counters: Array | None = None
 
@@ -238,7 +238,7 @@ class CupyBatchNorm(CupyNormalisation):
         return slopes, (dscale, dbias)
 
     def _sum(self, kernel: str, sums: ChannelSums, arrays: Sequence[Array | None], others: Sequence[object]) -> None:
-        """Run a kernel whose last blocks add up the partial sums of all of them."""
+        """Run a kernel with last blocks that add up all partial sums."""
         assert sums.grid[0] <= _COUNTERS, f"{sums.channels} channels are too many"
         if self._counters is None:
             self._counters = cupy.zeros(_COUNTERS, np.int32)
