@@ -1,4 +1,4 @@
-"""Writes layers that call functions of PyTorch's tensors as the ONNX nodes that PyTorch makes of them."""
+"""Exports a layer that calls a PyTorch function: torch.onnx traces it, and its nodes are inlined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPSET = 21
 
 
 def traced_function(w: ExportedLayer) -> str:
-    """Write the nodes of a function, which takes the layer's params and its sources."""
+    """Write the nodes of a function of the layer's params and sources."""
     onnx, function = onnx_package(), w.layer.probed.function
     if function.package != "torch":
         raise Refused(f"calls a function of {function.library}; write it in PyTorch")
@@ -39,7 +39,7 @@ def traced_function(w: ExportedLayer) -> str:
 
 
 def _computes(w: ExportedLayer, model: Any, rows: int) -> bool:
-    """Whether an ONNX net computes the layer's function for so many random rows."""
+    """Whether an ONNX net computes the layer's function for ``rows`` random rows."""
     from onnx.reference import ReferenceEvaluator
 
     random = np.random.default_rng(rows)
@@ -52,7 +52,7 @@ def _computes(w: ExportedLayer, model: Any, rows: int) -> bool:
 
 
 def _trace(w: ExportedLayer, function: Any) -> Any:
-    """Return the ONNX net of a function, in which the sources have any number of rows. Raises errors of many kinds."""
+    """Return a function's ONNX net, for any number of rows. Raises errors of many kinds."""
     import torch
 
     class Module(torch.nn.Module):

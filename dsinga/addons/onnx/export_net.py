@@ -1,4 +1,4 @@
-"""Writes nets for prediction, with their params, as ONNX nets: what ``predict`` takes and gives, they take and give."""
+"""Writes nets for prediction, with their params, as ONNX nets with the inputs and outputs of ``predict``."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 
 
 class OnnxNet(NamedTuple):
-    """An ONNX net whose initialisers are apart: ``weights`` has their arrays by name, views of the params.
+    """An ONNX net without its initialisers: ``weights`` has their arrays by name, views of the params.
 
-    So a net of any size can be written without a copy of it, by :func:`dsinga.addons.onnx.written_files.write_onnx`.
+    A net of any size can so be written without a copy, by :func:`dsinga.addons.onnx.written_files.write_onnx`.
     """
 
     model: Any
@@ -61,13 +61,14 @@ class OnnxNet(NamedTuple):
 def export_model(
     model: Predictable, path: str | os.PathLike[str], opset: int = OPSET, check: Any = None
 ) -> float | None:
-    """Write the net for prediction, with its params, to an ONNX file, which ONNX Runtime and other servers run.
+    """Write the net for prediction, with its params, to an ONNX file for ONNX Runtime and other servers.
 
-    It takes records as :meth:`predict` does, any number at a time, and gives what it gives; needs the extra
-    ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. With records to ``check``, as :meth:`predict` takes
-    them, ONNX Runtime computes their outputs from the file, and the greatest difference from those of :meth:`predict`
-    is returned. Raises UserError, naming all of them, for layers that ONNX does not have, where the file cannot be
-    written, and where ONNX Runtime is not installed but has to check.
+    It has the inputs and outputs of :meth:`predict`, for any number of records at a time; needs the extra
+    ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. If ``check`` gives records for :meth:`predict`, ONNX
+    Runtime computes their outputs from the file; the result is the greatest difference from :meth:`predict`. Raises
+    UserError, naming all layers that ONNX lacks, if the file cannot be written, or if ONNX Runtime is needed to check
+    but
+    not installed.
     """
     return write_checked("onnx", model_to_onnx(model, opset), path, model, check)
 
@@ -75,8 +76,8 @@ def export_model(
 def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
     """Return the net of a model of ``dsinga.nn`` for prediction, with its params, as an ONNX net.
 
-    It has the axis "N" of rows and, where any number of steps will do, "T". Raises UserError for a model whose shapes
-    of records are not known and, naming all of them, for layers that ONNX does not have.
+    Its axis of rows is "N", and "T" is an axis of any number of steps. Raises UserError if the shapes of records are
+    unknown and, naming all, for layers that ONNX lacks.
     """
     known, lengths = dict(model.record_shapes), model.text_encoders()
     if not known and all(lengths.get(name, "") is None for name in model.input_names()):
@@ -115,7 +116,7 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
 
 
 def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
-    """Return the net of a model for prediction and its params, with LoRA merged where that add-on is there."""
+    """Return a model's net for prediction and its params, with LoRA merged if that add-on is installed."""
     try:
         from dsinga.addons.lora.model_methods import merged_net
     except ModuleNotFoundError:  # the add-on is missing: then its layers are layers like any
@@ -127,7 +128,7 @@ def finished(
     graph: GraphWriter, inputs: Values, outputs: Values, name: str = "net",
     metadata: Mapping[str, str] = MappingProxyType({}), opset: int = OPSET,
 ) -> OnnxNet:  # fmt: skip
-    """Return the net of a graph; of inputs and outputs, the names of the values are given with the shapes of rows."""
+    """Return a graph's net; inputs and outputs are names of values with row shapes."""
     onnx = onnx_package()
     helper, newest = onnx.helper, onnx.defs.onnx_opset_version()
     types = dict.fromkeys(graph.integers, INT64) | graph.types
@@ -150,7 +151,7 @@ def finished(
 def write_graph(
     net: NeuralNet, graph: GraphWriter, outputs: Sequence[str], channels_last: bool
 ) -> tuple[GraphWriter, Values]:
-    """Write the nodes of a net to a graph; return it, and the values of its outputs with the shapes of their rows."""
+    """Write a net's nodes to a graph; return it, and the values of its outputs with row shapes."""
     refused, needed = list[str](), {net.position(name) for name in outputs}
     for stage in reversed(net.stages):
         needed.update(edge.node for edge in stage.edges if stage.position in needed)
@@ -191,12 +192,12 @@ def write_graph(
 
 
 def _part(feature: Any, part: int) -> str:
-    """Return the value of a feature, or of a part of it."""
+    """Return the value of a feature or its part."""
     return str(feature[part] if isinstance(feature, list) else feature)
 
 
 def _takes_codes(net: NeuralNet, position: int) -> bool:
-    """Whether all layers take the records of an input layer, or of a layer that passes them on, as codes."""
+    """Whether all layers use an input layer's records, also passed on by layers, as codes."""
     layer = net.nodes[position].layer
     if layer.conf.type_name == "kCharRNN":
         return True
@@ -206,7 +207,7 @@ def _takes_codes(net: NeuralNet, position: int) -> bool:
 
 
 def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
-    """Whether a layer takes a source as codes, or as the lengths of sequences of codes."""
+    """Whether a layer uses a source as codes, or as lengths of sequences of codes."""
     name, edges = stage.layer.conf.type_name, [edge for edge in stage.edges if edge.node == position]
     passes_on = name in ("kSplit", "kDropout") and _takes_codes(net, stage.position)
     is_code = stage.layer.takes_codes or name == "kRNNLabel"
@@ -215,7 +216,7 @@ def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
 
 
 def write_layer(w: ExportedLayer) -> Any:
-    """Write the nodes of a layer; return the value of its feature. Raises Refused for a layer that ONNX lacks."""
+    """Write a layer's nodes; return its feature's value. Raises Refused if ONNX lacks the layer."""
     layer = w.layer
     if layer.is_input:
         return record_input(w)
@@ -236,7 +237,7 @@ def write_layer(w: ExportedLayer) -> Any:
 
 
 def _by_step(w: ExportedLayer, layer: TimeDistributed, write: Any) -> str:
-    """Write a layer whose rows are all steps of sequences (B, T, ...), between a Reshape before and one after it."""
+    """Write a layer that has all steps of sequences (B, T, ...) as rows, between two Reshapes."""
     first = next(k for k, is_repeated in enumerate(layer.repeated) if not is_repeated)
     size = w.add("Shape", w.sources[first], start=0, end=2)
     for k, (is_repeated, shape) in enumerate(zip(layer.repeated, layer.layer.source_shapes, strict=True)):
@@ -247,7 +248,7 @@ def _by_step(w: ExportedLayer, layer: TimeDistributed, write: Any) -> str:
 
 
 def _result(graph: GraphWriter, layer: Layer, value: str, channels_last: bool) -> tuple[str, tuple[int, ...]]:
-    """Return an output called as its layer, with the shape of a row."""
+    """Return an output named after its layer, with its row shape."""
     shape, order = layer.shape, [*range(len(layer.shape))]
     if channels_last and len(shape) in IMAGE_AXES:
         order = [0, *order[2:], 1]

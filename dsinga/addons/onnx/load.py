@@ -25,14 +25,14 @@ KIND = "pkg.torch.export.graph_signature.InputSpec.kind"  # PyTorch's newer expo
 @register("word", "load_onnx")
 @checked
 def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.Model:
-    """Return the model of a net in an ONNX file, with its params; its layers have the names of the net's modules.
+    """Return the model of a net in an ONNX file, with its params; layers are named after the net's modules.
 
     Args:
-        path: of the file; data beside it are read, too.
-        shapes: the shape of a record of each input, without the batch, where the file leaves sizes open.
-        name: of the model; by default that of the file.
+        path: of the file; its external data files are read too.
+        shapes: the shape of a record of each input, without the batch, if the file leaves sizes open.
+        name: of the model; by default the file's.
 
-    Raises UserError, naming all nodes that no layer computes, and for a file that is damaged.
+    Raises UserError, naming all nodes without layers, and for a damaged file.
     """
     path = local_folder(path)
     model, light, constants = read_saved(path.parent, (path.name, path.name + DATA), lambda _: _read(path))
@@ -50,7 +50,7 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
 
 def _read(path: Path) -> tuple[ModelProto, ModelProto, dict[str, Constant]]:
-    """Return the net in a file, the same without large tensors, and its tensors by name."""
+    """Return a file's net, the net without large tensors, and its tensors by name."""
     model, light = read_onnx(path)
     kinds = {
         value.name: next((each.value for each in value.metadata_props if each.key == KIND), "FOLDED")

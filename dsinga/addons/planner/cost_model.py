@@ -91,7 +91,9 @@ class CostModel:
         return cache(self._machine_with_timed_nets)
 
     def _machine_with_timed_nets(self, workers: int) -> MachineModel:
-        """Return the machine after timing the nets cut all by rows and all by features, layer by layer."""
+        """Return the machine after timing nets cut by rows and by features, so that layers have their times within a
+        net.
+        """
         machine = self._machines(workers)
         if workers <= EXACT_WORKERS:
             for strategy in (by_rows, by_features):
@@ -163,9 +165,8 @@ def compared(
 ) -> dict[str, PricedCuts]:
     """Return the partitionings that a plan for several workers compares, by name.
 
-    "auto" is the cheapest of these and the search's result, or one worker if ``one_worker``. Raises JobError if layers
-    in
-    ``fixed`` cannot be cut as the job says.
+    "auto" is the cheapest of them and of the search's result; ``one_worker`` allows a single worker. Raises JobError if
+    layers in ``fixed`` cannot be cut as the job says.
     """
     single = predict(model, by_rows(model.net, 1), 1)
     choices = {

@@ -65,7 +65,7 @@ def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
 def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[FeatureTransfer]:
     """Return the transfers of a net, one for all layers that need a feature in the same cut.
 
-    Labels are left out: they are small, or cut like the layers that use them.
+    Labels are left out: they are one number a row, or cut like the layers that use them.
     """
     transfers: dict[tuple, FeatureTransfer] = {}
     rounded, gradients = features_rounded(net.nodes), gradients_rounded(net.nodes, net.stages)

@@ -200,6 +200,7 @@ def strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
 
 
 def empty(shape: tuple[int, ...], dtype: Any, channels_last: bool) -> Array:
+    """Return an uninitialised array of that shape and layout."""
     if not channels_last:
         return cupy.empty(shape, dtype)
     return cupy.empty((shape[0], *shape[2:], shape[1]), dtype).transpose(0, 3, 1, 2)
