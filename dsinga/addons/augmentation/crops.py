@@ -1,4 +1,4 @@
-"""Augmentations that crop images, cut sequences, erase parts of images, or mix each record with another one."""
+"""Augmentations that crop images, cut sequences, erase parts of images, or mix records in pairs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CENTRAL_SHARE = 7 / 8  # of the shorter side, what is kept of images outside tra
 
 @register("augmentation", kRandomCrop=1)
 class RandomCrop(Augmentation):
-    """Crop of images at a random place, after ``pad`` pixels of zeros are put around them; the centre in other phases.
+    """Crop of images at a random place, after padding with ``pad`` pixels of zeros; in other phases, of the centre.
 
-    As torchvision's RandomCrop. Images (C, H, W) become (C, *size).
+    Like torchvision's RandomCrop. Images (C, H, W) become (C, *size).
     """
 
     class Conf(Settings):
@@ -68,10 +68,11 @@ class RandomCrop(Augmentation):
 class RandomResizedCrop(Augmentation):
     """Crop of images of a random area and aspect ratio, resized to ``size`` bilinearly, with antialiasing.
 
-    As torchvision's RandomResizedCrop: a share of the area between the two ``scale``, and width/height between the two
-    ``ratio``, uniform in its logarithm; of ten such boxes the first that fits into the image, else the largest in the
-    centre. In other phases images of another size than ``size`` are resized, too: 7/8 of the shorter side, in the
-    centre, as by Resize(256) and CenterCrop(224).
+    Like torchvision's RandomResizedCrop: the share of the area is between both ``scale``, and width/height between both
+    ``ratio``, uniform in its logarithm. The first of ten such boxes that fits into the image is used, else the largest
+    in
+    the centre. In other phases images of another size are resized from 7/8 of the shorter side, in the centre, as by
+    Resize(256) and CenterCrop(224).
     """
 
     class Conf(Settings):
@@ -98,7 +99,7 @@ class RandomResizedCrop(Augmentation):
         return resize(records, self.boxes(uniform), self.size)
 
     def boxes(self, uniform: np.ndarray) -> Boxes:
-        """Return the boxes to cut out of images, from their random numbers (n, ``draws``)."""
+        """Return images' boxes from their random numbers (n, ``draws``)."""
         height, width = self.facts.shape[1:]
         widths, heights = _random_sides(uniform, height * width, self.settings)
         fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
@@ -113,7 +114,7 @@ class RandomResizedCrop(Augmentation):
         return Boxes(tops, lefts, heights, widths)
 
     def _largest_box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return top, left, height and width of the largest box in the centre whose ratio is within the bounds."""
+        """Return top, left, height and width of the largest central box with an allowed ratio."""
         low, high = self.settings.ratio
         if width / height < low:
             box = round(width / low), width
@@ -134,7 +135,7 @@ class RandomResizedCrop(Augmentation):
 
 
 def _random_sides(uniform: np.ndarray, area: int, settings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sides of ATTEMPTS boxes for each image, whole numbers (n, attempts); their ratio is first / second."""
+    """Return the sides of ATTEMPTS boxes for each image, whole numbers (n, attempts), first / second = ratio."""
     low, high = map(math.log, settings.ratio)
     areas = area * between(uniform[:, :ATTEMPTS], *settings.scale)
     ratios = np.exp(between(uniform[:, ATTEMPTS : 2 * ATTEMPTS], low, high))
@@ -142,18 +143,18 @@ def _random_sides(uniform: np.ndarray, area: int, settings: Any) -> tuple[np.nda
 
 
 def pair(size: list[int]) -> tuple[int, int] | None:
-    """Return (height, width) for one or two numbers, None for none."""
+    """Return (height, width) for one or two numbers, or None."""
     return (size[0], size[-1]) if size else None
 
 
 def size_faults(size: list[int]) -> Iterator[Fault]:
-    """Yield that a size has more than two numbers."""
+    """Yield a fault for a size of more than two numbers."""
     if len(size) > 2:
         yield Fault(f"size has {len(size)} numbers; give height and width, or one number for both", "size")
 
 
 def range_faults(name: str, bounds: list[float], most: float = math.inf) -> Iterator[Fault]:
-    """Yield that ``bounds`` are not two numbers, the smaller first, of at most ``most``."""
+    """Yield a fault unless ``bounds`` are two numbers, the smaller first, of at most ``most``."""
     if len(bounds) != 2 or bounds[0] > bounds[1] or bounds[1] > most:
         limit = "" if most == math.inf else f", which is at most {most:g}"
         yield Fault(f"{name} must be two numbers, the least and the largest{limit}, not {bounds}", name)
@@ -161,7 +162,7 @@ def range_faults(name: str, bounds: list[float], most: float = math.inf) -> Iter
 
 @register("augmentation", kTruncate=11)
 class Truncate(Augmentation):
-    """Keep the first ``length`` steps of sequences (T,), and of their labels where each step has one; in all phases."""
+    """Keep the first ``length`` steps of sequences (T,), and of their step labels; in all phases."""
 
     class Conf(Settings):
         """Settings of kTruncate."""
@@ -190,9 +191,10 @@ CLASSES = "how many classes there are; without it, as the store says, or its lar
 class RandomErasing(Augmentation):
     """Fill a random rectangle of some images with a number (Zhong et al., Random Erasing Data Augmentation, 2020).
 
-    As torchvision's RandomErasing: a share of the area between the two ``scale``, and height/width between the two
-    ``ratio``, uniform in its logarithm; of ten such rectangles the first that fits into the image, else none. With
-    ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as Cutout's, but always within the image.
+    Like torchvision's RandomErasing: the share of the area is between both ``scale``, and height/width between both
+    ``ratio``, uniform in its logarithm. The first of ten such rectangles that fits into the image is used, else none.
+    With
+    ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as in Cutout, but always within the image.
     """
 
     class Conf(Settings):
@@ -225,10 +227,11 @@ class RandomErasing(Augmentation):
 
 @register("augmentation", kMixup=9)
 class Mixup(Mixing):
-    """Add a partner to each record: λ·x + (1 - λ)·partner, and their labels alike (Zhang et al., mixup, 2018).
+    """Mix each record with a partner, λ·x + (1 - λ)·partner, and their labels (Zhang et al., mixup, 2018).
 
     λ ~ Beta(alpha, alpha) is drawn for each record (torchvision draws one for a batch). The partner is the record
-    before it in the batch of the worker group, as in torchvision. Records become float32.
+    before it
+    in the batch of the worker group, as in torchvision. Records become float32.
     """
 
     class Conf(Settings):
@@ -257,9 +260,10 @@ class Mixup(Mixing):
 class CutMix(Mixing):
     """Replace a random box of each image by its partner's, and mix labels by area (Yun et al., CutMix, 2019).
 
-    The sides of the box are √(1 - λ) of the image's, λ ~ Beta(alpha, alpha) drawn for each record, around a uniform
-    centre; what lies outside of the image is cut off, and λ becomes the share of the area that is left. The box is
-    torchvision's, and so is the partner, the record before it in the batch of the worker group.
+    The box has √(1 - λ) of the image's sides, λ ~ Beta(alpha, alpha) drawn for each record, around a uniform centre.
+    Parts
+    outside the image are cut off, and λ becomes the remaining area's share. Box and partner are as in torchvision: the
+    partner is the record before it in the batch of the worker group.
     """
 
     class Conf(Settings):
@@ -286,7 +290,7 @@ class CutMix(Mixing):
 
 
 def box_mask(starts: np.ndarray, stops: np.ndarray, length: int) -> np.ndarray:
-    """Return which of ``length`` places lie from ``starts`` to ``stops`` - 1, (n, length) bool, for n images."""
+    """Mark the places from ``starts`` to ``stops`` - 1 among ``length``, (n, length) bool."""
     places = np.arange(length)
     return (places >= starts[:, None]) & (places < stops[:, None])
 
@@ -294,7 +298,7 @@ def box_mask(starts: np.ndarray, stops: np.ndarray, length: int) -> np.ndarray:
 def symmetric_beta(uniform: np.ndarray, alpha: float) -> np.ndarray:
     """Return numbers (n,) in [0, 1] distributed as Beta(alpha, alpha), for uniform ones in (0, 1).
 
-    It is the inverse of the distribution function, interpolated between 4096 places; the error is below 1e-5.
+    The inverse distribution function is interpolated between 4096 places; the error is below 1e-5.
     """
     shares, places = _beta_table(alpha)
     upper = uniform > 0.5
@@ -304,7 +308,7 @@ def symmetric_beta(uniform: np.ndarray, alpha: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _beta_table(alpha: float, count: int = 4096) -> tuple[np.ndarray, np.ndarray]:
-    """Return x from 0 to ½ and F(x)^(1/alpha), in which the distribution function F is nearly a line.
+    """Return x from 0 to ½ and F(x)^(1/alpha), which makes the distribution function F nearly linear.
 
     F(x) = (x·(1 - x))^a/(a·B(a, a))·Σ (2a)(2a + 1)...(2a + k - 1)/((a + 1)(a + 2)...(a + k))·x^k.
     """

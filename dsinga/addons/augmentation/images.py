@@ -25,7 +25,7 @@ EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140],
 class RandomFlip(Augmentation):
     """Mirror images, each with a probability: from left to right, and from top to bottom.
 
-    As torchvision's RandomHorizontalFlip and RandomVerticalFlip.
+    Like torchvision's RandomHorizontalFlip and RandomVerticalFlip.
     """
 
     class Conf(Settings):
@@ -47,10 +47,10 @@ class RandomFlip(Augmentation):
 
 @register("augmentation", kRandomRotation=4)
 class RandomRotation(Augmentation):
-    """Turn images around their centre by a random angle, bilinearly; what comes from outside is 0.
+    """Rotate images around their centre by a random angle, bilinearly, with 0 outside the image.
 
-    The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise; the size stays. torchvision's
-    RandomRotation with bilinear interpolation (its default takes the nearest pixel).
+    The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise; the size stays. Like torchvision's
+    RandomRotation with bilinear interpolation (its default is the nearest pixel).
     """
 
     class Conf(Settings):
@@ -67,9 +67,9 @@ class RandomRotation(Augmentation):
 
 @register("augmentation", kRandomTranslation=12)
 class RandomTranslation(Augmentation):
-    """Move images by a random share of their height and width, bilinearly; what comes from outside is a mirror image.
+    """Move images by a random share of their height and width, bilinearly, with a mirror image outside.
 
-    As Keras's RandomTranslation with its fill_mode "reflect".
+    Like Keras's RandomTranslation with its fill_mode "reflect".
     """
 
     class Conf(Settings):
@@ -92,7 +92,7 @@ class RandomTranslation(Augmentation):
 
 
 def rotations(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return the matrices (n, 6) of :func:`transform_nearest` that turn images around their centre."""
+    """Return matrices (n, 6) for :func:`transform_nearest` that rotate images around their centre."""
     angles = np.deg2rad(degrees)
     cosine, sine = np.round(np.cos(angles), 15), np.round(np.sin(angles), 15)
     x, y = width / 2, height / 2
@@ -103,9 +103,10 @@ def rotations(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
 class ColorJitter(Augmentation):
     """Change brightness, contrast, saturation and hue of uint8 images at random, in this order.
 
-    As torchvision's ColorJitter, which shuffles the order. The factor of each of the first three is uniform between
-    1 - x and 1 + x, at least 0; the hue is turned by a share of the circle between -``hue`` and ``hue``. Brightness,
-    contrast and saturation have the bits of Pillow's ImageEnhance.
+    Like torchvision's ColorJitter, which shuffles the order. The factors of the first three are uniform between 1 - x
+    and
+    1 + x, at least 0; the hue is turned by a share of the circle between -``hue`` and ``hue``. Brightness, contrast and
+    saturation are bitwise equal to Pillow's ImageEnhance.
     """
 
     class Conf(Settings):
@@ -138,8 +139,9 @@ class Lighting(Augmentation):
     """Add to all pixels of an image a random sum of the principal components of ImageNet's colours, as AlexNet does.
 
     Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), 4.1: (p1, p2, p3)·(α1·λ1,
-    α2·λ2, α3·λ3) with αi normally distributed, of the standard deviation ``std``. The result is float32 and is neither
-    rounded nor limited.
+    α2·λ2, α3·λ3) with normally distributed αi of the standard deviation ``std``. The result is float32, neither rounded
+    nor
+    limited.
     """
 
     class Conf(Settings):
@@ -163,7 +165,7 @@ class Lighting(Augmentation):
 
 
 def normal(uniform: np.ndarray) -> np.ndarray:
-    """Return as many normal numbers as there are uniform ones in (0, 1), (n, an even number), by Box and Muller."""
+    """Return normal numbers by Box and Muller, from as many uniform ones in (0, 1), (n, an even number)."""
     radius = np.sqrt(-2 * np.log(uniform[:, ::2]))
     angle = 2 * np.pi * uniform[:, 1::2]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
@@ -184,8 +186,8 @@ Operation = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 class RandAugment(Augmentation):
     """Change each uint8 image by ``num_ops`` operations, each drawn from fourteen (Cubuk et al., RandAugment, 2020).
 
-    The operations, their strengths by ``magnitude`` and the random signs are those of torchvision's RandAugment with
-    31 bins and black for what comes from outside; geometric ones take the nearest pixel. Each has Pillow's bits.
+    Operations, strengths by ``magnitude`` and random signs are as in torchvision's RandAugment with 31 bins and black
+    outside; geometric ones use the nearest pixel. Each is bitwise equal to Pillow's.
     """
 
     class Conf(Settings):
@@ -218,7 +220,7 @@ class RandAugment(Augmentation):
 
 
 def apply(name: str, images: np.ndarray, magnitude: int, signs: np.ndarray) -> np.ndarray:
-    """Return uint8 images (n, C, H, W) after an operation of ``OPERATIONS``; ``signs`` are 1 or -1, (n,)."""
+    """Apply an operation of ``OPERATIONS`` to uint8 images (n, C, H, W); ``signs`` are 1 or -1, (n,)."""
     return OPERATIONS[name](images, signs, magnitude)
 
 
@@ -240,7 +242,7 @@ def _translate_y(images: np.ndarray, signs: np.ndarray, magnitude: int) -> np.nd
 
 
 def _pixels(length: int, magnitude: int) -> int:
-    """Return the number of pixels by which images of this width or height are moved."""
+    """Return by how many pixels images of this width or height move."""
     return int(150 / 331 * length * _share(magnitude))
 
 

@@ -26,7 +26,7 @@ class ProcessGpus(NamedTuple):
 
     Attributes:
         gpus: their number.
-        visible: CUDA_VISIBLE_DEVICES: which of the host's GPUs they are.
+        visible: CUDA_VISIBLE_DEVICES, their places among the host's GPUs.
         text: describes the backend.
         lacks: describes what the backend is missing, or "".
         trouble: why there are none, or "".

@@ -91,9 +91,7 @@ class CostModel:
         return cache(self._machine_with_timed_nets)
 
     def _machine_with_timed_nets(self, workers: int) -> MachineModel:
-        """Return the machine after timing nets cut by rows and by features, so that layers have their times within a
-        net.
-        """
+        """Return the machine after timing nets cut by rows and by features, for layers' times within a net."""
         machine = self._machines(workers)
         if workers <= EXACT_WORKERS:
             for strategy in (by_rows, by_features):

@@ -1,9 +1,9 @@
 """kCTCLoss: the loss for label sequences without known positions in time, as in speech or handwriting.
 
 Connectionist temporal classification (Graves et al., 2006) is the probability of labels over all ways to place them in
-time, here in log space. Between labels, before the first and after the last there may be blanks, so that S labels have
-2S + 1 states; a path goes on to the same state, to the next one, or over a blank between two different labels. One pass
-over time computes all sequences and states at once.
+time, here in log space. Blanks may be between labels, before the first and after the last, so S labels have 2S + 1
+states. A path goes on to the same state, to the next, or over a blank between two different labels. One pass over time
+computes all sequences and states.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class CTCLoss(Layer):
     """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time.
 
     Graves et al., Connectionist Temporal Classification (2006). The first source gives scores (B, T, K) of K classes,
-    of which ``blank`` stands for no label; the second labels (B, S), in [0, K) without ``blank``, -1 after the end. A
-    third source may give codes (B, T) that are -1 after the end of a sequence, as kSequenceLength does; else each has
-    T steps. It is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B, where "mean" would also divide each
-    sequence's loss by the number of its labels.
+    including ``blank`` for no label; the second labels (B, S), in [0, K) without ``blank``, -1 after the end. A third
+    source, such as kSequenceLength, may give codes (B, T) that are -1 after the end of a sequence; otherwise all have T
+    steps. The loss is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B; "mean" would also divide each
+    sequence's loss by its number of labels.
 
     The feature is the labels of the most probable path, (B, T) int64, -1 after the end. Metrics: "loss", and
-    "accuracy", the share of sequences whose labels are all right. It is computed by numpy in float64, with every
-    backend. Raises UserError where labels do not fit in the steps: a sequence needs a step for each label, and one
-    more between two equal ones.
+    "accuracy",
+    the share of sequences with all labels right. Every backend computes it with numpy in float64. Raises UserError if
+    labels do not fit in the steps: a sequence needs a step for each label, and one more between two equal labels.
     """
 
     class Conf(Settings):
@@ -103,7 +103,7 @@ class CTCLoss(Layer):
         return self.saved_sizes(rows)[:2]
 
     def _labels(self, source: Any) -> np.ndarray:
-        """Return the labels (B, S); raise UserError for others than classes, and for -1 before a label."""
+        """Return the labels (B, S); raise UserError for others than classes, or -1 before a label."""
         labels = integer_labels(self, source)
         if labels.ndim != 2:
             raise self.fail(f"takes several labels a row, (batch, labels), but gets {shape_text(labels.shape)}")
@@ -135,7 +135,7 @@ class CTCLoss(Layer):
             )
 
     def _best_path(self, scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return the labels of the most probable class of each step, without repeats and blanks, (B, T), -1 after."""
+        """Return the labels of each step's most probable class, without repeats and blanks, (B, T), -1 after."""
         path = scores.argmax(axis=2)
         kept = (path != self.settings.blank) & (np.arange(path.shape[1]) < lengths[:, None])
         kept[:, 1:] &= path[:, 1:] != path[:, :-1]
@@ -145,16 +145,17 @@ class CTCLoss(Layer):
 
 
 def _padded(codes: np.ndarray, width: int) -> np.ndarray:
-    """Return (B, n) with -1 added up to ``width`` columns."""
+    """Return (B, n) filled with -1 to ``width`` columns."""
     return np.pad(codes, ((0, 0), (0, max(0, width - codes.shape[1]))), constant_values=-1)
 
 
 class Paths(NamedTuple):
     """The states of a batch's label sequences, L = 2S + 1, and the sums over the paths to each state.
 
-    ``symbols`` (B, L) has the class of each state, ``skips`` (B, L) 0 where a path may come over a blank, else -inf,
-    ``lengths`` and ``ends`` (B,) the steps and the states of each sequence. ``logs`` (B, T, K) is the log of the
-    softmax, ``emitted`` (T, B, L) that of each state's class, ``forward`` (T, B, L) the log of the sum over paths to a
+    ``symbols`` (B, L) has the class of each state, ``skips`` (B, L) 0 if a path may come over a blank, else -inf.
+    ``lengths`` and ``ends`` (B,) are each sequence's numbers of steps and states. ``logs`` (B, T, K) is the
+    log-softmax,
+    ``emitted`` (T, B, L) its value for each state's class. ``forward`` (T, B, L) is the log of the sum over paths to a
     state, its own step included.
     """
 
@@ -168,14 +169,14 @@ class Paths(NamedTuple):
 
 
 def add_logs(first: Array, second: Array, third: Array) -> Array:
-    """Return log(exp(first) + exp(second) + exp(third)), where -inf stands for 0."""
+    """Return log(exp(first) + exp(second) + exp(third)); -inf stands for 0."""
     top = np.maximum(np.maximum(first, second), third)
     top[np.isneginf(top)] = 0
     return np.log(np.exp(first - top) + np.exp(second - top) + np.exp(third - top)) + top
 
 
 def shifted(states: Array, by: int) -> Array:
-    """Return (B, L) in which each state has the entry of the state ``by`` places before, -inf where there is none."""
+    """Shift states (B, L) by ``by`` places, with -inf for missing ones."""
     moved = np.full_like(states, -np.inf)
     if by > 0:
         moved[:, by:] = states[:, :-by]
@@ -185,10 +186,11 @@ def shifted(states: Array, by: int) -> Array:
 
 
 def ctc(x: Array, labels: Array, lengths: Array, blank: int) -> tuple[Array, Paths]:
-    """Return -log P(labels) of each sequence, (B,) float64, infinity where the labels do not fit, and the paths.
+    """Return each sequence's -log P(labels), (B,) float64, infinity if labels do not fit, and the paths.
 
-    ``x`` (B, T, K) are scores, of which the first ``lengths`` (B,) steps count, ``labels`` (B, S) classes other than
-    ``blank``, -1 after the end.
+    ``x`` (B, T, K) are scores with ``lengths`` (B,) valid steps, ``labels`` (B, S) classes except ``blank``, -1 after
+    the
+    end.
     """
     counts = (labels >= 0).sum(axis=1)
     rows, states = np.arange(len(x)), 2 * labels.shape[1] + 1
@@ -216,7 +218,7 @@ def ctc(x: Array, labels: Array, lengths: Array, blank: int) -> tuple[Array, Pat
 
 
 def ctc_grad(paths: Paths, losses: Array) -> Array:
-    """Return the gradient of the sum of ``losses`` (B,), as of :func:`ctc`, for the scores, (B, T, K) float64."""
+    """Return the gradient of the sum of ``losses`` (B,) of :func:`ctc` for the scores, (B, T, K) float64."""
     symbols, skips, lengths, ends, logs, emitted, forward = paths
     batch, states = symbols.shape
     from_here = np.full_like(skips, -np.inf)  # the log of the sum over paths from a state, without its own step

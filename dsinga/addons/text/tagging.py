@@ -26,10 +26,10 @@ class CRF(Layer):
 
         start[tag 0] + Σ score[t, tag t] + Σ transitions[tag t-1, tag t]
 
-    (Lafferty, McCallum and Pereira 2001). Weights transitions (K, K), from row to column, and start (K,), both 0 at
-    first unless the job has an ``init``. Metrics: "loss", and "accuracy", the share of steps whose tag is right.
+    (Lafferty, McCallum and Pereira 2001). Weights transitions (K, K), from row to column, and start (K,), initially 0
+    unless the job has an ``init``. Metrics: "loss", and "accuracy", the share of steps with the right tag.
 
-    For prediction, labels only give the lengths of the sequences: any number from 0 on marks a step.
+    For prediction, labels only give the lengths of the sequences: a number from 0 marks a step.
     """
 
     source_count = 2
@@ -73,13 +73,14 @@ OPEN, INNER = frozenset("BIM"), frozenset("IMEL")  # roles that a word of the sa
 class EntityF1(Layer):
     """Metrics "f1", "precision" and "recall" of entities, as in the evaluation of CoNLL-2000.
 
-    The feature is the tags, (B, T) int64, -1 after the end of a sequence. The first source gives tags (B, T), as kCRF
-    does, or scores (B, T, K), of which the highest counts; the second the true tags as its labels (B, T), -1 after the
-    end. An entity counts as found if its first word, its last word and its type are right.
+    The feature is the tags, (B, T) int64, -1 after the end of a sequence. The first source gives tags (B, T), such as
+    from
+    kCRF, or scores (B, T, K), with the highest as the tag; the second the true tags as its labels (B, T), -1 after the
+    end.
+    An entity is found if its first word, last word and type are right.
 
-    Where the records have names of tags, of any scheme of :class:`TagScheme`, they count.
-    Without names, tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for
-    each type k.
+    Tags are interpreted by their names in the records, in any scheme of :class:`TagScheme`. Without names, tags are
+    numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for each type k.
     """
 
     source_count = 2
@@ -96,7 +97,7 @@ class EntityF1(Layer):
         self.scheme: TagScheme | None = None
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
-        """Set the tag scheme by the names of the labels; raise UserError for a name that fits no scheme."""
+        """Set the tag scheme from the labels' names; raise UserError for a name that fits no scheme."""
         names = sources[1].label_format.names
         if not names:
             return
@@ -122,12 +123,14 @@ class EntityF1(Layer):
 class TagScheme(NamedTuple):
     """The entity type of each tag, and which tags may follow one another.
 
-    The letter before the hyphen is the role of the word: B begins an entity, I (or M) is in one, E (or L) ends one, S
-    (or U, W) is one by itself. A word goes on with an entity if its tag is I or E and that of the word before is B or I
-    of the same type; any other word that is not O begins one. This is the rule of CoNLL's evaluation, by which IOB1,
-    IOB2, IOE1, IOE2, BIOES, BILOU and BMES are all counted.
+    The letter before the hyphen is the word's role: B begins an entity, I (or M) is inside, E (or L) ends one, S (or U,
+    W)
+    is one by itself. A word continues an entity if its tag is I or E and the previous word's is B or I of the same
+    type;
+    any other word except O begins one. This is CoNLL's rule, which covers IOB1, IOB2, IOE1, IOE2, BIOES, BILOU and
+    BMES.
 
-    Each array has an entry for each tag, and one more at the end, which is that of the tag -1.
+    Each array has an entry for each tag, and a last one for the tag -1.
     """
 
     kinds: Array
@@ -136,7 +139,7 @@ class TagScheme(NamedTuple):
 
     @classmethod
     def of(cls, names: Sequence[str]) -> TagScheme:
-        """Return the scheme of tags with these names, in the order of their codes."""
+        """Return the scheme of tags with these names, in code order."""
         matches = [TAG.fullmatch(name) for name in names]
         roles = [match[1] if match else None for match in matches]
         types = [match[2] or "" if match and match[1] else None for match in matches]
@@ -149,23 +152,23 @@ class TagScheme(NamedTuple):
 
     @classmethod
     def numbered(cls, count: int) -> TagScheme:
-        """Return the scheme of ``count`` tags that are numbered O, B-0, I-0, B-1, I-1, ..."""
+        """Return the scheme of ``count`` tags numbered O, B-0, I-0, B-1, I-1, ..."""
         return cls.of(["O" if code == 0 else f"{'IB'[code % 2]}-{(code - 1) // 2}" for code in range(count)])
 
     def named_tags(self, tags: Array) -> Array:
-        """Return ``tags`` with -1 in place of those that have no name."""
+        """Replace tags without a name by -1."""
         return np.where(tags < len(self.kinds) - 1, tags, -1)
 
 
 class Entities(NamedTuple):
-    """Entities in tags (B, T): whether one begins at a step and, where one does, the step after its last word."""
+    """Entities in tags (B, T): whether one begins at a step and, if so, the step after its last word."""
 
     begins: Array
     ends: Array
 
 
 def entity_metrics(tags: Array, gold: Array, scheme: TagScheme | None = None) -> dict[str, tuple[float, float]]:
-    """Return precision, recall and F1 of the entities of ``tags``, as (sum, count), which add up over a batch."""
+    """Return entities' precision, recall and F1, as (sum, count), which add up over a batch."""
     scheme = scheme or TagScheme.numbered(1 + max(tags.max(initial=0), gold.max(initial=0)))
     tags, gold = scheme.named_tags(tags), scheme.named_tags(gold)
     predicted, true = entities(tags, scheme), entities(gold, scheme)
@@ -176,7 +179,7 @@ def entity_metrics(tags: Array, gold: Array, scheme: TagScheme | None = None) ->
 
 
 def entities(tags: Array, scheme: TagScheme) -> Entities:
-    """Find the entities in tags (B, T), numbered as for :class:`EntityF1`."""
+    """Find the entities in tags (B, T)."""
     kinds, steps = scheme.kinds[tags], tags.shape[1]
     goes_on = np.zeros(tags.shape, bool)
     goes_on[:, 1:] = scheme.is_inner[tags][:, 1:] & scheme.is_open[tags][:, :-1] & (kinds[:, 1:] == kinds[:, :-1])

@@ -34,8 +34,9 @@ class CharRNNConf(Settings, field="char_rnn_conf", needed=True):
 class CharRNN(Layer):
     """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
 
-    From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA. With
-    ``labels`` the feature is (B, T), for nets that compute whole sequences, and the labels (B, T) are the next codes.
+    From batch to batch, row b continues in its own stretch of the text by T codes, as in SINGA. With ``labels``, for
+    nets
+    that compute whole sequences, the feature is (B, T), and the labels (B, T) are the next codes.
     """
 
     Conf: ClassVar = CharRNNConf
@@ -74,7 +75,7 @@ class CharRNN(Layer):
 class RNNLabel(Layer):
     """The next code of each step of codes (B, T + 1), as labels (B, T) and as the feature.
 
-    A copy of the layer in an unrolled net has the code of step ``unroll_index`` + 1 only, (B,).
+    A copy of the layer in an unrolled net has only the code of step ``unroll_index`` + 1, (B,).
     """
 
     source_count = 1
@@ -104,16 +105,16 @@ class RNNLabel(Layer):
 
 
 def codes_of(source: Any, ctx: Context) -> Any:
-    """Return codes as int64: in host memory, but on the device where a pass is recorded."""
+    """Return codes as int64: in host memory, or on the device during a recording."""
     return (source if ctx.unread is not None else ctx.ops.to_numpy(source)).astype(np.int64)
 
 
 @register("layer", kRNNDummy=505)
 class RNNDummy(Layer):
-    """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one.
+    """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the source's feature if there is one.
 
-    ``integer`` rounds them down, to codes that begin a text. ``dynamic_srclayer`` names the layer whose feature of the
-    step before replaces them when a text is generated.
+    ``integer`` rounds them down, to codes that begin a text. In text generation, the previous step's feature of
+    ``dynamic_srclayer`` replaces them.
     """
 
     class Conf(Settings, field="rnn_dummy_conf"):
@@ -156,7 +157,7 @@ class RNNDummy(Layer):
 
 @register("layer", kCharRNNOutput=404)
 class CharRNNOutput(Layer):
-    """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
+    """Marks the source's codes as a text, which ``dsinga generate`` writes."""
 
     Conf: ClassVar = CharRNNConf
     source_count = 1

@@ -20,9 +20,11 @@ from dsinga.data.stores.record_store import RecordStore, is_complete
 class TextWindows(RecordSource):
     """A text as records, each a window of T + 1 codes: record s·B + b is row b of the batch of step s (B rows).
 
-    As in SINGA, the text is divided into B streams of equal length. Row b reads stream b and advances by T (``steps``)
-    codes in each step. At the end of its stream it begins again; the codes beyond the last full window are left out.
-    (SINGA reads them, goes on into the next stream, and at the end of the text reads beyond its memory.)
+    As in SINGA, the text is divided into B streams of equal length. Row b reads stream b, advances by T (``steps``)
+    codes a
+    step, and restarts at the stream's end. Codes beyond the last full window are left out. (SINGA reads on into the
+    next
+    stream, and at the end of the text beyond its memory.)
 
     If ``labelled``, a record has the first T codes, and its labels (T,) are the codes after each of them.
 
@@ -38,7 +40,7 @@ class TextWindows(RecordSource):
 
 
 class _WindowColumn(Column):
-    """The part ``part`` of each window (T + 1,) of a text, read by blocks of the rows of each batch."""
+    """The part ``part`` of each window (T + 1,) of a text, read in blocks of batch rows."""
 
     def __init__(self, store: RecordStore, batchsize: int, steps: int, part: slice, dtype: np.dtype):
         self.store, self.batchsize, self.steps = store, batchsize, steps
@@ -73,7 +75,7 @@ def open_text(
 
     The vocabulary may be a tokenizer.json of Hugging Face.
 
-    A text file is imported once into a store beside it (``input.txt`` into ``input.zarr``), and again when it or its
+    A text file is imported once into a store next to it (``input.txt`` into ``input.zarr``), and again when it or its
     vocabulary changes. Raises UserError if ``path`` does not exist, if a text file has no vocabulary, or if a store has
     another vocabulary than ``vocab_path``.
     """
@@ -97,7 +99,7 @@ def open_text(
 
 
 def _symbols(vocabulary: str, words: bool = False) -> tuple[str, ...]:
-    """Return the characters, words or tokens of a vocabulary file, a store or a tokenizer.json."""
+    """Return the symbols of a vocabulary file, a store or a tokenizer.json."""
     tokenizer = read_tokenizer(vocabulary)
     return read_vocabulary(vocabulary, words) if tokenizer is None else tokenizer.symbols
 
