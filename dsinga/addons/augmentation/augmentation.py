@@ -240,19 +240,16 @@ class AugmentationList:
         return records
 
     def _as_images(self, records: np.ndarray) -> np.ndarray:
-        """Return records in the first augmentation's shape."""
         if self._channels_last:
             return np.ascontiguousarray(np.moveaxis(records.reshape(len(records), *self.stored_shape), -1, 1))
         return records.reshape(len(records), *self._augmentations[0].facts.shape)
 
     def _as_stored(self, records: np.ndarray) -> np.ndarray:
-        """Return images (n, C, H, W) with the stored records' axes."""
         if self._channels_last:
             return np.ascontiguousarray(np.moveaxis(records, 1, -1))
         return records[:, 0] if self._has_rows else records
 
     def _as_floats(self, labels: np.ndarray) -> np.ndarray:
-        """Return labels as numbers to mix: classes as vectors (n, classes)."""
         if not self.classes:
             return labels.astype(np.float32)
         if labels.size and not 0 <= labels.min() <= labels.max() < self.classes:

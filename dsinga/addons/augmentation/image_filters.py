@@ -120,7 +120,6 @@ def equalize(images: np.ndarray) -> np.ndarray:
 
 
 def _look_up(images: np.ndarray, tables: np.ndarray) -> np.ndarray:
-    """Replace images' numbers by a table for each channel, (n, C, 256)."""
     count, channels = images.shape[:2]
     numbers = np.take_along_axis(tables, images.reshape(count, channels, -1).astype(np.intp), axis=2)
     return numbers.reshape(images.shape)

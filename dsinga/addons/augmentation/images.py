@@ -229,7 +229,6 @@ def _share(magnitude: int) -> float:
 
 
 def _affine(a: Any = 1, b: Any = 0, c: Any = 0, d: Any = 0, e: Any = 1, f: Any = 0) -> np.ndarray:
-    """Return matrices (n, 6) of numbers and arrays (n,)."""
     return np.stack(np.broadcast_arrays(*map(np.float64, (a, b, c, d, e, f))), axis=-1)
 
 
@@ -242,7 +241,6 @@ def _translate_y(images: np.ndarray, signs: np.ndarray, magnitude: int) -> np.nd
 
 
 def _pixels(length: int, magnitude: int) -> int:
-    """Return by how many pixels images of this width or height move."""
     return int(150 / 331 * length * _share(magnitude))
 
 

@@ -76,7 +76,6 @@ class _Taps(NamedTuple):
         return _Taps(self.places[rows], self.weights[rows])
 
     def shifted(self, by: int) -> _Taps:
-        """Return the taps for images without their first ``by`` pixels."""
         return _Taps(self.places - by, self.weights)
 
     def combine(self, images: np.ndarray) -> np.ndarray:
@@ -154,7 +153,6 @@ def transform_bilinear(images: np.ndarray, matrices: np.ndarray) -> np.ndarray:
 
 
 def _chunks(count: int, image_bytes: int) -> Iterator[slice]:
-    """Yield slices of images to compute together."""
     step = max(1, CHUNK_BYTES // image_bytes)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))

@@ -77,7 +77,6 @@ def user_functions(function: Any) -> list[Any]:
 
 
 def _parts(value: Any, names: frozenset[str], module: str | None) -> tuple[list[Any], frozenset[str]]:
-    """Return the parts of a value, and the names in the code that reads them."""
     if isinstance(value, FunctionType) and (value.__module__ == module or not is_importable(value)):
         names = _names(value.__code__)
         read = [value.__globals__[name] for name in sorted(names & value.__globals__.keys())]
@@ -102,7 +101,6 @@ def _parts(value: Any, names: frozenset[str], module: str | None) -> tuple[list[
 
 @functools.lru_cache(maxsize=1024)
 def _names(code: CodeType | None) -> frozenset[str]:
-    """Return the names of globals and attributes in code and its inner functions."""
     if code is None:
         return frozenset()
     return frozenset(code.co_names).union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))
@@ -304,7 +302,6 @@ LIBRARIES: dict[str, type[LibraryFunction]] = {
 
 
 def _spread(gradients: Sequence[Any], needs: Sequence[bool]) -> list[np.ndarray | None]:
-    """Return the gradients of needed arguments in the places of all arguments."""
     needed = iter(gradients)
     return [np.asarray(next(needed)) if need else None for need in needs]
 

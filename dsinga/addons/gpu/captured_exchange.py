@@ -134,7 +134,6 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         super().launch(step, records)
 
     def _fetch(self, group: int) -> None:
-        """Wait for the values of a group, and copy them to their memory."""
         for block in self._groups[group]:
             value = self._params.value_of(block)
             if isinstance(value, AsyncCopy):

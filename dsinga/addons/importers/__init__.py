@@ -79,7 +79,6 @@ def import_records(
 
 
 def _write(stores: dict[str, StoreContents], staged: StagedStores, progress: Progress | None) -> dict[str, int]:
-    """Write the contents of each store, by location; return their numbers of records."""
     counts = {}
     total = sum(contents.total or 0 for contents in stores.values())
     done = 0
@@ -104,7 +103,6 @@ def _closing(batches: Iterable[Batch]) -> contextlib.AbstractContextManager[obje
 
 
 def _report_batches(contents: StoreContents, start: int, total: int, progress: Progress | None) -> Generator[Batch]:
-    """Yield a store's batches and call ``progress`` after each."""
     records = 0
     for batch in contents.batches:
         yield batch

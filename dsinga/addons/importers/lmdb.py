@@ -42,7 +42,6 @@ def _read(path: str, encoded: bool) -> Iterator[Record]:
 
 
 def _pairs(path: str, pages: LmdbPages) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of a database; raise UserError if its pages are damaged."""
     try:
         yield from pages.pairs()
     except LmdbError as error:
@@ -155,7 +154,6 @@ class LmdbPages:
                 yield key, page[start : start + length]
 
     def _read_page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
-        """Return a page and its nodes' offsets."""
         page = self._read(number * self._page_bytes, self._page_bytes, f"page {number}")
         page_number, _, flags, end, _ = _PAGE.unpack_from(page)
         if page_number != number or not flags & kind or not _PAGE.size <= end <= len(page):
@@ -171,7 +169,6 @@ class LmdbPages:
         return content[_PAGE.size :]
 
     def _read(self, start: int, length: int, what: str) -> bytes:
-        """Return a range of the file; raise LmdbError if it is incomplete."""
         content = b""
         if start + length <= self._size:
             self._file.seek(start)

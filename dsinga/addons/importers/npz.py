@@ -84,7 +84,6 @@ def _as_numbers(block: np.ndarray) -> np.ndarray:
 
 
 def _blocks(archive: zipfile.ZipFile, source: str, name: str, rows: int) -> Iterator[np.ndarray]:
-    """Yield the array ``name`` in blocks of ``rows`` rows."""
     with archive.open(f"{name}.npy") as file:
         header = _read_header(file, source, name)
         if header.fortran:

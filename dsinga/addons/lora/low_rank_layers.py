@@ -78,7 +78,6 @@ def _low_rank(layer: LayerConf, low_rank: LowRank, owner: str) -> list[LayerConf
         sizes = {"innerproduct_conf": {"num_output": low_rank.rank, "bias_term": False}}
 
     def beside(suffix: str, type: str, source: LayerConf, init: Any = None, **fields: Any) -> LayerConf:
-        """Return a layer in the same phases and place as ``layer``."""
         none = dict.fromkeys(
             ("innerproduct_conf", "embedding_conf", "convolution_conf", "per_step", "unroll_conn_type", "shift")
         )

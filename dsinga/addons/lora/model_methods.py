@@ -188,7 +188,6 @@ def merged_lora(job: Job, params: Mapping[str, np.ndarray]) -> tuple[Job, ParamA
 
 
 def _patterns(argument: str, given: Any) -> list[str]:
-    """Return names or patterns as a list; raise UserError for anything else."""
     patterns = [given] if isinstance(given, str) else given
     is_named = isinstance(patterns, (list, tuple)) and all(isinstance(pattern, str) for pattern in patterns)
     if not is_named or (argument == "layers" and not patterns):
@@ -231,12 +230,10 @@ def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
 
 
 def _fault(sentence: str) -> UserError:
-    """Return an error about arguments of add_lora."""
     return UserError(f"add_lora: {sentence}")
 
 
 def _required(model: Trainable, layers: Sequence[LayerConf]) -> dict[str, LowRank]:
-    """Return the low-rank layers; raise UserError if there are none."""
     if not (added := low_rank_layers(layers)):
         raise UserError(f"{model!r} has no LoRA; call add_lora or load_lora first")
     return added
@@ -256,7 +253,6 @@ def _metadata(path: Path) -> dict[str, tuple[int, float]]:
 
 
 def _layers(model: Trainable) -> list[LayerConf]:
-    """Return the layers of the model's job. Raises UserError if the shapes of its records are unknown."""
     return model.shaped_net().job.neuralnet.layer
 
 
@@ -284,7 +280,6 @@ def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Se
 
 
 def _freeze(model: Any, trainable: Sequence[str]) -> None:
-    """Set which layers train, for a model described in Python."""
     outputs = flatten([model.output])
     names = layer_names([*flatten([model.input]), *outputs])
     builders = layers_with_losses(outputs, model.objective)

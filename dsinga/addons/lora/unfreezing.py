@@ -86,5 +86,4 @@ class Unfreeze(Extension):
         return groups
 
     def _fault(self, sentence: str) -> UserError:
-        """Return an error about the groups."""
         return self.error(sentence, "groups")

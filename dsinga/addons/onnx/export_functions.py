@@ -39,7 +39,6 @@ def traced_function(w: ExportedLayer) -> str:
 
 
 def _computes(w: ExportedLayer, model: Any, rows: int) -> bool:
-    """Whether an ONNX net computes the layer's function for ``rows`` random rows."""
     from onnx.reference import ReferenceEvaluator
 
     random = np.random.default_rng(rows)

@@ -32,7 +32,6 @@ def attention(w: ExportedLayer, is_weights: bool = False) -> str:
 
 
 def _by_head(w: ExportedLayer, x: str) -> str:
-    """Return x (B, T, n) as (B, heads, T, n/heads)."""
     return w.chain(x, ("Reshape", [0, 0, w.layer.heads, -1]), ("Transpose", {"perm": [0, 2, 1, 3]}))
 
 

@@ -104,7 +104,6 @@ def index(w: ExportedLayer) -> str:
 
 
 def _bounds(item: int | slice) -> tuple[int, int, int]:
-    """Return start, stop and step of an index's item for Slice."""
     if isinstance(item, int):
         return item, item + 1 or LAST, 1
     step = item.step or 1

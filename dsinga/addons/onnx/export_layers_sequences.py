@@ -114,7 +114,6 @@ def _biases(w: ExportedLayer) -> str:
 
 
 def _initial(w: ExportedLayer) -> list[str]:
-    """Return the states before the first step for ONNX; [] for zeros."""
     source = w.layer.state_source if w.layer.sequences else (1 if len(w.sources) > 1 else None)
     if source is None:
         return []
@@ -181,7 +180,6 @@ def pooling1d(w: ExportedLayer) -> str:
 
 
 def _chosen_steps(w: ExportedLayer, method: str) -> str:
-    """Write the first or last steps of windows, or both of all steps."""
     x, windows, lengths = w.floats(), w.layer.windows, w.labels
     if not w.layer.over_all:
         if lengths is not None:

@@ -192,7 +192,6 @@ def write_graph(
 
 
 def _part(feature: Any, part: int) -> str:
-    """Return the value of a feature or its part."""
     return str(feature[part] if isinstance(feature, list) else feature)
 
 
@@ -248,7 +247,6 @@ def _by_step(w: ExportedLayer, layer: TimeDistributed, write: Any) -> str:
 
 
 def _result(graph: GraphWriter, layer: Layer, value: str, channels_last: bool) -> tuple[str, tuple[int, ...]]:
-    """Return an output named after its layer, with its row shape."""
     shape, order = layer.shape, [*range(len(layer.shape))]
     if channels_last and len(shape) in IMAGE_AXES:
         order = [0, *order[2:], 1]

@@ -82,7 +82,6 @@ def stored_shape(layer: Any) -> tuple[int, ...]:
 
 
 def _are_same(graph: GraphWriter, other: GraphWriter) -> bool:
-    """Whether two graphs have equal nodes and initialisers."""
     return graph.nodes == other.nodes and graph.weights.keys() == other.weights.keys() and all(
         array.shape == other.weights[name].shape
         and (array.ctypes.data == other.weights[name].ctypes.data or np.array_equal(array, other.weights[name]))

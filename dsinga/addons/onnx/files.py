@@ -227,7 +227,6 @@ def _check_type(value: ValueInfoProto) -> None:
 
 
 def _dtype_name(number: int) -> str:
-    """Return ONNX's name of a dtype."""
     names = onnx_package().TensorProto.DataType
     return names.Name(number) if number in names.values() else f"the unknown kind {number}"
 
@@ -387,6 +386,5 @@ def first_line(error: Exception) -> str:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """List some of many texts."""
     more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
     return ", ".join(texts[:SHOWN]) + more

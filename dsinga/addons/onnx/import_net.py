@@ -138,7 +138,6 @@ class NetWalk:
         return symbols
 
     def _rows(self, info: Any, given: Any) -> tuple[tuple[int, ...], np.dtype]:
-        """Return an input's record shape, and its dtype in the file."""
         from onnx import helper
 
         tensor, record = info.type.tensor_type, (given,) if is_whole(given, 1) else given
@@ -191,7 +190,6 @@ class NetWalk:
         self.tensors |= dict(zip(node.output, results, strict=False))
 
     def _made(self, make: Any, node: Any, operands: Sequence[Any], is_constant: bool) -> Sequence[Any]:
-        """Make a node's layers and return its outputs; from params alone, these are features."""
         params = self._params_of(node)
         base = layer_name(node, params, self.shared)
         place = NodePlace(
@@ -212,7 +210,6 @@ class NetWalk:
         return [batched(place, x) if isinstance(x, Symbol) else x for x in results]
 
     def _params_of(self, node: Any) -> list[str]:
-        """Return the names of a node's constants that may be params."""
         given = (self.tensors.get(name) for name in node.input)
         return [x.name for x in given if isinstance(x, Constant) and x.array.dtype.kind == "f" and x.array.size > 1]
 

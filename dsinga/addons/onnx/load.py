@@ -50,7 +50,6 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
 
 def _read(path: Path) -> tuple[ModelProto, ModelProto, dict[str, Constant]]:
-    """Return a file's net, the net without large tensors, and its tensors by name."""
     model, light = read_onnx(path)
     kinds = {
         value.name: next((each.value for each in value.metadata_props if each.key == KIND), "FOLDED")

@@ -266,7 +266,6 @@ class NodePlace:
         return Tensor(self, symbol, array.shape, None, array.dtype)
 
     def _learned(self, base: NodePlace, x: Constant, suffix: str, **settings: Any) -> Tensor:
-        """Return a constant as a separate layer's param."""
         rows = x.array.shape or (1,)
         params = {"vector": (x, np.asarray(x.array, np.float32).reshape(rows))}
         settings |= {"num_output": rows[-1], "leading": list(rows[:-1])}

@@ -70,7 +70,6 @@ def lines_by_phase(rows: Iterable[Mapping[str, Any]], name: str, x: str = "step"
 
 
 def _panel(title: str, lines: Mapping[str, Line], edge: float) -> str:
-    """Return the SVG of a panel with its left edge at ``edge``, in pixels."""
     entries = [(f"{phase} {line.points[-1][1]:.4g}", line.colour) for phase, line in lines.items()]
     beside = 7.5 * len(title) + sum(6.2 * len(text) + 12 for text, _ in entries) <= AXIS_WIDTH
     left, top = edge + 46, 40 if beside else 28 + 15 * math.ceil(len(entries) / 3)
@@ -129,7 +128,6 @@ def _line(line: Line, x_scale: Scale, y_scale: Scale) -> str:
 
 
 def _scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
-    """Return a scale for finite values, with a share ``margin`` of their range free at both ends."""
     low, high = min(values), max(values)
     # A single value gets room on both sides.
     room = (high - low) * margin if low < high else abs(low) * 0.1 or 1.0

@@ -111,7 +111,6 @@ def plot_returns(results: Any, *, highest: float | None = None, ax: Any = None) 
 
 
 def _by_importance(names: Sequence[str]) -> list[str]:
-    """Sort names of metrics, the most interesting first."""
     return [name for name in NAMES if name in names] + [name for name in names if name not in NAMES]
 
 
@@ -128,7 +127,6 @@ def _check_columns(rows: Rows, name: str, x: str) -> None:
 
 
 def _plot_metric(axis: Any, rows: Rows, name: str, x: str, label: str, options: Mapping[str, Any]) -> None:
-    """Draw a metric, a line for each phase."""
     lines = lines_by_phase(rows, name, x)
     for phase, line in lines.items():
         style: dict[str, Any] = {"marker": "." if len(line.points) <= DOTTED else ""}

@@ -45,7 +45,6 @@ def learning_rates(schedules: Any, steps: int = 0, *, ax: Any = None) -> Any:
 
 
 def _rates(item: Any, steps: int) -> list[tuple[float, float]]:
-    """Return (step, learning rate) for each step."""
     if isinstance(item, Job):
         steps, item = steps or item.train_steps, item.updater
     conf = item.learning_rate if isinstance(item, UpdaterConf) else item
@@ -115,7 +114,6 @@ def _draw(
     ax: Any,
     options: dict[str, Any],
 ) -> Any:
-    """Draw the curve of each column of scores, with its area in the legend; return the axes."""
     labels, scores = np.asarray(labels), np.asarray(scores)
     if scores.ndim not in (1, 2) or not len(scores) or len(labels) != len(scores):
         raise UserError(
@@ -346,7 +344,6 @@ def _by_number(labels: Any, predicted: Any, classes: Sequence[str]) -> ClassPred
 
 
 def _numbers(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return class numbers unchanged, and names as their places in ``names``."""
     if array.dtype.kind in "iu":
         return array
     places = {name: number for number, name in enumerate(names)}

@@ -110,7 +110,6 @@ class SilentObserver:
 
 
 def _peak_rss_mb() -> float:
-    """Return this process's peak memory, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -183,7 +183,6 @@ def _cheapest(
     fixed: Collection[str] = (),
     one_worker: bool = True,
 ) -> PricedCuts:
-    """Return the cheapest of the candidates and the search's result."""
     cheapest = model.search(fixed).cuts(workers)
     more = [] if one_worker and _is_on_one_worker(cheapest) else [predict(model, cheapest, workers)]
     return min([*candidates, *more], key=lambda choice: choice.prediction.seconds)
@@ -195,12 +194,10 @@ def needs_several_workers(conf: NetConf) -> bool:
 
 
 def _is_on_one_worker(cuts: Cuts) -> bool:
-    """Whether the first worker computes everything."""
     return {cut[:2] for cut in cuts.values()} == {(WHOLE_LAYER, 0)}
 
 
 def _keep(net: NeuralNet, workers: int, cuts: Cuts, fixed: Collection[str]) -> Cuts:
-    """Return the cuts, with the job's own for layers in ``fixed``."""
     if not fixed:
         return cuts
     return choose_cuts(net, workers, {name: cut for name, cut in cuts.items() if name not in fixed})

@@ -127,7 +127,6 @@ class NetVariants:
         return max(memories, key=lambda memory: memory.peak)
 
     def _batch_bytes(self, net: NeuralNet) -> int:
-        """Return the bytes of the records that a worker with this net reads at once."""
         inputs = [stage for stage in net.stages if stage.layer.name in self.record_bytes]
         return sum(batch_bytes(stage, *self.record_bytes[stage.layer.name]) for stage in inputs)
 

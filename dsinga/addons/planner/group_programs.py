@@ -218,7 +218,6 @@ class NetParts:
 
 
 def _params(net: NeuralNet, shares: Sequence[WorkerShare]) -> dict[str, ParamUse]:
-    """Return the params and param parts by name, in the net's order."""
     params: dict[str, ParamUse] = {}
     for share in shares:
         for position, names in share.params.items():
@@ -230,7 +229,6 @@ def _params(net: NeuralNet, shares: Sequence[WorkerShare]) -> dict[str, ParamUse
 
 
 def _param_name(part_name: str, params: Mapping[str, int]) -> str:
-    """Return the param of a part."""
     return part_name if part_name in params else part_name.rpartition("@")[0]
 
 
@@ -255,7 +253,6 @@ class _IterationWriter:
             self.outgoing[transfer.source].append(transfer)
 
     def write(self) -> None:
-        """Add the forward pass and the backward pass."""
         first_use: dict[str, int] = {}
         for position, names in self.share.params.items():
             for transfer in self.incoming[position]:
@@ -280,7 +277,6 @@ class _IterationWriter:
             self.builder.push(name for name in dict.fromkeys(names) if first_use[name] == position)
 
     def _compute(self, position: int, seconds: float, what: str, sums: int) -> None:
-        """Compute, then request sums over the batch if this worker has only a part of it."""
         self.builder.add(Compute(seconds))
         work = self.share.works[position]
         if work.layer.region or work.rows < work.layer.shape[0]:
@@ -307,13 +303,11 @@ class _IterationWriter:
                 self.builder.add(Receive(f"{key}@{sender}"))
 
     def _receive(self, transfer: FeatureTransfer) -> None:
-        """Wait for a feature, and join its parts."""
         self._wait(transfer.key, transfer.holders, transfer)
         if len(transfer.holders) > 1:
             self.builder.add(Compute(self.rates.copy * FLOAT_BYTES * transfer.numbers * len(transfer.holders)))
 
     def _receive_gradient(self, transfer: FeatureTransfer) -> None:
-        """Wait for a feature's gradients, and add or join them."""
         if not transfer.gradient or self.share.worker not in transfer.holders:
             return
         self._wait(f"{transfer.key}/gradient", transfer.targets, transfer)
@@ -337,7 +331,6 @@ def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineMo
 
 
 def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[LayerTime], group: GroupProgram) -> None:
-    """Add one iteration: forward through the stages, then backward."""
     for stage, time in zip(net.stages, times, strict=True):
         builder.await_values(stage.params)
         layer = stage.layer
@@ -375,12 +368,10 @@ def _all_reduce(builder: ProgramBuilder, stage: Stage, sums: int, what: str, gro
 
 
 def _memory(net: NeuralNet) -> int:
-    """Return the bytes of the params' values and gradients, and of all features, which backward needs."""
     params = sum(math.prod(param.shape) for param in net.params.values())
     return sum(map(_bytes, net.stages)) + 2 * FLOAT_BYTES * params
 
 
 def _bytes(stage: Stage) -> int:
-    """Return the bytes of a layer's feature, or of a bridge's array, on one worker."""
     bridge = isinstance(stage.layer, BridgeEnd)
     return FLOAT_BYTES * (math.prod(stage.layer.shape) if bridge else rows_of(stage) * math.prod(stage.layer.shape[1:]))

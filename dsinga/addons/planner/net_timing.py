@@ -156,7 +156,6 @@ class TimedNet:
         self._update_seconds += time.perf_counter() - started
 
     def _time(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
-        """Compute a pass of a layer; record its seconds and requested sums."""
         if layer not in self._positions:  # an output layer, which may write a store
             return compute(*arguments)
         started = time.perf_counter()

@@ -125,7 +125,6 @@ def compare_with_plan(
 def _machine(
     job: Job, bandwidth: str | None, latency: str | None, data_root: str | os.PathLike[str] | None, progress: bool
 ) -> dict[str, Any]:
-    """Return the arguments of predictions that describe this machine, the network, and where files are."""
     return {
         "cores": CPU_COUNT,
         "network": parse_network(bandwidth, latency),

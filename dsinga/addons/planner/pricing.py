@@ -156,7 +156,6 @@ def _net_to_price(checked: CheckedJob, count: int, memory: int, limit: int | Non
 
 
 def _seconds_by_precision(create_model: Callable[[Precision], CostModel], choice: PricedCuts) -> dict[str, float]:
-    """Return an iteration's seconds by precision; {} without bfloat16."""
     if cpu_ops("float32").lacks_bf16():
         return {}
     models = {precision.name: create_model(precision) for precision in CPU_PRECISIONS}
@@ -214,7 +213,6 @@ def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], Proces
 
 
 def _curve(model: CostModel, numbers: Sequence[int], steps: _Steps) -> list[Alternative]:
-    """Return the strategies that are compared for every number of workers."""
     curve: list[Alternative] = []
     for workers in numbers:
         steps.begin(counted(workers, "worker"))
@@ -224,7 +222,6 @@ def _curve(model: CostModel, numbers: Sequence[int], steps: _Steps) -> list[Alte
 
 
 def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
-    """Return the priced cuts for a number of workers, by strategy."""
     if workers == 1:
         return {"one worker": predict(model, by_rows(model.net, 1), 1)}
     chooses = job.neuralnet.partition is PartitionMethod.auto
@@ -293,7 +290,6 @@ def _that_fit(
 
 
 def _fitted(row: Alternative, found: MemoryFit, fitting: Fitting) -> Alternative:
-    """Return an alternative with its memory fit, and the time that it takes."""
     price = found.price(max(1, fitting.variants.batchsize // row.workers))
     text = f"{row.text}; {found.text()}" if found.text() else row.text
     return row._replace(prediction=row.prediction.computing(price), memory=found.memory, text=text, fit=found)

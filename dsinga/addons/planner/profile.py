@@ -117,7 +117,6 @@ class Clock:
 
 
 def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, steps: int) -> Iterator[float]:
-    """Train, and yield the seconds of each iteration."""
     ops = cpu_ops(PRECISIONS[job.precision])
     ops.set_threads(1)
     train, updater = algorithm(job.train_one_batch), create_updater(job.updater)
@@ -143,7 +142,6 @@ def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, ste
 
 
 def _work(layer: Layer, arguments: Sequence[Any], computed: Any) -> PassWork:
-    """Return the work of a layer's pass."""
     params, sources, *rest = arguments
     cost, sparse = layer_cost(layer), any(spec.sparse for spec in layer.params)
     numbers, read = math.prod(layer.shape), (() if sparse else params, sources)

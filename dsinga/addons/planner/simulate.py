@@ -227,7 +227,6 @@ class _Simulation:
     def _transmit(
         self, source: int, destination: int, size: int, arrive: Callable[[], None], late: float = 0.0
     ) -> None:
-        """Transmit ``size`` bytes between processes, and call ``arrive``; both links work at once."""
         if source == destination:
             self.queue.at(self.queue.now + self.links.inside.seconds(size) + late, arrive)
             return
@@ -314,7 +313,6 @@ class _Simulation:
             self._transmit(source, destination, packet.bytes, lambda: self._serve(destination, packet, iteration), late)
 
     def _complete(self, keys: Iterable[Hashable], iteration: int) -> list[tuple[Hashable, float]]:
-        """Count a contribution to each key; return complete keys with their seconds."""
         complete = []
         for key in keys:
             self._contributions[key, iteration] += 1

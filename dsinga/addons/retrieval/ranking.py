@@ -81,7 +81,6 @@ def _orders(queries: Any, database: Any, distance: str) -> Iterator[tuple[int, n
 
 
 def _rows(name: str, features: Any) -> np.ndarray:
-    """Return features as (rows, n) float64."""
     rows = np.asarray(features, np.float64)
     if not rows.size:
         raise UserError(f"the {name} have no rows")

@@ -129,7 +129,6 @@ class SynchronousAveraging(GroupSync):
             self._wait(served_slice, version, settle)
 
     def _settle(self, served_slice: ServedSlice, end: Callable[[], None]) -> None:
-        """Set a value to the outer params after its last averaging."""
         with served_slice.lock:
             np.copyto(served_slice.value, served_slice.outer[OUTER_PARAMS])
         end()
@@ -207,7 +206,6 @@ class SynchronousAveraging(GroupSync):
         return self._codec.decode(payload, self._slices[id].spec.slice.size)
 
     def _wait(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Average a slice when all outer gradients of a version have come, and call ``on_averaged``."""
         key = (served_slice.spec.slice.id, version)
         average = partial(self._average, served_slice, version, on_averaged)
         with self._lock:
@@ -220,7 +218,6 @@ class SynchronousAveraging(GroupSync):
         return key in self._on_complete and len(self._gradients.get(key, ())) == self.rule.groups
 
     def _add(self, key: SliceVersion, group: int, gradient: np.ndarray) -> None:
-        """Store a group's outer gradient, and average the slice if it was the last one missing."""
         with self._lock:
             self._gradients.setdefault(key, {})[group] = gradient
             average = self._on_complete[key] if self._is_complete(key) else None
@@ -228,7 +225,6 @@ class SynchronousAveraging(GroupSync):
             average()
 
     def _average(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Update the outer params and the group's value by all outer gradients, and go on."""
         id = served_slice.spec.slice.id
         with self._lock:
             gradients = self._gradients.pop((id, version))

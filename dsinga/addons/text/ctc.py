@@ -118,13 +118,11 @@ class CTCLoss(Layer):
         return labels
 
     def _lengths(self, sources: Arrays, scores: np.ndarray) -> np.ndarray:
-        """Return the steps of each sequence, (B,)."""
         if len(sources) <= LENGTHS:
             return np.full(len(scores), scores.shape[1])
         return check_ends(self, np.asarray(sources[LENGTHS]), self.source_name(LENGTHS))
 
     def _check_fit(self, labels: np.ndarray, lengths: np.ndarray, ctx: Context) -> None:
-        """Raise UserError for the first sequence with too many labels for its steps."""
         equal = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] >= 0)
         needed = (labels >= 0).sum(axis=1) + equal.sum(axis=1)
         if (too_long := needed > lengths).any():
@@ -145,7 +143,6 @@ class CTCLoss(Layer):
 
 
 def _padded(codes: np.ndarray, width: int) -> np.ndarray:
-    """Return (B, n) filled with -1 to ``width`` columns."""
     return np.pad(codes, ((0, 0), (0, max(0, width - codes.shape[1]))), constant_values=-1)
 
 

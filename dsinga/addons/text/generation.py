@@ -65,7 +65,6 @@ def generator(conf: NetConf, codes: int) -> Generator:
 
 
 def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
-    """Return the names of the layer ``name`` and of all layers it depends on."""
     below, pending = set[str](), [name]
     while pending:
         name = pending.pop()
@@ -101,7 +100,6 @@ def _one_step(layer: LayerConf, codes: int, kept: int) -> LayerConf:
 
 
 def _cached(layer: LayerConf, kept: int) -> LayerConf:
-    """Return a kCachedAttention's configuration for a kAttention."""
     conf = layer.attention_conf or AttentionLayer.Conf()
     if not conf.causal:
         raise layer.error(f"layer {layer.name!r} sees later steps: it cannot predict the next code; make it causal")
@@ -197,7 +195,6 @@ def _continuation(encoder: SymbolEncoder | Tokenizer, seed_text: str, given: lis
 
 
 def _encoder(job: Job, roots: Sequence[str]) -> SymbolEncoder | Tokenizer:
-    """Return the encoder of the job's text, or else of its ``vocab_path``."""
     texts = [layer.char_rnn_conf for layer in job.neuralnet.layer if layer.char_rnn_conf]
     for conf in texts:
         with contextlib.suppress(UserError):

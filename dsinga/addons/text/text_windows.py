@@ -60,7 +60,6 @@ class _WindowColumn(Column):
         super().__init__("text", windows_per_stream * batchsize, self.places.shape, dtype, batchsize)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the windows ``start`` to ``stop``."""
         window, stream = np.divmod(np.arange(start, stop), self.batchsize)
         starts = stream * self.stream_length + window * self.steps
         codes, _ = self.store.read((starts[:, None] + self.places).reshape(-1))
@@ -99,7 +98,6 @@ def open_text(
 
 
 def _symbols(vocabulary: str, words: bool = False) -> tuple[str, ...]:
-    """Return the symbols of a vocabulary file, a store or a tokenizer.json."""
     tokenizer = read_tokenizer(vocabulary)
     return read_vocabulary(vocabulary, words) if tokenizer is None else tokenizer.symbols
 

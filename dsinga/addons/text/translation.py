@@ -122,7 +122,6 @@ def translate(
 
 
 def _encode(encoder: SymbolEncoder, number: int, sentence: str) -> list[int]:
-    """Return a sentence's codes; raise UserError for a word without a code."""
     try:
         return encoder.encode_symbols(sentence.lower().split())
     except UserError as error:
@@ -166,7 +165,6 @@ class Translator:
         self._split(conf)
 
     def _split(self, conf: NetConf) -> None:
-        """Find the encoder's layers that the decoder uses, and the layers of the three nets."""
         _, target, scores = self.layers
         whole = needed_layers(conf, Phase.kTest, (scores,))
         layers = {layer.name: layer for layer in whole.layer}
@@ -218,7 +216,6 @@ class Translator:
         return beam_search(next_scores, limits, self._start, self._end, beam, alpha, excluded)
 
     def _encode(self, sentences: Sequence[Sequence[int]]) -> dict[str, Records]:
-        """Return the features and labels of the encoder's layers that the decoder uses."""
         steps = -(-max(map(len, sentences)) // PADDING) * PADDING
         codes = np.full((len(sentences), steps), -1, np.int32)
         for row, sentence in enumerate(sentences):
@@ -242,7 +239,6 @@ class Translator:
     def _forward(
         self, part: str, conf: NetConf, records: Mapping[str, Records], keep: tuple[str, ...]
     ) -> dict[str, Records]:
-        """Compute layers of one of the three nets, created for the shapes of ``records``."""
         shapes = tuple((name, batch.data.shape[1:]) for name, batch in records.items())
         net = self._nets.get((part, shapes))
         if net is None:
@@ -254,12 +250,10 @@ class Translator:
 
 
 def _as_codes(feature: np.ndarray) -> np.ndarray:
-    """Return whole numbers as int32 for input layers."""
     return feature.astype(np.int32) if feature.dtype.kind == "i" else feature
 
 
 def _info(records: Records) -> RecordInfo:
-    """Describe records for their input layer."""
     labels = records.labels
     label_shape = () if labels is None else tuple(labels.shape[1:])
     return RecordInfo(
@@ -338,7 +332,6 @@ def beam_search(
 
 
 def _log_probabilities(scores: np.ndarray, excluded: Sequence[int]) -> np.ndarray:
-    """Return each row's log-softmax; -inf at the codes ``excluded``."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     shifted[:, excluded] = -np.inf

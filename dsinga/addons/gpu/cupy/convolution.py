@@ -176,7 +176,6 @@ class CupyConvolution(Ops):
         return self.plans.compute(problem, lambda: [to_rows(left), to_rows(right)], others)
 
     def _by_products(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
-        """Compute a convolution by matrix products."""
         x, w, y, stride, pad = shapes
         if direction == "fprop":
             result = empty_image(y, left.dtype)
@@ -213,7 +212,6 @@ def as_filters(dw: Array) -> Array:
 
 
 def _matrix(w: Array) -> Array:
-    """Return filters (F, C, kh, kw) as (F, kh·kw·C)."""
     return to_rows(w).reshape(w.shape[0], w.shape[2] * w.shape[3] * w.shape[1])
 
 

@@ -129,7 +129,6 @@ class CuBlasLt:
         return found, len(self._thread.plans) - found
 
     def _plan(self, library: ctypes.CDLL, problem: LtProblem) -> _Plan | None:
-        """Return the heuristic's algorithm for a problem, or None."""
         (m, n, k), (turns_a, turns_b), thread = problem.sizes, problem.transposes, self._thread
         try:
             if not thread.preference:
@@ -175,12 +174,10 @@ def _check(status: int) -> None:
 
 
 def _create(function: Any, *arguments: int) -> int:
-    """Return the address that ``function`` writes to its first argument."""
     place = ctypes.c_void_p()
     _check(function(ctypes.addressof(place), *arguments))
     return place.value or 0
 
 
 def _set(function: Any, descriptor: int, attribute: int, value: Any) -> int:
-    """Set an attribute to a ctypes number; return the status."""
     return int(function(descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value)))

@@ -164,7 +164,6 @@ class ConvolutionPlans:
         return plan or self._maker.make(problem, handle) or next(iter(others))
 
     def _choose(self, problem: ConvolutionProblem, choices: PlanChoices, arrays: Inputs, others: Others) -> str | None:
-        """Return the choice that another worker has made meanwhile, or measure and keep one."""
         with choices.choosing():
             choice = choices.find(problem)
             if choice is None:
@@ -183,7 +182,6 @@ class ConvolutionPlans:
         return self._kept_choices
 
     def _measure(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> str | None:
-        """Return the name of the fastest plan, or of one of ``others``; None if nothing could be timed."""
         pool = cupy.cuda.MemoryPool()
         with cupy.cuda.using_allocator(pool.malloc):
             reference, first = None, next(iter(others))
@@ -206,7 +204,6 @@ class ConvolutionPlans:
             return fastest(candidates(), comparable, ERRORS[self._maker.precision])
 
     def _workspace(self, size: int) -> Array:
-        """Return at least ``size`` bytes, which the thread's plans use in turn."""
         thread = self._thread
         if thread.workspace is None or thread.workspace.size < size:
             thread.workspace = cupy.empty(max(size, 1), np.uint8)

@@ -31,7 +31,6 @@ def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] =
 
 
 def _method(kernel: str) -> Any:
-    """Return a method for an elementwise kernel without constants."""
     return lambda self, *arrays: _apply(kernel, *arrays)
 
 

@@ -249,7 +249,6 @@ class CupyBatchNorm(CupyNormalisation):
 
 
 def _is_bf16(x: Array) -> bool:
-    """Whether x has bfloat16 numbers."""
     return bool(x.dtype == BFLOAT16 and x.size)
 
 

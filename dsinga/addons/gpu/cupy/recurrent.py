@@ -84,7 +84,6 @@ class CupyRecurrent(CupyRecording):
         self._packings: dict[tuple[int, int, bool], DevicePacking] = {}
 
     def _packing(self, batch: int, times: int, lengths: Array | None, reverse: bool) -> DevicePacking:
-        """Pack sequences of these lengths, from a cache if all have ``times`` steps."""
         if lengths is not None:
             return to_device(pack_sequences(batch, times, self.to_numpy(lengths), reverse))
         key = batch, times, reverse

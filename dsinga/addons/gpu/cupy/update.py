@@ -105,7 +105,6 @@ class CupyUpdate(CupyRecording):
         return self._params[1]
 
     def _chunk_tables(self, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return the tables of :func:`chunks_of` on the device, cached."""
         if sizes not in self._chunks:
             if len(self._chunks) >= TABLES:
                 self._chunks.clear()

@@ -206,8 +206,6 @@ class CupyGroupedConvolution(CupyVolumeConvolution):
     def _by_plan(
         self, direction: Direction, shapes: Shapes, dilation: Sizes, groups: int, left: Array, right: Array
     ) -> Array:
-        """Compute a convolution of images by a plan of cuDNN, or by products of each group."""
-
         def products() -> Array:
             def multiply(part: Shapes, left: Array, right: Array) -> Array:
                 return self._by_products(direction, part, left, right)
@@ -248,6 +246,5 @@ def _by_group(
 
 
 def _groups(channels: int, filters: int, groups: int) -> Iterator[tuple[slice, slice]]:
-    """Yield each group's channels and filters."""
     for group in range(groups):
         yield slice(group * channels, (group + 1) * channels), slice(group * filters, (group + 1) * filters)

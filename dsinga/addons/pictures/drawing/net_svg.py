@@ -191,7 +191,6 @@ def _links(topology: Topology, left: float, top: float) -> Iterator[str]:
 
 
 def _group(topology: Topology, group: int, x: float, y: float) -> Iterator[str]:
-    """Yield the box of a group: number, place, workers and servers."""
     pattern = topology.mean.site[group] if topology.mean is not None and topology.mean.site else ""
     height = HEAD + 2 * ROW - 6
     yield (

@@ -92,7 +92,6 @@ class _Picture:
         self.height = (self.tops[-1] + self.heights[-1] if self.tops else net_svg.MARGIN + HEAD) + 12 + net_svg.MARGIN
 
     def lane(self, location: int) -> str:
-        """Return the background and heading of a swimlane."""
         fill, frame = colours(location)
         left, right = self.lanes.extents[location]
         local = self.net.locals[location]
@@ -117,7 +116,6 @@ class _Picture:
         return within + [self._bridge(source, k) for source, k in between]
 
     def _between(self) -> dict[tuple[int, int], None]:
-        """Return the edges between lanes."""
         pairs = ((source, k) for k, box in enumerate(self.boxes) for source in box.sources)
         return {pair: None for pair in pairs if self.boxes[pair[0]].location != self.boxes[pair[1]].location}
 
@@ -138,7 +136,6 @@ class _Picture:
         return f"<g><title>{escape(self._hover(box))}</title>{rect}{body}</g>"
 
     def _texts(self, box: LayerBox) -> Sequence[str]:
-        """Return a layer's four texts, or the one text of a connection layer added by partitioning."""
         node = self.net.nodes[box.nodes[0]]
         row = self.rows.get((node.layer.name, box.location))
         if row:
@@ -172,7 +169,6 @@ class _Picture:
         return self.tops[rank] + (self.heights[rank] - self._height(k)) / 2
 
     def _edge(self, source: int, target: int) -> str:
-        """Return an edge within a lane, straight past rows between."""
         y, row = self._top(source) + self._height(source), self.lanes.rank[source] + 1
         bends = enumerate(self.lanes.routes[source, target], start=row)
         passed = [(self.left + x, self.tops[row], self.tops[row] + self.heights[row]) for row, x in bends]
@@ -182,7 +178,6 @@ class _Picture:
         return f'<path d="{path}" {style}/>'
 
     def _bridge(self, source: int, target: int) -> str:
-        """Return an edge between lanes."""
         sender = self.boxes[source].location
         spread = min(6.0, self.widths[target] / 2 / len(self.net.locals)) * (sender - self.boxes[target].location)
         x, y = self._x(source), self._top(source) + self._height(source)
@@ -197,7 +192,6 @@ class _Picture:
         )
 
     def _labels_only(self, source: int, target: int) -> bool:
-        """Whether the edge carries only labels."""
         carried = [
             k == self.net.nodes[position].layer.labels.source
             for position in self.boxes[target].nodes

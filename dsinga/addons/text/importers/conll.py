@@ -115,7 +115,6 @@ def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
 
 
 def _summarise_training(path: str, has_label: bool, min_count: int) -> CorpusSummary:
-    """Return the training sentences' summary, with vocabularies and tags."""
     counters: dict[str, Counter[str]] = {name: Counter() for name in FEATURES}
     tags: set[str] = set()
     count = longest = 0
@@ -129,7 +128,6 @@ def _summarise_training(path: str, has_label: bool, min_count: int) -> CorpusSum
 
 
 def _summarise_with_vocabulary(path: str, has_label: bool, folder: str) -> CorpusSummary:
-    """Return other sentences' summary, with the training vocabularies and tags in ``folder``."""
     stores = {name: RecordStore(join(folder, f"{name}.zarr")) for name in FEATURES}
     for store in stores.values():
         if not store.vocabulary:

@@ -89,7 +89,6 @@ def movielens(source: str, min_count: int = 2, held_out: float = 0.2) -> dict[st
 def _of_films(
     part: str, films: np.ndarray, data: dict[str, tuple[np.ndarray, tuple[str, ...]]], titles: tuple[str, ...]
 ) -> dict[str, StoreContents]:
-    """Return the stores that describe each record's film."""
     described = {
         join(part, f"{name}.zarr"): _contents(features[films], None, words) for name, (features, words) in data.items()
     }
@@ -116,7 +115,6 @@ def _rows(path: str, separator: str, columns: int) -> Iterator[tuple[str, list[s
 
 
 def _users(path: str) -> dict[str, int]:
-    """Return users' codes by number."""
     users: dict[str, int] = {}
     for where, (number, *_) in _rows(path, "|", 5):
         if number in users:
@@ -126,7 +124,6 @@ def _users(path: str) -> dict[str, int]:
 
 
 def _films(path: str) -> dict[str, Film]:
-    """Return films by number, in code order."""
     films: dict[str, Film] = {}
     for where, (number, title, _, _, _, *flags) in _rows(path, "|", 5 + len(GENRES)):
         if number in films:

@@ -104,7 +104,6 @@ def class_files(folder: str) -> dict[str, str]:
 
 
 def _plain(path: str) -> str:
-    """Remove the suffix of a compressed file."""
     stem, suffix = os.path.splitext(path)
     return stem if suffix in SUFFIXES else path
 
