@@ -40,8 +40,7 @@ class Augmentation(Configured):
     """Base of augmentations: each changes a batch of images (n, C, H, W) with random numbers for each record.
 
     Register a subclass with ``@register("augmentation", "Name")``; it may have settings, ``Conf``. Its ``__init__``
-    sets
-    ``shape`` and ``dtype`` if they differ from the received records'.
+    sets ``shape`` and ``dtype`` if they differ from the received records'.
 
     Attributes:
         draws: how many random numbers it needs for each record.
@@ -138,8 +137,7 @@ class Mixing(Augmentation):
     """Base of augmentations that mix each record with a partner: the record before it in the group's batch.
 
     The partner of the first record is the last one. Labels are mixed too, as numbers; classes become vectors (K,) with
-    a 1
-    for the class.
+    a 1 for the class.
     """
 
     mixes_records = True
@@ -153,10 +151,8 @@ class AugmentationList:
     """The augmentations of an input layer, in order; outside training only their changes of shape apply.
 
     A record's random numbers depend on the seed, the place in the list, the record and its epoch. So they do not depend
-    on
-    the batch's size and its cut over workers, the number of worker groups, and the reading processes. Two input layers
-    with
-    lists that begin alike, for images and their masks, change alike.
+    on the batch's size and its cut over workers, the number of worker groups, and the reading processes. Two input
+    layers with lists that begin alike, for images and their masks, change alike.
 
     Attributes:
         stored_shape: the shape of a record before the augmentations.
@@ -195,8 +191,7 @@ class AugmentationList:
 
         Args:
             records: (partners + n, ...) as stored: the preceding partners, which are not returned, and the part's n
-                rows.
-                They may be overwritten.
+                rows. They may be overwritten.
             labels: their labels (partners + n, ...), or None.
             numbers: the number of each record in its store, (partners + n,).
             epochs: the epoch of each record, (partners + n,).
@@ -332,8 +327,7 @@ def uniform(key: tuple[int, int], records: np.ndarray, epochs: np.ndarray, colum
     """Return uniform float64 numbers in (0, 1) of shape (n, ``columns``), a row for each record.
 
     They are (w + ½)/2³² for words w of Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3,
-    2011).
-    The counter is the record, its epoch and the column, so a row depends on nothing else.
+    2011). The counter is the record, its epoch and the column, so a row depends on nothing else.
 
     Args:
         key: two numbers below 2³², from :func:`stream_key`.

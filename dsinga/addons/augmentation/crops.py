@@ -70,8 +70,7 @@ class RandomResizedCrop(Augmentation):
 
     Like torchvision's RandomResizedCrop: the share of the area is between both ``scale``, and width/height between both
     ``ratio``, uniform in its logarithm. The first of ten such boxes that fits into the image is used, else the largest
-    in
-    the centre. In other phases images of another size are resized from 7/8 of the shorter side, in the centre, as by
+    in the centre. In other phases images of another size are resized from 7/8 of the shorter side, in the centre, as by
     Resize(256) and CenterCrop(224).
     """
 
@@ -193,8 +192,8 @@ class RandomErasing(Augmentation):
 
     Like torchvision's RandomErasing: the share of the area is between both ``scale``, and height/width between both
     ``ratio``, uniform in its logarithm. The first of ten such rectangles that fits into the image is used, else none.
-    With
-    ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as in Cutout, but always within the image.
+    With ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as in Cutout, but always within the
+    image.
     """
 
     class Conf(Settings):
@@ -230,8 +229,7 @@ class Mixup(Mixing):
     """Mix each record with a partner, λ·x + (1 - λ)·partner, and their labels (Zhang et al., mixup, 2018).
 
     λ ~ Beta(alpha, alpha) is drawn for each record (torchvision draws one for a batch). The partner is the record
-    before it
-    in the batch of the worker group, as in torchvision. Records become float32.
+    before it in the batch of the worker group, as in torchvision. Records become float32.
     """
 
     class Conf(Settings):
@@ -261,9 +259,8 @@ class CutMix(Mixing):
     """Replace a random box of each image by its partner's, and mix labels by area (Yun et al., CutMix, 2019).
 
     The box has √(1 - λ) of the image's sides, λ ~ Beta(alpha, alpha) drawn for each record, around a uniform centre.
-    Parts
-    outside the image are cut off, and λ becomes the remaining area's share. Box and partner are as in torchvision: the
-    partner is the record before it in the batch of the worker group.
+    Parts outside the image are cut off, and λ becomes the remaining area's share. Box and partner are as in
+    torchvision: the partner is the record before it in the batch of the worker group.
     """
 
     class Conf(Settings):

@@ -104,9 +104,8 @@ class ColorJitter(Augmentation):
     """Change brightness, contrast, saturation and hue of uint8 images at random, in this order.
 
     Like torchvision's ColorJitter, which shuffles the order. The factors of the first three are uniform between 1 - x
-    and
-    1 + x, at least 0; the hue is turned by a share of the circle between -``hue`` and ``hue``. Brightness, contrast and
-    saturation are bitwise equal to Pillow's ImageEnhance.
+    and 1 + x, at least 0; the hue is turned by a share of the circle between -``hue`` and ``hue``. Brightness, contrast
+    and saturation are bitwise equal to Pillow's ImageEnhance.
     """
 
     class Conf(Settings):
@@ -140,8 +139,7 @@ class Lighting(Augmentation):
 
     Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), 4.1: (p1, p2, p3)·(α1·λ1,
     α2·λ2, α3·λ3) with normally distributed αi of the standard deviation ``std``. The result is float32, neither rounded
-    nor
-    limited.
+    nor limited.
     """
 
     class Conf(Settings):

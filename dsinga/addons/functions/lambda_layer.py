@@ -43,8 +43,7 @@ def Lambda(
 
     A function of operators and layers becomes a model of them. Other functions compute with arrays of JAX, autograd or
     PyTorch, which give the gradient, or of numpy if no params are below. The first axis is the batch. The function's
-    result
-    gives the shape of the feature.
+    result gives the shape of the feature.
 
     Args:
         function: the function.

@@ -36,8 +36,7 @@ class ReadValues:
     """The values, such as globals, that a function reads besides its arguments; equal ones mean equal results.
 
     Numbers, texts and numpy arrays are compared by value. Lists, dicts, functions of the same module, and attributes
-    that
-    the code names are followed. Everything else, such as JAX arrays, is compared by identity.
+    that the code names are followed. Everything else, such as JAX arrays, is compared by identity.
     """
 
     def __init__(self, function: Any):

@@ -43,8 +43,7 @@ def probe(
 
     It is checked once while a model has it, since compiled functions take megabytes. ``labels`` is the index of the
     argument with labels: numbers, or else classes 0 and 1. A loss that is a mean over rows is called on each row.
-    Arrays of
-    the shapes ``params`` precede the rows.
+    Arrays of the shapes ``params`` precede the rows.
 
     Raises UserError for a function that fails, mixes rows or returns no floats, and for a loss with a cut-off gradient.
     """

@@ -101,14 +101,11 @@ class CupyBackend(DeviceBackend):
         """Return the GPU of each worker of ``groups``; None for workers on CPU cores.
 
         On each host, worker k gets the GPU of the job's k-th ``gpu`` line; workers beyond the last line compute on CPU
-        cores.
-        If a host's processes see different GPUs, as with dask-cuda's CUDA_VISIBLE_DEVICES, each worker gets the first
-        one that
-        its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
+        cores. If a host's processes see different GPUs, as with dask-cuda's CUDA_VISIBLE_DEVICES, each worker gets the
+        first one that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
 
         A worker computes on CPU cores if it cannot have its GPU, or the GPU has too little free memory. One warning
-        gives the
-        reasons for all workers, once in a process. If GPUs are required, it is a UserError.
+        gives the reasons for all workers, once in a process. If GPUs are required, it is a UserError.
         """
         devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
         requests = list(_requests(groups, None if is_required else job.gpu, describe, host))

@@ -142,8 +142,7 @@ def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Seq
     """Return the path of the store imported from ``source``; import it if it is missing or outdated.
 
     A store with another vocabulary is outdated. Several processes may import at once: each writes its own store, and
-    all
-    use the first one that is renamed.
+    all use the first one that is renamed.
     """
     destination = imported_name(source)
     if not options.get("has_label", True):  # without labels the same file gives a different store

@@ -44,8 +44,7 @@ def cifar10(source: str) -> dict[str, StoreContents]:
     """Read a folder with data_batch_*.bin and test_batch*.bin (also .gz, .xz), or cifar-10-binary.tar.gz.
 
     Records are uint8 (3, 32, 32), labels 0 to 9. A third store has the training records' mean image, float32, which
-    SINGA's
-    jobs subtract.
+    SINGA's jobs subtract.
     """
     files = _folder(source) if os.path.isdir(source) else _tar(source)
     train = _matching(files, r"data_batch_\d+\.bin")

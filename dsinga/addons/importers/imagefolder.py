@@ -21,8 +21,7 @@ def imagefolder(source: str, size: int | Sequence[int] = ()) -> dict[str, StoreC
     """Read images as uint8 (3, height, width), from a folder with a subfolder for each class, or from a list file.
 
     Classes are the sorted names of the subfolders; images are stored shuffled, always in the same order. A list file
-    has a
-    line "path label" for each image, with paths relative to the file; its order is kept.
+    has a line "path label" for each image, with paths relative to the file; its order is kept.
 
     Args:
         source: the folder or the list file.

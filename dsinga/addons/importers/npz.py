@@ -39,8 +39,7 @@ def npz(source: str) -> dict[str, StoreContents]:
     """Read the array ``data``, ``x`` or ``images`` (N, *shape), and ``labels`` or ``y`` if there is one.
 
     Bytes and booleans stay bytes, all other numbers become float32. Labels are (N,) or (N, K), integers or floats. An
-    array
-    in Fortran order, with rows spread over the file, is first unpacked into a temporary file.
+    array in Fortran order, with rows spread over the file, is first unpacked into a temporary file.
     """
     with _archive(source) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}

@@ -67,16 +67,14 @@ def add_lora(
     """Train low-rank changes of weights, W + alpha/rank·B·A, instead of the model's params, which are frozen.
 
     B starts at zero, so that outputs are unchanged. :meth:`save_lora` writes the changes, and :meth:`merge_lora` adds
-    them
-    to the weights. The optimizer starts again.
+    them to the weights. The optimizer starts again.
 
     Args:
         model: the model.
         rank: the columns of B, and rows of A.
         alpha: the factor of the change is alpha/rank; by default it is 1.
         layers: names or patterns of the job's dense layers, embeddings and convolutions without groups. Patterns skip
-            other
-            layers; the log names layers that share their weight with one of another form.
+            other layers; the log names layers that share their weight with one of another form.
         trainable: names or patterns of layers that are trained as a whole, such as a new head.
 
     Raises:
@@ -119,8 +117,7 @@ def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     """Add the low-rank layers of a file of :meth:`save_lora`, with their params, like :meth:`add_lora`.
 
     Layers with their own params in the file stay trainable, as with ``trainable=`` of :meth:`add_lora`. Raises
-    UserError if
-    the file is damaged, or belongs to another net.
+    UserError if the file is damaged, or belongs to another net.
     """
     model.refuse_while_training("load_lora")
     file = local_folder(path)

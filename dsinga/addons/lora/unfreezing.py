@@ -21,10 +21,8 @@ class Unfreeze(Extension):
     """Trains groups of layers one after the other, usually from the last layer to the first: gradual unfreezing.
 
     Howard and Ruder, Universal Language Model Fine-tuning for Text Classification (2018). The first group trains from
-    the
-    start; each further one joins some epochs or steps later. Until then its params' gradients are not computed, and
-    params
-    and updater state are unchanged. Layers in no group are trained.
+    the start; each further one joins some epochs or steps later. Until then its params' gradients are not computed, and
+    params and updater state are unchanged. Layers in no group are trained.
     """
 
     class Conf(Settings):

@@ -41,10 +41,8 @@ def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ..
     """Write a trained net for a server.
 
     CHECKPOINT is a checkpoint, a workspace, or a folder written by model.save or an estimator's save. The server
-    accepts
-    raw records, or the columns of a data frame, and returns the predictions of the net or the estimator. Names of
-    classes,
-    and shapes of records that the job lacks, come from the job's data if they exist.
+    accepts raw records, or the columns of a data frame, and returns the predictions of the net or the estimator. Names
+    of classes, and shapes of records that the job lacks, come from the job's data if they exist.
     """
     from dsinga.addons.onnx.export_net import model_to_onnx
     from dsinga.addons.onnx.serving import write_checked

@@ -136,10 +136,9 @@ class ExportedLayer:
     """A layer to be written, with its params and the values of its sources.
 
     ``sources`` are the value names of the sources' features. ``lengths`` names each source's number of valid steps,
-    (B,)
-    int64, None if all are valid; ``ends`` is the number for the layer's own feature. ``rank`` is the first source's
-    number
-    of axes. With ``steps`` the layer, defined for one step, computes each step of sequences (B, T, ...).
+    (B,) int64, None if all are valid; ``ends`` is the number for the layer's own feature. ``rank`` is the first
+    source's number of axes. With ``steps`` the layer, defined for one step, computes each step of sequences (B, T,
+    ...).
     """
 
     def __init__(

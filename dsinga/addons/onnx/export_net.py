@@ -67,8 +67,7 @@ def export_model(
     ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. If ``check`` gives records for :meth:`predict`, ONNX
     Runtime computes their outputs from the file; the result is the greatest difference from :meth:`predict`. Raises
     UserError, naming all layers that ONNX lacks, if the file cannot be written, or if ONNX Runtime is needed to check
-    but
-    not installed.
+    but not installed.
     """
     return write_checked("onnx", model_to_onnx(model, opset), path, model, check)
 

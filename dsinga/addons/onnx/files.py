@@ -72,8 +72,7 @@ def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto
 
     Each value has one name and precedes its uses. Each tensor has as many bytes as its shape needs, in this file or
     another; nodes' tensors are then in this file. For the second net see :func:`light_net`. Raises UserError, naming
-    the
-    node or tensor, for everything that this module refuses.
+    the node or tensor, for everything that this module refuses.
     """
     _check_versions(model)
     model = _without_functions(model)
@@ -97,8 +96,7 @@ def tensor_array(tensor: TensorProto, folder: str | os.PathLike[str]) -> np.ndar
     """Return the numbers of a checked net's tensor; ``folder`` has the ONNX file.
 
     An external file is read now, into an array of its own, which later changes of the file do not affect. Raises
-    UserError
-    if the numbers are gone.
+    UserError if the numbers are gone.
     """
     onnx = onnx_package()
     if tensor.data_location != tensor.EXTERNAL:
@@ -338,8 +336,7 @@ def _check_nodes(model: ModelProto, light: ModelProto) -> None:
     """Raise UserError for operators of other domains, all at once, and for the first fault that ONNX finds.
 
     ONNX's checker ensures that nodes match their operators, that each value has one name, and that an input, a tensor
-    or an
-    earlier node provides it.
+    or an earlier node provides it.
     """
     onnx, graph = onnx_package(), light.graph
     if custom := [node_text(node) for node in model.graph.node if node.domain not in DOMAINS]:

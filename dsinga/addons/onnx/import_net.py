@@ -44,8 +44,7 @@ def import_graph(
     """Return the model of a graph.
 
     A graph may compute with the number of records, as in a Reshape to (N·T, n). Shapes are therefore computed as
-    numbers
-    for a certain number of records. The model is made for two such numbers, and both results must be equal.
+    numbers for a certain number of records. The model is made for two such numbers, and both results must be equal.
 
     Args:
         graph: an onnx.GraphProto.

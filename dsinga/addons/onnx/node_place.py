@@ -206,8 +206,7 @@ class NodePlace:
         Args:
             make: the function of ``nn`` that makes the layer, or a layer type.
             params: by role, in order: the graph's constant, and its numbers in the shape of the layer's param. None for
-                a
-                param that the graph lacks, such as the scale of a normalisation; it keeps its numbers and does not
+                a param that the graph lacks, such as the scale of a normalisation; it keeps its numbers and does not
                 train.
             suffix: follows the name of the node's first layer.
             settings: of the layer.

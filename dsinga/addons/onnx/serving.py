@@ -37,8 +37,7 @@ def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
     """Write a net as version 1 of a Triton model named after ``folder``, in a model repository.
 
     Triton joins the rows of several requests. An older model in the folder is replaced in one step. Raises UserError if
-    the
-    folder has something else, or cannot be written.
+    the folder has something else, or cannot be written.
     """
     with _new_folder(local_folder(folder), TRITON) as path:
         write_onnx(model, params, path / "1" / "model.onnx")
@@ -138,8 +137,7 @@ def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> flo
     """Return the greatest difference between ONNX Runtime's outputs of a file and a model's predictions.
 
     ``x`` are numpy records for the model's ``predict``. Raises UserError if ONNX Runtime is not installed, or cannot
-    run
-    the file.
+    run the file.
     """
     package, expected, records = onnxruntime_package(), model.predict(x), given_records(model, x)
     options = package.SessionOptions()

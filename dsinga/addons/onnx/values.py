@@ -48,8 +48,7 @@ class Constant:
         made: for rearranged or selected numbers of params: the node, its operands, and the number of the output.
         kind: the file's kind of initializer: PARAMETER, BUFFER, FOLDED if the exporter computed it; else "".
         is_param: whether it is a param, which trains: the file says so, or its name is not made up by an exporter, and
-            it
-            is no mask of zeros and ones, and no bound of -infinity.
+            it is no mask of zeros and ones, and no bound of -infinity.
     """
 
     array: np.ndarray

@@ -29,8 +29,7 @@ def write_onnx(
 
     Params of ``external`` bytes or more in all go, without a copy, to a second file, named with an additional ".data".
     Either both files are written, or none, and an earlier net's stay. ``model`` lacks the params, which this function
-    adds
-    as initializers.
+    adds as initializers.
 
     Raises UserError if the folder cannot be written, or the net is not valid ONNX.
     """

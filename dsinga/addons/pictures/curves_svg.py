@@ -38,8 +38,7 @@ def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES)
     """Draw ``names`` by "step" as an SVG element: a panel for each name in ``rows``, a line for each phase.
 
     ``rows`` are mappings with "step", "phase" and numbers; NaN and infinity leave a gap. Without any value the picture
-    says
-    "no rows yet".
+    says "no rows yet".
     """
     rows = list(rows)
     panels = {name: lines for name in names if (lines := lines_by_phase(rows, name))}

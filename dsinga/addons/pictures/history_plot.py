@@ -68,8 +68,7 @@ def plot_curves(curves: Mapping[str, Sequence[Point]], x: str, y: str, ax: Any =
     """Draw named lines through (x, y); return the axes.
 
     ``x`` and ``y`` label the axes, ``ax`` are the Matplotlib axes to draw on. The legend omits the name "". Long lines
-    are
-    thinned out.
+    are thinned out.
     """
     ax = single_axes(ax, 6.0, HEIGHT)
     for name, points in curves.items():

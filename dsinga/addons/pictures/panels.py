@@ -49,8 +49,7 @@ class Panel(NamedTuple):
     """One set of axes: its title, lines by name, x label, and whether x ticks are integers only.
 
     ``logarithmic`` makes the x axis logarithmic, for values above 0, with powers of ten or ``x_ticks`` as ticks.
-    ``y_axis``
-    is "linear", "log" or "percent" (1 is 100%); the axis always shows ``includes``.
+    ``y_axis`` is "linear", "log" or "percent" (1 is 100%); the axis always shows ``includes``.
     """
 
     title: str
@@ -136,8 +135,7 @@ def draw_panels(panels: Sequence[Panel], label: str, columns: int = 0) -> str:
     """Draw the panels side by side as an SVG element, or the text ``label`` if there are none.
 
     ``label`` describes the picture to screen readers; ``columns`` is the number of panels in a row. NaN and infinity
-    leave
-    a gap. Raises UserError if Matplotlib is not installed.
+    leave a gap. Raises UserError if Matplotlib is not installed.
     """
     return to_svg(panels_figure(panels, label, columns))
 

@@ -31,8 +31,7 @@ def learning_rates(schedules: Any, steps: int = 0, *, ax: Any = None) -> Any:
 
     Args:
         schedules: a schedule such as ``nn.CosineDecay(0.1, 1000)``, an optimizer, or a job; or a mapping from names for
-            the
-            legend to these.
+            the legend to these.
         steps: the number of steps; defaults to the ``train_steps`` of a job.
         ax: the Matplotlib axes to draw on; new ones by default.
 
@@ -66,15 +65,13 @@ def roc_curve(labels: Any, scores: Any, *, classes: Sequence[str] = (), ax: Any 
     Args:
         labels: 0 and 1 (N,) for one score a record, classes (N,) for a score of each class, or 0 and 1 (N, labels).
         scores: (N,), (N, 1) or, with a column for each class or label, (N, columns), such as ``model.predict(x)``. Of
-            two
-            classes the second is drawn, of more each one against the others.
+            two classes the second is drawn, of more each one against the others.
         classes: the names of the columns; their numbers by default.
         ax: the Matplotlib axes to draw on, such as another call's; new ones by default.
         options: further arguments of Matplotlib's ``Axes.plot``.
 
     The legend has the area under each curve. Returns the axes. Raises UserError if Matplotlib is missing, or the arrays
-    do
-    not match.
+    do not match.
     """
 
     def curve(yes: np.ndarray, no: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -171,8 +168,7 @@ def images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, **opti
         options: further arguments of Matplotlib's ``Axes.imshow``, such as ``cmap="gray_r"`` for ink on paper.
 
     Returns the Matplotlib axes (rows, columns). Raises UserError if Matplotlib is missing, there is no image, or the
-    array
-    has another shape.
+    array has another shape.
     """
     check_whole("columns", columns, 1)
     pixels = _pixels(images)
@@ -208,8 +204,7 @@ def wrong_predictions(
         images: an array of N images, as for :func:`images`.
         labels: the true classes (N,), as numbers or names.
         predicted: the predicted classes (N,), or scores (N, classes). The highest score is the prediction, and the
-            images
-            with the highest ones come first.
+            images with the highest ones come first.
         classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
         count: the most images to draw.
         columns: the number of images in a row.
@@ -241,8 +236,7 @@ def confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[st
 
     Args:
         labels: the true classes (N,), as numbers or names. Without ``predicted``, the counts: the result of
-            ``evaluate``,
-            or its "confusion".
+            ``evaluate``, or its "confusion".
         predicted: the predicted classes (N,), or scores (N, classes), the highest being the prediction.
         classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
         ax: the Matplotlib axes to draw on; new ones by default.

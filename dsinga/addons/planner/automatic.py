@@ -106,11 +106,9 @@ def choose_cuts(
     """Return a job, its topology, and the fastest cuts by layer, according to the cost model.
 
     Training fits into ``limit`` bytes a worker, if necessary with micro-batches and recomputation, which the returned
-    job
-    has. If one worker is the fastest, groups of the returned job have one worker, and the cuts are None. Layers with a
-    partition_dim or a location are left out. Raises RunError if a Dask worker is lost, and UserError if training does
-    not
-    fit.
+    job has. If one worker is the fastest, groups of the returned job have one worker, and the cuts are None. Layers
+    with a partition_dim or a location are left out. Raises RunError if a Dask worker is lost, and UserError if training
+    does not fit.
     """
     workers = placement.workers[0]
     links, processes = measure_links(client, workers), process_map_of(placement, topology.slicing)

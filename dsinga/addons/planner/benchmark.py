@@ -56,11 +56,10 @@ def measure(
         selection: which Dask workers may be used.
 
     Returns a dict: ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
-    computing
-    and wait for data among the partitions; ``exchange_ms``, the rest of the iteration; ``crossing_mb``, the megabytes
-    that
-    processes send each other in an iteration of a worker group; ``peak_rss_mb`` of the largest process; and on request
-    ``profile`` (see :func:`dsinga.addons.planner.profile.profile`) and ``precisions``, a profile for each.
+    computing and wait for data among the partitions; ``exchange_ms``, the rest of the iteration; ``crossing_mb``, the
+    megabytes that processes send each other in an iteration of a worker group; ``peak_rss_mb`` of the largest process;
+    and on request ``profile`` (see :func:`dsinga.addons.planner.profile.profile`) and ``precisions``, a profile for
+    each.
 
     Raises UserError for bad input.
     """

@@ -81,8 +81,7 @@ def time_arithmetic(workers: int) -> tuple[float, float, float]:
     """Return seconds to add a number of one more gradient, and to copy a byte to new or existing memory.
 
     Gradients are added block by block right before the update, which finds the sum in the caches: one more costs half
-    of a
-    sum of two. ``workers`` threads compute at once.
+    of a sum of two. ``workers`` threads compute at once.
     """
 
     def operations() -> list[Callable[[], object]]:
@@ -179,8 +178,7 @@ def median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], work
     """Return the seconds of each run, while ``workers`` threads execute it at once.
 
     Each thread calls ``make_runs``. The figures are medians of the slowest thread's time, because workers of a group
-    wait
-    for each other.
+    wait for each other.
     """
     starts: list[float] = []  # when all threads began each run
     barrier = threading.Barrier(workers, lambda: starts.append(time.perf_counter()), TIMEOUT_SECONDS)

@@ -51,8 +51,7 @@ def time_barriers(wait: Callable[[], object]) -> list[tuple[float, float]]:
     """Compute and wait at a barrier repeatedly, together with other threads or processes.
 
     ``wait`` returns when every participant has called it. Returns (seconds of computing, seconds added by the barrier)
-    for
-    the short and the long interval between barriers, medians over the blocks.
+    for the short and the long interval between barriers, medians over the blocks.
     """
     numbers = np.linspace(-1, 1, NUMBERS, dtype=np.float32)
     tanh = np.empty_like(numbers)

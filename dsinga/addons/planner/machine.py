@@ -52,10 +52,8 @@ def measure_machine(
     """Return a model of this machine with ``workers`` workers; measure what ``store`` lacks.
 
     A layer is identified by its type, configuration, shapes and gradients, the kernels, precision and threads. Its time
-    is
-    the one within a timed net, if any. Else its time alone is scaled by the time of ``net``, cut by rows, over the sum
-    of
-    its layers' times alone.
+    is the one within a timed net, if any. Else its time alone is scaled by the time of ``net``, cut by rows, over the
+    sum of its layers' times alone.
     """
     times_in_net: dict[str, LayerTime] = {}
 

@@ -58,8 +58,7 @@ def time_net(
 
     ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because workers of one
     machine share its memory and caches. Threads share the params in ``shared``, and each updates a part of them.
-    Messages
-    arrive immediately. The time of a bridge is the time to make its array contiguous.
+    Messages arrive immediately. The time of a bridge is the time to make its array contiguous.
     """
     starts: list[float] = []  # when all threads began each iteration
 

@@ -71,8 +71,7 @@ class Plan:
         snapshot_bytes: the driver's memory for snapshots, with which a run survives lost Dask workers.
         warning: says why times may be too long, or "".
         precisions: the seconds of an iteration in kFloat32 and in kBF16, with the cuts of "auto"; empty if this
-            processor
-            has no bfloat16.
+            processor has no bfloat16.
         together: the number of workers on one machine, threads of one process.
         memory: the bytes of memory of a machine like this one; 0 if unknown.
         limit: the bytes of memory a worker that ``alternatives`` fit into, or None.
@@ -177,8 +176,7 @@ def price_sites(sites: int, numbers: int, step_seconds: float, link: Link) -> Si
     """Price training on ``sites`` sites, linked all to all, for params of ``numbers`` numbers.
 
     ``step_seconds`` is a step's time within a site, ``link`` a site's connection in each direction. Synchronous
-    training
-    sends 4-byte gradients in a ring. Raises UserError for fewer than two sites.
+    training sends 4-byte gradients in a ring. Raises UserError for fewer than two sites.
     """
     if sites < 2:
         raise UserError(f"sites must be at least 2, the number of places that train together, not {sites}")

@@ -60,8 +60,7 @@ def plan(
         workers: the workers of the worker group, which need not exist; defaults to the job's, else one a core.
         bandwidth: between machines, such as "1Gbit" or "100MB/s".
         latency: between machines, such as "0.1ms". With a bandwidth or a latency, workers are on machines like this
-            one.
-            Without both, they are on this machine as far as it has cores.
+            one. Without both, they are on this machine as far as it has cores.
         memory: of each worker, such as "2GB". Micro-batches and recomputation are then chosen so that each alternative
             fits, if it can (:class:`dsinga.addons.planner.fitting.MemoryFit`).
         sites: the number of sites that average their params (``sync_method: kMean``), each with such a group on this
@@ -112,9 +111,8 @@ def compare_with_plan(
 
     ``parts`` of the result are computing layers, updating params, exchange and waiting, and reading records, each with
     ``predicted`` and ``measured`` seconds of an iteration. ``verdict`` is a sentence about the largest miss. The
-    prediction
-    is for the run's workers, servers and cuts, on machines like this one. ``bandwidth`` and ``latency`` are between its
-    hosts; the other arguments are as for :func:`plan`.
+    prediction is for the run's workers, servers and cuts, on machines like this one. ``bandwidth`` and ``latency`` are
+    between its hosts; the other arguments are as for :func:`plan`.
 
     Raises UserError for bad input, a workspace without a finished run, and a run of another job.
     """

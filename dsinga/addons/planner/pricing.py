@@ -72,13 +72,10 @@ def make_plan(
         cores: the cores of this machine.
         workers: may exceed ``cores``; defaults to the job's, else one a core.
         network: between machines like this one. Each then runs the workers of one process: nworkers_per_procs of the
-            job,
-            else one a core. Without a network, up to ``cores`` workers are threads of one process, and more workers are
-            on
-            machines joined by a gigabit network.
+            job, else one a core. Without a network, up to ``cores`` workers are threads of one process, and more
+            workers are on machines joined by a gigabit network.
         roots: folders where relative paths of the job are looked up. A store may be missing if the job gives the shape
-            of
-            its records.
+            of its records.
         cache: the folder for measured rates; defaults to the user's cache folder.
         announce: is called with sentences: what is being measured, and that the machine is busy.
         memory: the bytes of memory of a machine; 0 if unknown.

@@ -61,8 +61,7 @@ class ProcessMap(NamedTuple):
 
     ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice. With
     ``several_hosts`` processes are not all on one host, and exchange params in pieces. ``wire`` is the bytes of numbers
-    in
-    messages.
+    in messages.
     """
 
     workers: tuple[int, ...]

@@ -74,12 +74,10 @@ class RateStore:
     """A cache of measured figures by a text key; :meth:`save` writes it to the file ``path``, if any.
 
     Figures are measured again if other work disturbed the process, until second attempts have taken ``REPEAT_SECONDS``
-    in
-    all. If the machine is still busy, figures are used, but not written.
+    in all. If the machine is still busy, figures are used, but not written.
 
     ``announce`` is called with sentences: what is being measured, at first and every few seconds, and once that the
-    machine
-    is busy.
+    machine is busy.
 
     A file that cannot be read, or is from another version of dsinga or numpy, counts as empty. A file that cannot be
     written is ignored.

@@ -37,8 +37,7 @@ class Search:
 
     Layers in ``fixed`` stay as the job says. Equal prices give equal cuts. Prices are cached. For more than
     MAX_SEARCHED_WORKERS workers (in a deep net MAX_SEARCHED_WORKERS_DEEP), only the best cut for that number is
-    compared
-    with the net cut all by rows.
+    compared with the net cut all by rows.
     """
 
     def __init__(self, net: NeuralNet, price: Price, fixed: Collection[str] = ()):
@@ -142,8 +141,7 @@ def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict
     """Return the cuts nearest to the requested dimensions.
 
     A layer with fewer features than workers, or groups of features that they do not divide, is cut by rows. A batch
-    with
-    fewer rows than workers stays whole.
+    with fewer rows than workers stays whole.
     """
     feasible = dict(dims)
     for node in net.nodes:

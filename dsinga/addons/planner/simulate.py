@@ -2,8 +2,7 @@
 
 Each worker executes its operations in order. Each process has a link that carries one message at a time in each
 direction, to its receivers in turn. Servers' work and messages take processor time from that process's workers, which
-keep all cores busy. The result is the steady state: values of one iteration are still being sent while the next
-begins.
+keep all cores busy. The result is the steady state: values of one iteration are still being sent while the next begins.
 """
 
 from __future__ import annotations
@@ -262,8 +261,7 @@ class _Simulation:
         """Send ``size`` bytes to each other worker; when the last has called this, all arrivals are known.
 
         All links are equally busy both ways, so only the way out is simulated. For each worker it records when its part
-        has
-        arrived, and when others see that, which a barrier may delay.
+        has arrived, and when others see that, which a barrier may delay.
         """
         process, link = self.group.worker_processes[worker], self._between
         others = len(self.group.programs) - len(self._workers_of[process])

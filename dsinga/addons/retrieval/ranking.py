@@ -24,8 +24,7 @@ def nearest(queries: Any, database: Any, k: int, distance: str = "cosine") -> np
     """Return the row numbers (Q, k) of the ``k`` rows of ``database`` nearest to each query, nearest first.
 
     ``queries`` (Q, ...) and ``database`` (N, ...) are features with rows of the same length. ``distance`` is "cosine"
-    (a
-    row of zeros is at a right angle to every other row) or "euclidean". Equally near rows keep their order.
+    (a row of zeros is at a right angle to every other row) or "euclidean". Equally near rows keep their order.
 
     Raises:
         UserError: for an unknown distance, rows of different lengths, no rows, or numbers that are not finite.

@@ -25,8 +25,7 @@ class AveragingRule:
     """Averages the slices of ``groups`` server groups every ``period`` steps.
 
     ``average`` defines a moving average (EMA) of the outer params, updated at each outer step; None for none. Version v
-    of
-    a slice is its value after v steps.
+    of a slice is its value after v steps.
     """
 
     def __init__(self, conf: MeanConf, period: int, groups: int, average: EMAConf | None = None):

@@ -30,13 +30,11 @@ class MeanConf(Message):
     state of the job's updater. Schedules of ``updater`` count outer steps.
 
     ``weight`` has each server group's weight in the mean (default: equal weights). Up to step ``every_step_until``
-    groups
-    average after every step. ``mixing`` is the share of its own params that a group keeps. ``compression`` of outer
-    gradients is kNone, kBF16, kInt8 or kInt4. With several ``fragments`` the params' slices are averaged in turn, a
-    fragment every ``sync_freq`` / ``fragments`` steps. Outer gradients are sent during the ``delay`` steps before they
-    are
-    applied. ``asynchronous`` groups do not wait for each other: an outer gradient that is a outer steps late counts
-    1 / √(1 + a) times, and not at all if a exceeds ``max_age``. ``site`` is a pattern for each group, such as
+    groups average after every step. ``mixing`` is the share of its own params that a group keeps. ``compression`` of
+    outer gradients is kNone, kBF16, kInt8 or kInt4. With several ``fragments`` the params' slices are averaged in turn,
+    a fragment every ``sync_freq`` / ``fragments`` steps. Outer gradients are sent during the ``delay`` steps before
+    they are applied. ``asynchronous`` groups do not wait for each other: an outer gradient that is a outer steps late
+    counts 1 / √(1 + a) times, and not at all if a exceeds ``max_age``. ``site`` is a pattern for each group, such as
     ``10.0.1.*``, of the hosts, names, addresses or resources of its Dask workers (default: a host each).
     """
 

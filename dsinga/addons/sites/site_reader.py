@@ -18,8 +18,7 @@ class SiteReader(BatchReader):
     """Gives each worker group the reader of its own stores, by :meth:`of_group`.
 
     Its own stores, order and epochs come from the process that created it, which checks the job with them. A pickle
-    omits
-    them: each process opens only the stores of its groups.
+    omits them: each process opens only the stores of its groups.
 
     Attributes:
         open_site: opens the stores of a site and returns their reader.

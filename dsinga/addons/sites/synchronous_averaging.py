@@ -29,8 +29,7 @@ class SynchronousAveraging(GroupSync):
     """Averages the slices of a shard with other server groups, of one worker group each. Thread-safe.
 
     A group that ends calls :meth:`flush` after all have ended, because others wait for its outer gradients. The keys of
-    a
-    message are (slice id, version, group of the outer gradient).
+    a message are (slice id, version, group of the outer gradient).
     """
 
     def __init__(self, shard: LinkedShard, rule: AveragingRule):

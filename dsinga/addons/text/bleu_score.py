@@ -76,8 +76,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[References]) -> float:
     """Return the BLEU of translations and their references, in [0, 100], without smoothing.
 
     Both have a text of words separated by blanks for each sentence, or a list of several references. Counts are added
-    over
-    all sentences before precisions are computed. Raises UserError if the numbers of sentences differ, or are 0.
+    over all sentences before precisions are computed. Raises UserError if the numbers of sentences differ, or are 0.
     """
     if isinstance(hypotheses, str):
         raise UserError("translations must be a list of texts, not one text; put it into a list")

@@ -29,8 +29,7 @@ def crf(x: Array, tags: Array, transitions: Array, start: Array, train: bool) ->
     """x (B, T, K), tags (B, T) integers in [0, K), -1 after the end -> (-log P(tags) (B,), workspace).
 
     Transitions are (K, K), from row to column, start (K,); every sequence has at least one step. Uses the forward
-    algorithm
-    in log space. The workspace is None if not ``train``.
+    algorithm in log space. The workspace is None if not ``train``.
     """
     lengths = (tags >= 0).sum(axis=1)
     chains = by_length(x, lengths)

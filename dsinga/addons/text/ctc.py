@@ -37,9 +37,9 @@ class CTCLoss(Layer):
     sequence's loss by its number of labels.
 
     The feature is the labels of the most probable path, (B, T) int64, -1 after the end. Metrics: "loss", and
-    "accuracy",
-    the share of sequences with all labels right. Every backend computes it with numpy in float64. Raises UserError if
-    labels do not fit in the steps: a sequence needs a step for each label, and one more between two equal labels.
+    "accuracy", the share of sequences with all labels right. Every backend computes it with numpy in float64. Raises
+    UserError if labels do not fit in the steps: a sequence needs a step for each label, and one more between two equal
+    labels.
     """
 
     class Conf(Settings):
@@ -151,9 +151,8 @@ class Paths(NamedTuple):
 
     ``symbols`` (B, L) has the class of each state, ``skips`` (B, L) 0 if a path may come over a blank, else -inf.
     ``lengths`` and ``ends`` (B,) are each sequence's numbers of steps and states. ``logs`` (B, T, K) is the
-    log-softmax,
-    ``emitted`` (T, B, L) its value for each state's class. ``forward`` (T, B, L) is the log of the sum over paths to a
-    state, its own step included.
+    log-softmax, ``emitted`` (T, B, L) its value for each state's class. ``forward`` (T, B, L) is the log of the sum
+    over paths to a state, its own step included.
     """
 
     symbols: Array
@@ -186,8 +185,7 @@ def ctc(x: Array, labels: Array, lengths: Array, blank: int) -> tuple[Array, Pat
     """Return each sequence's -log P(labels), (B,) float64, infinity if labels do not fit, and the paths.
 
     ``x`` (B, T, K) are scores with ``lengths`` (B,) valid steps, ``labels`` (B, S) classes except ``blank``, -1 after
-    the
-    end.
+    the end.
     """
     counts = (labels >= 0).sum(axis=1)
     rows, states = np.arange(len(x)), 2 * labels.shape[1] + 1

@@ -121,14 +121,10 @@ def generate(
     """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
 
     ``job`` has a net that predicts the next character or word of a text (kCharRNN). ``params`` are arrays by name, or
-    the
-    path of a checkpoint; the default is as in :func:`evaluate`. Each character is drawn from the predicted
-    distribution: a
-    lower ``temperature`` prefers more probable ones, and 0 always chooses the most probable. Without a ``seed_text``
-    the
-    first one is drawn uniformly. The same ``seed`` gives the same text. Raises UserError for bad input, such as
-    characters
-    that the vocabulary lacks.
+    the path of a checkpoint; the default is as in :func:`evaluate`. Each character is drawn from the predicted
+    distribution: a lower ``temperature`` prefers more probable ones, and 0 always chooses the most probable. Without a
+    ``seed_text`` the first one is drawn uniformly. The same ``seed`` gives the same text. Raises UserError for bad
+    input, such as characters that the vocabulary lacks.
     """
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
@@ -157,8 +153,7 @@ def generated_codes(
     """Yield ``length`` codes that continue ``begin``, each drawn by the net's scores after all codes before it.
 
     Codes are drawn from the softmax of scores / ``temperature``; with 0, the most probable one is chosen. Raises
-    UserError
-    if ``params`` lacks a param of the net, or has another shape.
+    UserError if ``params`` lacks a param of the net, or has another shape.
     """
     check_params(generator.net, params)
     predictor = Predictor(generator.net, params, phase=Phase.kTest, carries_state=True)

@@ -35,8 +35,7 @@ class CharRNN(Layer):
     """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
 
     From batch to batch, row b continues in its own stretch of the text by T codes, as in SINGA. With ``labels``, for
-    nets
-    that compute whole sequences, the feature is (B, T), and the labels (B, T) are the next codes.
+    nets that compute whole sequences, the feature is (B, T), and the labels (B, T) are the next codes.
     """
 
     Conf: ClassVar = CharRNNConf

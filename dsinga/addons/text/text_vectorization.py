@@ -29,8 +29,7 @@ class TextVectorization(LayerBuilder):
 
     ``adapt`` finds the vocabulary, with more frequent words first. In a model it follows ``nn.Input``, and ``fit``,
     ``evaluate`` and ``predict`` accept texts; called on texts it returns their codes. The model's job has the
-    vocabulary,
-    and so have its checkpoints and saved models.
+    vocabulary, and so have its checkpoints and saved models.
 
     Args:
         max_tokens: the largest size of the vocabulary, including the codes 0 and 1; no limit by default.

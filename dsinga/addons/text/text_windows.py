@@ -21,10 +21,8 @@ class TextWindows(RecordSource):
     """A text as records, each a window of T + 1 codes: record s·B + b is row b of the batch of step s (B rows).
 
     As in SINGA, the text is divided into B streams of equal length. Row b reads stream b, advances by T (``steps``)
-    codes a
-    step, and restarts at the stream's end. Codes beyond the last full window are left out. (SINGA reads on into the
-    next
-    stream, and at the end of the text beyond its memory.)
+    codes a step, and restarts at the stream's end. Codes beyond the last full window are left out. (SINGA reads on into
+    the next stream, and at the end of the text beyond its memory.)
 
     If ``labelled``, a record has the first T codes, and its labels (T,) are the codes after each of them.
 

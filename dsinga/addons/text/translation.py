@@ -47,8 +47,7 @@ def translation_layers(conf: NetConf) -> TranslationLayers:
     """Return a translator's layers.
 
     Its loss is a kSoftmaxLoss with ``per_step``, with the next words as labels from the input layer of the words so
-    far.
-    The other input layer has the source sentences. Raises UserError for any other net.
+    far. The other input layer has the source sentences. Raises UserError for any other net.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, Phase.kTest)}
     inputs = [name for name, layer in layers.items() if not layer.srclayers]
@@ -89,11 +88,9 @@ def translate(
 
     ``job`` is a translator's, such as :func:`dsinga.models.gru_translator`; its stores have both languages' words.
     ``params`` are as for :func:`evaluate`. Beam search extends the ``beam`` most probable beginnings of a translation
-    at
-    each step; 1 chooses the most probable word each time. Log probabilities are divided by ((5 + words) /
+    at each step; 1 chooses the most probable word each time. Log probabilities are divided by ((5 + words) /
     6)^``length_penalty``; 0 prefers short translations. The same arguments give the same translations. Raises UserError
-    for
-    bad input, such as an empty sentence.
+    for bad input, such as an empty sentence.
     """
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
@@ -186,8 +183,7 @@ class Translator:
         """Return each sentence's best hypothesis found by :func:`beam_search`, in order.
 
         A translation has at most 10 words more than twice the sentence. Raises UserError for an empty sentence, and for
-        a
-        ``beam`` below 1 or above the size of the vocabulary.
+        a ``beam`` below 1 or above the size of the vocabulary.
         """
         for number, codes in enumerate(sentences, 1):
             if not len(codes):

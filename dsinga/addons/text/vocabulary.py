@@ -165,8 +165,7 @@ class Tokenizer:
     """Turns texts into codes of tokens and back with Hugging Face's library ``tokenizers``.
 
     No tokens for a text's beginning or end are added, and the file's truncation and padding are ignored. Raises
-    UserError
-    if the library is not installed, or cannot read the tokenizer.
+    UserError if the library is not installed, or cannot read the tokenizer.
 
     Attributes:
         content: the content of its tokenizer.json.

@@ -25,8 +25,8 @@ class CSV(Extension):
     """Writes a line for each row of the history, with the columns step, phase, time, loss, and so on.
 
     A missing metric is an empty cell. If a metric first occurs later, the file is rewritten with a further column. A
-    new
-    run renames an earlier file to ``*.old``, unless it is to ``append``; a resumed run keeps the lines up to its step.
+    new run renames an earlier file to ``*.old``, unless it is to ``append``; a resumed run keeps the lines up to its
+    step.
     """
 
     class Conf(Settings):

@@ -24,9 +24,8 @@ class TensorBoard(Extension):
     """Writes the history, the learning rate and the speed of a run for TensorBoard.
 
     Each phase has its own folder, ``train``, ``val`` and ``test``, so that TensorBoard draws their curves together. To
-    read
-    the files during the run, use ``tensorboard --logdir FOLDER``. A new run moves earlier files to the folder ``old``,
-    where TensorBoard still finds them. A resumed run adds files from its step.
+    read the files during the run, use ``tensorboard --logdir FOLDER``. A new run moves earlier files to the folder
+    ``old``, where TensorBoard still finds them. A resumed run adds files from its step.
 
     ``log_dir`` is Keras's name of ``folder``. Raises UserError if tensorboardX is not installed.
     """

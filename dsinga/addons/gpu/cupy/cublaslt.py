@@ -54,8 +54,7 @@ class LtProblem(NamedTuple):
     """A product D = op(A)·op(B) + bias of column-major matrices of the sizes m x k and k x n, perhaps rectified.
 
     ``steps`` are the leading dimensions of A, B and D, ``types`` cuBLAS's numbers of their types; ``factors`` is the
-    type
-    of alpha and beta.
+    type of alpha and beta.
     """
 
     transposes: tuple[bool, bool]

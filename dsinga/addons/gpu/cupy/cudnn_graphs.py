@@ -77,8 +77,7 @@ class PlanMaker:
         """Return a plan with sums in a fixed order, else any plan, else None after a warning.
 
         Problems with a bias, which another kernel may add, give no warning. Gradients of bfloat16 filters are float32
-        if
-        possible.
+        if possible.
         """
         for ordered, float_result in itertools.product(
             (True, False), (True, False) if problem.may_be_float else (False,)
@@ -102,8 +101,7 @@ class PlanMaker:
         """Yield up to CANDIDATES built plans with sums in a fixed order, or the one of that name.
 
         They are in the heuristics' order; each can be run until the next is built. Float32 plans for gradients of
-        bfloat16
-        filters come first, with names that begin with FLOAT.
+        bfloat16 filters come first, with names that begin with FLOAT.
         """
         for prefix in (FLOAT, "") if problem.may_be_float else ("",):
             if name.startswith(FLOAT) == bool(prefix) or not name:

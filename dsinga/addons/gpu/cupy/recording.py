@@ -29,8 +29,7 @@ class StepBlock:
     """Device memory for a pass's step-dependent numbers, in the order in which the pass requests them.
 
     During recording each number is copied when a kernel first gets its place. Before a captured graph is launched, all
-    are
-    computed for the step and copied together. All other host numbers in a graph's kernels are constant.
+    are computed for the step and copied together. All other host numbers in a graph's kernels are constant.
     """
 
     def __init__(self) -> None:

@@ -43,8 +43,7 @@ class DevicePacking(NamedTuple):
     """How sequences are packed, on the host and on the device.
 
     ``last`` are the rows of each sequence's last state, ``before`` the rows of the states before each packed step, None
-    if
-    they are the first rows.
+    if they are the first rows.
     """
 
     packing: Packing
@@ -58,8 +57,7 @@ class CupyRecurrentWorkspace(NamedTuple):
     """The values for the backward pass: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
 
     ``outputs`` (B + N, H) belong to the states; ``weights`` are w_x and w_h. Weights and x are as the products use
-    them.
-    ``functions`` are the kernels' numbers of the activations.
+    them. ``functions`` are the kernels' numbers of the activations.
     """
 
     packed: DevicePacking

@@ -25,8 +25,7 @@ def partitioned_to_svg(net: PartitionedNet) -> str:
 
     Boxes have the colour of their worker. Connection layers added by partitioning are small; those that communicate are
     white. Edges between workers have the sender's colour, with a tip at both ends if the gradient comes back. Hovering
-    over
-    a box shows what it computes, its params, and why it is not cut as the job asks.
+    over a box shows what it computes, its params, and why it is not cut as the job asks.
     """
     picture = _Picture(net)
     params = sum(param.size for param in net.whole.params.values())

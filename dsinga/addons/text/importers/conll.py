@@ -64,9 +64,8 @@ def conll(
     """Read a file of sentences, plain, .gz or .xz: words in the first column, tags in the last.
 
     Columns are separated by tabs if the line has any, else by spaces; lines that begin with -DOCSTART- are skipped.
-    Tags O,
-    B-x and I-x get the codes 0, 2k + 1 and 2k + 2, with the types x in alphabetical order; other tags get codes in
-    alphabetical order.
+    Tags O, B-x and I-x get the codes 0, 2k + 1 and 2k + 2, with the types x in alphabetical order; other tags get codes
+    in alphabetical order.
 
     Args:
         source: the file.
@@ -87,8 +86,7 @@ def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
     """Yield the sentences of a file.
 
     Raises UserError for a word without a tag, a line with more or fewer columns than the lines before, and a file
-    without
-    sentences.
+    without sentences.
     """
     count = columns = 0
     sentence = Sentence([], [], 1)

@@ -42,17 +42,15 @@ def text(
     """Read a file of text, plain, .gz or .xz: a record is the code of one character or word.
 
     Characters are bytes in any encoding, as in SINGA, with codes in byte order. Words are separated by white space in
-    UTF-8
-    text, with </s> added at the end of each line, and have codes by decreasing frequency. With a tokenizer of Hugging
-    Face,
-    tokens come from the whole UTF-8 text, which is then in memory.
+    UTF-8 text, with </s> added at the end of each line, and have codes by decreasing frequency. With a tokenizer of
+    Hugging Face, tokens come from the whole UTF-8 text, which is then in memory.
 
     Args:
         source: the file.
         words: whether records are words, not characters.
         vocabulary: an imported store, a file of characters or words, or a tokenizer.json of Hugging Face, which gives
-            the
-            codes. Unknown words become <unk> if the vocabulary has it; other unknown words or characters are an error.
+            the codes. Unknown words become <unk> if the vocabulary has it; other unknown words or characters are an
+            error.
         skip_unseen: leave out unknown words and characters instead, as SINGA's rnnlm example does.
         held_out: the fraction of the text, at its end, that is kept for tests. The destination is then a folder with
             train_data.zarr and test_data.zarr.

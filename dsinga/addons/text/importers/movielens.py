@@ -49,13 +49,10 @@ def movielens(source: str, min_count: int = 2, held_out: float = 0.2) -> dict[st
     """Read u.data, u.item and u.user of MovieLens 100k from a folder, plain, .gz or .xz.
 
     The destination is a folder. In its folders ``train`` and ``test`` a record is a rating. ``users.zarr`` has the
-    user's
-    code, with the rating from 1 to 5 as a float label, ``films.zarr`` the film's code. ``titles.zarr`` has the words of
-    its
-    title in lower case, including the year, -1 after the end, and ``genres.zarr`` a 1 for each genre. The folder
-    ``films``
-    has the stores films, titles and genres with a record for each film, in the order of the codes. The vocabularies are
-    users' numbers and films' titles.
+    user's code, with the rating from 1 to 5 as a float label, ``films.zarr`` the film's code. ``titles.zarr`` has the
+    words of its title in lower case, including the year, -1 after the end, and ``genres.zarr`` a 1 for each genre. The
+    folder ``films`` has the stores films, titles and genres with a record for each film, in the order of the codes. The
+    vocabularies are users' numbers and films' titles.
 
     Args:
         source: the folder.

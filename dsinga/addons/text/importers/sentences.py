@@ -49,19 +49,16 @@ def sentences(
     """Read a folder with a file for each class, plain, .gz or .xz: a sentence a line, its words separated by spaces.
 
     The classes are the names of the files, in alphabetical order; if only extensions differ, the extensions. Words
-    become
-    lower case. A record has a code for each word, -1 after the end, and the class as its label; classes are mixed
-    evenly.
+    become lower case. A record has a code for each word, -1 after the end, and the class as its label; classes are
+    mixed evenly.
 
     Args:
         source: the folder; files with names that begin with a dot are left out.
         vocabulary: for further sentences, the store of the training sentences, which gives the codes of words and
-            classes.
-            Then nothing is held out.
+            classes. Then nothing is held out.
         min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
         held_out: the share of the sentences of each class, evenly spaced, that is kept for tests. The destination is
-            then
-            a folder with train_data.zarr and test_data.zarr; with 0 it is one store.
+            then a folder with train_data.zarr and test_data.zarr; with 0 it is one store.
         encoding: of the files, such as latin-1.
     """
     check_min_count(min_count)
@@ -244,12 +241,10 @@ def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float =
     """Read a file of text, plain, .gz or .xz, in UTF-8: records are contexts of words, with a word as their label.
 
     The destination is a folder. ngrams/train_data.zarr and test_data.zarr have a record for each word: the words before
-    it,
-    with the word itself as the label. skipgrams/train_data.zarr and test_data.zarr have a record for each pair of near
-    words: one word, with the other as the label. As in word2vec, a word's pairs are at most a random distance from 1 to
-    ``window`` apart, and frequent words are left out at random. The seed is fixed; pairs are in random order. Words
-    become
-    lower case; punctuation marks are words of their own.
+    it, with the word itself as the label. skipgrams/train_data.zarr and test_data.zarr have a record for each pair of
+    near words: one word, with the other as the label. As in word2vec, a word's pairs are at most a random distance from
+    1 to ``window`` apart, and frequent words are left out at random. The seed is fixed; pairs are in random order.
+    Words become lower case; punctuation marks are words of their own.
 
     Args:
         source: the file.
@@ -292,8 +287,7 @@ def skipgrams(text: np.ndarray, window: int, seed: int = 0) -> tuple[np.ndarray,
     """Return pairs of near codes of a text, (n,) and (n,), in random order.
 
     A code is kept with probability √(0.001 / its share of the text), at most 1. Each kept code is paired with the codes
-    up
-    to a random distance from 1 to ``window`` on both sides.
+    up to a random distance from 1 to ``window`` on both sides.
     """
     rng = np.random.default_rng(seed)
     shares = np.bincount(text) / len(text)
