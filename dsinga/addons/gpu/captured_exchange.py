@@ -1,9 +1,9 @@
 """Captures training iterations as CUDA graphs, between which params are exchanged with servers.
 
-The iteration is cut before the first layer that needs the params of a group, and after the layer that completes their
-gradients. Between two graphs the host only starts copies, so the exchange overlaps the following graphs. Gradients
-leave the worker only after all metrics are known to be finite. A step that is not finite, or fails to be captured, has
-changed nothing on servers, and is computed again by calls.
+The iteration is cut before the first layer that needs a group's params, and after the layer that completes their
+gradients. Between graphs the host only starts copies, so the exchange overlaps the following graphs. Gradients leave
+the worker only after all metrics are known to be finite. A step that is not, or that fails to be captured, has changed
+nothing on servers, and is computed again by calls.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
     """A training pass with its params: values in fixed memory, gradients in one array for each block.
 
     During recording all values exist before the pass, and gradients are pushed after it, so that no other thread calls
-    kernels meanwhile.
+    kernels.
 
     Args:
         memory: its device memory.
-        params: the params of the worker.
+        params: the worker's.
         groups: the params on servers, as they are exchanged, in forward order.
         static: the params without gradients.
-        ops: the kernels of the worker (CupyOps).
+        ops: the worker's kernels (CupyOps).
     """
 
     def __init__(
@@ -148,13 +148,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
 
 
 class ExchangedIterations:
-    """The training iterations of a worker that exchanges params with servers.
-
-    Args:
-        ops: the kernels of the worker (CupyOps).
-        step: its training steps.
-        params: its params.
-    """
+    """The training iterations of a worker that exchanges params with servers."""
 
     def __init__(self, ops: Any, step: TrainingStep, params: DeviceParams):
         self._net, self._params = step.net, params
@@ -191,8 +185,7 @@ class ExchangedIterations:
 def groups_of(net: NeuralNet, served: Collection[str]) -> list[Group]:
     """Group the params on servers that are exchanged together, in forward order.
 
-    A group ends with the layer that fills GROUP_BYTES. Params of half that size are copied alone, the others of a group
-    together.
+    A group ends with the layer that fills GROUP_BYTES. Params of half that size are copied alone, others together.
     """
     groups: list[list[str]] = [[]]
     left, nbytes = set(served), 0

@@ -30,8 +30,8 @@ class CapturedIterations:
     Args:
         ops: its kernels (CupyOps).
         step: its training steps.
-        updater: the updater of its params.
-        params: the values of its params on the device.
+        updater: of its params.
+        params: their values on the device.
         updates: changes the params.
         is_local: whether the worker updates all params itself.
     """
@@ -96,9 +96,9 @@ class CapturedIterations:
         return True
 
     def finish(self) -> Metrics | None:
-        """Return the metrics of the earliest iteration that is still running; None if one is not finite.
+        """Return the metrics of the earliest running iteration; None if one is not finite.
 
-        Then neither this iteration nor later launches have changed a param.
+        Then neither it nor later launches have changed a param.
         """
         assert self._running is not None
         metrics = self._training.finish(self._running, self._step.net)

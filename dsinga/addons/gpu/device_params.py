@@ -1,9 +1,8 @@
 """The params of a worker that computes on a GPU: copies to and from the device while kernels run.
 
 Servers send values and receive gradients in host memory. A separate thread calls the exchange: it uploads values as
-they arrive, in the order in which layers need them, and pushes each downloaded gradient. The thread that calls kernels
-therefore waits only for late values (5.4.2 of the paper). Params that the worker updates itself, without servers, stay
-on the device.
+they arrive, in the order in which layers need them, and pushes downloaded gradients. So the thread that calls kernels
+waits only for late values (5.4.2 of the paper). Params updated without servers stay on the device.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ class DeviceParams(Mapping[str, Array]):
         exchange: exchanges values and gradients in host memory.
         local: the params that the worker updates itself, without servers.
         replicated: the params that it updates itself in fixed memory, also by sums from servers.
-        ops: the backend of the device.
+        ops: the device's backend.
         meter: counts this thread's waiting.
         inner: the exchange's meter; its bytes are added to ``meter``.
         ahead: fetch values when a step begins, not only on lookup.
-        is_shared: servers keep the other params on this device, so gradients are not copied to the host.
+        is_shared: servers keep the other params on this device, so gradients stay there.
     """
 
     def __init__(

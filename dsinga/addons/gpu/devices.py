@@ -28,9 +28,9 @@ class ProcessGpus(NamedTuple):
         gpus: their number.
         visible: CUDA_VISIBLE_DEVICES, their places among the host's GPUs.
         text: describes the backend.
-        lacks: describes what the backend is missing, or "".
+        lacks: what the backend is missing, or "".
         trouble: why there are none, or "".
-        choices: a digest of the plans that the host has chosen by measurement, or "".
+        choices: a digest of the host's plans chosen by measurement, or "".
     """
 
     gpus: int
@@ -67,12 +67,8 @@ def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None
 class GpuRequest(NamedTuple):
     """A worker of a group that needs a GPU.
 
-    Attributes:
-        group: the number of the group.
-        number: the worker's number in the group.
-        address: the address of its Dask worker.
-        device: the GPU that the job names; None for any.
-        description: the worker in words, for messages.
+    ``number`` is its number in the group, ``device`` the GPU that the job names (None for any), and ``description``
+    names it in messages.
     """
 
     group: int
@@ -100,9 +96,9 @@ class CupyBackend(DeviceBackend):
     ) -> Devices:  # fmt: skip
         """Return the GPU of each worker of ``groups``; None for workers on CPU cores.
 
-        On each host, worker k gets the GPU of the job's k-th ``gpu`` line; workers beyond the last line compute on CPU
-        cores. If a host's processes see different GPUs, as with dask-cuda's CUDA_VISIBLE_DEVICES, each worker gets the
-        first one that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
+        On each host, worker k gets the GPU of the job's k-th ``gpu`` line; further workers compute on CPU cores. If a
+        host's processes see different GPUs, as with dask-cuda's CUDA_VISIBLE_DEVICES, each worker gets the first one
+        that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
 
         A worker computes on CPU cores if it cannot have its GPU, or the GPU has too little free memory. One warning
         gives the reasons for all workers, once in a process. If GPUs are required, it is a UserError.

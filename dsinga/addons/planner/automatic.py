@@ -81,8 +81,8 @@ def choose_training(
 ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
     """Choose the cuts of ``partition: auto``: return the job, its topology and its cuts (None for one worker).
 
-    The job gets the micro-batches and the recomputation that its workers' memory requires. Raises UserError if the net
-    cannot be trained in that memory.
+    The job gets the micro-batches and recomputation that its workers' memory requires. Raises UserError if none
+    suffice.
     """
     is_predicted = job.train_one_batch.alg in PREDICTED and not job.gpu
     limit = worker_limit(client, placement, FIXED) if is_predicted else sys.maxsize
@@ -105,10 +105,9 @@ def choose_cuts(
 ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
     """Return a job, its topology, and the fastest cuts by layer, according to the cost model.
 
-    Training fits into ``limit`` bytes a worker, if necessary with micro-batches and recomputation, which the returned
-    job has. If one worker is the fastest, groups of the returned job have one worker, and the cuts are None. Layers
-    with a partition_dim or a location are left out. Raises RunError if a Dask worker is lost, and UserError if training
-    does not fit.
+    The returned job fits into ``limit`` bytes a worker, if necessary with micro-batches and recomputation. If one
+    worker is fastest, its groups have one worker, and the cuts are None. Layers with a partition_dim or a location are
+    left out. Raises RunError if a Dask worker is lost, and UserError if training does not fit.
     """
     workers = placement.workers[0]
     links, processes = measure_links(client, workers), process_map_of(placement, topology.slicing)
@@ -129,7 +128,7 @@ def choose_cuts(
 
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
-    """Return the processes of the workers and servers of the first group, for the planner."""
+    """Return the first group's processes, for the planner."""
     return ProcessMap(*placement.processes, slicing, several_hosts=on_several_hosts(placement.workers[0]))
 
 
@@ -155,7 +154,7 @@ def machine_of(
     store: RateStore,
     workers: int,
 ) -> MachineModel:
-    """Return a model of the first worker's machine while the first ``workers`` workers of its group compute.
+    """Return a model of the first worker's machine while its group's first ``workers`` workers compute.
 
     Workers with equal ``machines`` share memory and caches.
     """
@@ -210,10 +209,10 @@ class EchoActor:
 
 
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
-    """Measure the links between Dask workers; the link between the first two processes stands for all.
+    """Measure the links between Dask workers; the first two processes' link stands for all.
 
-    Figures are rounded to a quarter of a power of two, so that noise seldom changes the chosen partitioning. Raises
-    RunError if a Dask worker is lost.
+    Figures are rounded to a quarter of a power of two, so noise seldom changes the partitioning. Raises RunError if a
+    Dask worker is lost.
     """
     process_addresses = list({process(address): address for address in reversed(addresses)}.values())[::-1]
     first = process_addresses[0]
@@ -244,7 +243,7 @@ def _measure_barrier_between(client: Client, first: str, second: str, link: Link
 
 
 def link_of(seconds: dict[int, float]) -> Link:
-    """Return the link with these ``seconds`` of a call by its bytes."""
+    """Return the link with these ``seconds`` a call, by its bytes."""
     rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 
@@ -252,7 +251,7 @@ def link_of(seconds: dict[int, float]) -> Link:
 def _time_calls(address: str, name: str, secret: Secret, echo: Any) -> tuple[dict[int, float], bool]:
     """Task: return the median seconds of a call by its bytes, and whether it uses shared memory.
 
-    The service ``name`` is on the Dask worker ``address``, and lives as long as the Actor ``echo``.
+    The Dask worker ``address`` has the service ``name`` while the Actor ``echo`` lives.
     """
     transport = connect(name, connection_to(address, name), secret)
     medians = {}

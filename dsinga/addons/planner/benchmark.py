@@ -1,4 +1,4 @@
-"""Measures the time of an iteration on a cluster: computing, exchange with the servers, waiting for data."""
+"""Measures an iteration on a cluster: computing, exchange with the servers, waiting for data."""
 
 from __future__ import annotations
 
@@ -55,13 +55,11 @@ def measure(
         precisions: also measure each layer in kFloat32 and in kBF16.
         selection: which Dask workers may be used.
 
-    Returns a dict: ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
-    computing and wait for data among the partitions; ``exchange_ms``, the rest of the iteration; ``crossing_mb``, the
-    megabytes that processes send each other in an iteration of a worker group; ``peak_rss_mb`` of the largest process;
-    and on request ``profile`` (see :func:`dsinga.addons.planner.profile.profile`) and ``precisions``, a profile for
-    each.
-
-    Raises UserError for bad input.
+    Returns a dict of an iteration's ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``,
+    the longest among partitions; ``exchange_ms``, the rest; ``crossing_mb``, the megabytes between processes for a
+    worker group; ``peak_rss_mb`` of the largest process. On request it has ``profile`` (see
+    :func:`dsinga.addons.planner.profile.profile`) and ``precisions``, a profile for each. Raises UserError for bad
+    input.
     """
     job = without_tests(job, WARM_UP_STEPS + steps)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
@@ -92,7 +90,7 @@ def measure(
 
 
 class SilentObserver:
-    """An observer that ignores everything but a wait for Dask workers."""
+    """Ignores everything but a wait for Dask workers."""
 
     def waiting(self, sentence: str) -> None:
         """Log what the run waits for."""
@@ -113,7 +111,7 @@ def _peak_rss_mb() -> float:
 
 
 def without_tests(job: Job, steps: int) -> Job:
-    """Return the job with ``steps`` iterations, and without tests, checkpoints, extensions and initial checkpoints."""
+    """Return the job with ``steps`` iterations, without tests, checkpoints, extensions and initial checkpoints."""
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
     return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])
 

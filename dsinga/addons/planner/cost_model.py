@@ -37,7 +37,7 @@ EXACT_WORKERS = 8  # for more workers the net is not partitioned but approximate
 class CostModel:
     """Predicts the iteration time of partitionings of ``net``.
 
-    ``machine`` and ``processes`` are functions of the number of workers.
+    ``machine`` and ``processes`` depend on the number of workers.
     """
 
     net: NeuralNet
@@ -112,7 +112,7 @@ Cuts = Mapping[str, LayerCut]
 
 
 class PricedCuts(NamedTuple):
-    """Cuts of a net over ``workers`` workers, and the cost of an iteration."""
+    """Cuts over ``workers`` workers, with their cost."""
 
     cuts: Cuts
     workers: int
@@ -131,8 +131,7 @@ def named_strategies(
 ) -> dict[str, Cuts]:
     """Return the cuts of these strategies of the paper by name, and "space" if :func:`has_space`.
 
-    Strategies that cut rows are left out if a batch has fewer rows than workers. Layers in ``fixed`` stay as the job
-    says.
+    Strategies that cut rows need at least as many rows as workers. Layers in ``fixed`` stay as the job says.
     """
     left_out = {"data", "hybrid"} if few_rows(net, workers) else set()
     left_out |= set() if has_space(net, workers) else {"space"}
@@ -146,7 +145,7 @@ def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
 
 
 def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
-    """Return the partitionings that a plan shows for every number of workers: "data", "hybrid", "space" and "auto".
+    """Return a plan's partitionings for every number of workers: "data", "hybrid", "space" and "auto".
 
     "auto" is the cheapest of these, one worker, and the search's result.
     """
@@ -161,7 +160,7 @@ def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
 def compared(
     model: CostModel, workers: int, fixed: Collection[str] = (), one_worker: bool = True
 ) -> dict[str, PricedCuts]:
-    """Return the partitionings that a plan for several workers compares, by name.
+    """Return a plan's partitionings for several workers, by name.
 
     "auto" is the cheapest of them and of the search's result; ``one_worker`` allows a single worker. Raises JobError if
     layers in ``fixed`` cannot be cut as the job says.

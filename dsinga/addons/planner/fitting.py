@@ -1,8 +1,8 @@
 """Makes training fit in a given memory, by micro-batches and by recomputing activations.
 
-Neither changes what is trained. The cheapest choice that fits wins. Its price is the iteration time relative to whole
-batches without recomputation, by a rule of thumb: each micro-batch costs the time of IDLE_ROWS more rows, and
-recomputation one more forward pass, a third of an iteration, of all stretches but the uppermost.
+Neither changes what is trained. The cheapest choice that fits wins. By a rule of thumb, its price is the iteration time
+relative to whole batches without recomputation: each micro-batch costs the time of IDLE_ROWS rows, recomputation a
+forward pass, a third of an iteration, of all stretches but the uppermost.
 """
 
 from __future__ import annotations
@@ -36,12 +36,9 @@ STRETCHES = (0, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of stretches that are 
 
 
 class MemoryFit(NamedTuple):
-    """The micro-batches and the recomputation with which training fits in a memory.
+    """The micro-batches and recomputation with which training fits in a memory.
 
-    Attributes:
-        micro_batches: the number of parts of a batch.
-        recompute: the number of stretches of layers; 0 if nothing is recomputed.
-        memory: of the worker that needs most.
+    ``recompute`` is the number of stretches of layers, 0 if nothing is recomputed; ``memory`` is the neediest worker's.
     """
 
     micro_batches: int
@@ -79,9 +76,9 @@ class NetVariants:
 
     Attributes:
         conf: the job's net.
-        infos: the records of each input layer, with the job's micro-batches.
-        record_bytes: the bytes of a record and of its label, by input layer.
-        kept_bytes: the most bytes of decoded records that a process keeps.
+        infos: each input layer's records, with the job's micro-batches.
+        record_bytes: the bytes of a record and its label, by input layer.
+        kept_bytes: the most bytes of decoded records in a process.
         slots: the updater's arrays for each param.
         bf16: whether features are bfloat16.
     """
@@ -133,8 +130,7 @@ class NetVariants:
     def choices(self, workers: int) -> list[tuple[int, int]]:
         """Return the allowed numbers of micro-batches and stretches: at least the job's own.
 
-        The micro-batches stay if layers need whole batches, or normalise by batch statistics: others change what is
-        trained.
+        Micro-batches stay if layers need whole batches, or batch statistics: others change what is trained.
         """
         own_count = next(iter(self.infos.values())).micro_batches
         net = self.net(own_count, self.conf.recompute)
@@ -158,7 +154,7 @@ def fit(
 ) -> tuple[MemoryFit, bool]:
     """Return the cheapest way to train with ``limit`` bytes a worker, or the one that needs least, and whether it fits.
 
-    The predicted peak is at most USABLE of the limit.
+    A fitting peak is at most USABLE of the limit.
     """
     usable = USABLE * limit
     rows = max(1, variants.batchsize // workers)

@@ -1,9 +1,9 @@
 """Lists what each worker computes and sends in one iteration, so that the planner can price it.
 
-A partitioned net has a bridge for each pair of workers that communicate, so it grows with the square of their number.
-Programs made without partitioning are quick enough for a search and for hundreds of workers. There an all-to-all
-exchange of a feature, or the halos of a feature cut by space, are one operation. Transfers match the connection layers
-that :mod:`dsinga.cutting.redistribution` inserts.
+A partitioned net has a bridge for each pair of communicating workers, so it grows with the square of their number.
+Programs made without partitioning are quick enough for a search and for hundreds of workers. In them a feature's
+all-to-all exchange, or its halos when cut by space, are one operation. Transfers match the connection layers of
+:mod:`dsinga.cutting.redistribution`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from dsinga.ops.types import Shape
 class FeatureTransfer(NamedTuple):
     """A feature sent from workers ``holders`` to workers ``targets``: ``numbers`` values for each pair.
 
-    It leads from the node ``source`` to ``destination``, the first one that needs the feature in this cut. With
-    ``sums_gradients`` every target gets the whole feature, and their gradients are added, not joined. ``gradient`` says
+    It leads from the node ``source`` to ``destination``, the first that needs the feature in this cut. With
+    ``sums_gradients`` every target gets the whole feature, and gradients are added, not joined. ``gradient`` says
     whether gradients are sent back; ``bf16_feature`` and ``bf16_gradient``, whether kBF16 sends them in bfloat16.
     """
 
@@ -138,7 +138,7 @@ def approximate_program(
 
 
 class WorkerShare:
-    """One worker's part of a net: its work and the names of its params or param parts, by position."""
+    """One worker's part of a net: its work and its params' or param parts' names, by position."""
 
     def __init__(self, parts: NetParts, cuts: Mapping[str, LayerCut], worker: int):
         self.worker = worker
@@ -171,7 +171,7 @@ class WorkerShare:
 
 
 class NetParts:
-    """A cache of layer parts by width: workers with as many columns of a layer share one part."""
+    """A cache of layer parts; workers with equal widths of a layer share one."""
 
     def __init__(self, net: NeuralNet, workers: int):
         self.net, self.workers = net, workers
@@ -354,7 +354,7 @@ def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[Laye
 
 
 def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: GroupProgram, back: bool = False) -> None:
-    """Send the array of a bridge; to another process it is first made contiguous in ``seconds``."""
+    """Send a bridge's array; for another process it is first made contiguous in ``seconds``."""
     if group.worker_processes[bridge.location] != builder.process:
         builder.add(Compute(seconds))
     size = builder.wire.bridge(bridge, back) * math.prod(bridge.shape)

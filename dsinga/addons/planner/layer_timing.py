@@ -1,4 +1,4 @@
-"""Times a single layer, and the arithmetic on params, with the kernels that training uses."""
+"""Times a single layer, and the arithmetic on params, with training's kernels."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class LayerWork(NamedTuple):
 def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTime:
     """Time a layer's passes on random numbers.
 
-    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because workers of one
-    machine share its memory and caches.
+    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because a machine's
+    workers share memory and caches.
     """
     if work.layer.is_output:  # it may write a store
         return LayerTime(0.0, 0.0)
@@ -80,8 +80,8 @@ def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTi
 def time_arithmetic(workers: int) -> tuple[float, float, float]:
     """Return seconds to add a number of one more gradient, and to copy a byte to new or existing memory.
 
-    Gradients are added block by block right before the update, which finds the sum in the caches: one more costs half
-    of a sum of two. ``workers`` threads compute at once.
+    Gradients are added in blocks right before the update, which finds the sum in the caches: one more costs half of a
+    sum of two. ``workers`` threads compute at once.
     """
 
     def operations() -> list[Callable[[], object]]:
@@ -177,8 +177,8 @@ def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records
 def median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], workers: int) -> list[float]:
     """Return the seconds of each run, while ``workers`` threads execute it at once.
 
-    Each thread calls ``make_runs``. The figures are medians of the slowest thread's time, because workers of a group
-    wait for each other.
+    Each thread calls ``make_runs``. Figures are medians of the slowest thread, because a group's workers wait for each
+    other.
     """
     starts: list[float] = []  # when all threads began each run
     barrier = threading.Barrier(workers, lambda: starts.append(time.perf_counter()), TIMEOUT_SECONDS)

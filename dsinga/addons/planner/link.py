@@ -1,9 +1,8 @@
 """The connections between workers: their latency and bandwidth, and what a barrier costs.
 
-Workers with equal work take different times, since the operating system interrupts each of them now and then. The
-faster one waits for the slower one, then for its own thread to wake up. To measure that, workers compute, meet at a
-barrier, and repeat. Delays between two barriers add up like a random walk, so a barrier's cost grows with the square
-root of the time since the previous one.
+Workers with equal work take different times, since the operating system interrupts them. The faster one waits for the
+slower one, then for its own thread to wake up. To measure that, workers compute, meet at a barrier, and repeat. Delays
+add up like a random walk, so a barrier's cost grows with the square root of the time since the previous one.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ FREE_BARRIER = BarrierCost(1e-3, 2e-3, 0.0, 0.0)
 def time_barriers(wait: Callable[[], object]) -> list[tuple[float, float]]:
     """Compute and wait at a barrier repeatedly, together with other threads or processes.
 
-    ``wait`` returns when every participant has called it. Returns (seconds of computing, seconds added by the barrier)
-    for the short and the long interval between barriers, medians over the blocks.
+    ``wait`` returns when every participant has called it. Returns medians of (seconds of computing, seconds added by
+    the barrier) for the short and the long interval.
     """
     numbers = np.linspace(-1, 1, NUMBERS, dtype=np.float32)
     tanh = np.empty_like(numbers)
@@ -135,12 +134,12 @@ class Links(NamedTuple):
     """The connections between the workers of a group.
 
     Attributes:
-        inside: between workers of one process: a reference is passed, and a thread wakes up.
-        ends: the processor time of sending or receiving a message, in either process.
+        inside: in one process: a reference is passed, and a thread wakes up.
+        ends: the processor time of sending or receiving a message.
         wire: the way between processes, without processor time.
         shared_memory: only the sender copies a message, and workers see params that a server updates without a message.
-        barrier_inside: the cost of a barrier of workers of one process.
-        barrier_between: the cost of a barrier of workers of several processes.
+        barrier_inside: the cost of a barrier within a process.
+        barrier_between: the cost of a barrier between processes.
     """
 
     inside: Link
@@ -177,7 +176,7 @@ SECONDS = {
 
 
 def parse_network(bandwidth: str | None, latency: str | None) -> Link | None:
-    """Return the network that a user describes; None without a description.
+    """Return the network that a user describes, or None.
 
     A missing figure defaults to a gigabit network's. Raises UserError for bad figures.
     """

@@ -1,4 +1,4 @@
-"""Measures the speed of this machine: seconds of layers and of arithmetic on params, with the kernels of training."""
+"""Measures this machine's speed for layers and arithmetic on params, with training's kernels."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ class Rates(NamedTuple):
 class MachineModel:
     """Functions that return how long a machine computes layers, nets and arithmetic on params.
 
-    Attributes:
-        rates: of arithmetic on params.
-        time_layer: returns the time of a layer's work.
-        time_net: returns the time of each stage of worker k's net, with layers fused as in training.
+    ``time_net`` returns the time of each stage of worker k's net, with layers fused as in training.
     """
 
     rates: Rates
@@ -52,8 +49,8 @@ def measure_machine(
     """Return a model of this machine with ``workers`` workers; measure what ``store`` lacks.
 
     A layer is identified by its type, configuration, shapes and gradients, the kernels, precision and threads. Its time
-    is the one within a timed net, if any. Else its time alone is scaled by the time of ``net``, cut by rows, over the
-    sum of its layers' times alone.
+    is the one within a timed net, if any. Else its time alone is scaled by the time of ``net``, cut by rows, over its
+    layers' times alone.
     """
     times_in_net: dict[str, LayerTime] = {}
 

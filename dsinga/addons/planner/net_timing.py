@@ -1,7 +1,7 @@
-"""Times the layers and updates of a worker within its net, in iterations without other workers.
+"""Times a worker's layers and updates within its net, in iterations without other workers.
 
 Layers take longer there than alone: their neighbours and the updates decide what caches hold and which memory is free.
-That matters most for connection layers, which only copy, and for updates.
+That matters most for updates and for connection layers, which only copy.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def time_net(
 ) -> NetTime:
     """Time a worker's net; its stages' times add up to the median time of an iteration.
 
-    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because workers of one
-    machine share its memory and caches. Threads share the params in ``shared``, and each updates a part of them.
-    Messages arrive immediately. The time of a bridge is the time to make its array contiguous.
+    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because a machine's
+    workers share memory and caches. Threads share the params in ``shared``, and each updates a part. Messages arrive
+    immediately. A bridge's time is the time to make its array contiguous.
     """
     starts: list[float] = []  # when all threads began each iteration
 

@@ -1,4 +1,4 @@
-"""A plan: the partitionings of a job with their predicted times, and the cost of training on several sites."""
+"""A plan: a job's partitionings with their predicted times, and the cost of training on several sites."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ class Alternative(NamedTuple):
 
     Attributes:
         name: the strategy.
-        workers: the number of workers.
         text: describes the cuts.
-        prediction: the cost of an iteration.
         efficiency: t1 / (n·tn).
-        memory: of the worker that needs most; None if the net is approximated, not partitioned.
-        fit: the micro-batches and recomputation for a given memory; None without one.
+        memory: the neediest worker's; None if the net is approximated, not partitioned.
+        fit: micro-batches and recomputation for a given memory, or None.
     """
 
     name: str
@@ -62,17 +60,14 @@ class Plan:
     """The priced partitionings of a job.
 
     Attributes:
-        job: its name.
-        batch: rows of a batch.
         where: says where the workers of ``alternatives`` run.
         alternatives: for one number of workers, cheapest first.
         scaling: says where the workers of ``curve`` run.
         curve: some strategies for 1, 2, 4, ... workers.
         snapshot_bytes: the driver's memory for snapshots, with which a run survives lost Dask workers.
         warning: says why times may be too long, or "".
-        precisions: the seconds of an iteration in kFloat32 and in kBF16, with the cuts of "auto"; empty if this
-            processor has no bfloat16.
-        together: the number of workers on one machine, threads of one process.
+        precisions: an iteration's seconds in kFloat32 and in kBF16, with the cuts of "auto"; empty without bfloat16.
+        together: the workers on one machine, threads of one process.
         memory: the bytes of memory of a machine like this one; 0 if unknown.
         limit: the bytes of memory a worker that ``alternatives`` fit into, or None.
         sites: the cost of training on several sites, or None.
@@ -122,9 +117,7 @@ class OuterStep(NamedTuple):
     """A site's outer step, with one compression of outer gradients.
 
     Attributes:
-        compression: its name.
         size: the bytes that the site sends, and receives.
-        seconds: its duration.
         sync_freq: the smallest period, in steps, with which outer steps take at most ``SHARE`` of the time.
         delay: the steps between sending and applying that hide it, if ``sync_freq`` is larger.
     """
@@ -140,7 +133,6 @@ class SitePlan(NamedTuple):
     """The cost of training the whole net on each of several sites.
 
     Attributes:
-        sites: their number.
         step_seconds: of a step within a site.
         synchronous_size: the bytes that a site sends in a step of synchronous training by all sites.
         synchronous_seconds: the time to send them.

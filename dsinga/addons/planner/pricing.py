@@ -68,18 +68,18 @@ def make_plan(
     """Return the plan of a job: the partitionings with their predicted times.
 
     Args:
-        job: its ``cluster`` says how many servers there are and how many workers share a process.
+        job: its ``cluster`` gives the numbers of servers, and of workers in a process.
         cores: the cores of this machine.
         workers: may exceed ``cores``; defaults to the job's, else one a core.
-        network: between machines like this one. Each then runs the workers of one process: nworkers_per_procs of the
-            job, else one a core. Without a network, up to ``cores`` workers are threads of one process, and more
-            workers are on machines joined by a gigabit network.
+        network: between machines like this one. Each then runs one process's workers: nworkers_per_procs of the job,
+            else one a core. Without a network, up to ``cores`` workers are threads of one process, and more are on
+            machines joined by a gigabit network.
         roots: folders where relative paths of the job are looked up. A store may be missing if the job gives the shape
             of its records.
         cache: the folder for measured rates; defaults to the user's cache folder.
         announce: is called with sentences: what is being measured, and that the machine is busy.
         memory: the bytes of memory of a machine; 0 if unknown.
-        limit: the bytes of memory of each worker, within which micro-batches and recomputation are chosen.
+        limit: the bytes of memory of each worker, into which training is made to fit.
 
     Raises UserError for bad input, and if no alternative can be trained within ``limit``.
     """
@@ -116,8 +116,6 @@ def make_plan(
 
 
 class _Steps:
-    """Announces measurements with the number of the plan's step."""
-
     def __init__(self, announce: Callable[[str], None] | None, count: int):
         self._announce, self._count = announce, count
         self._number, self._subject = 0, ""
@@ -196,7 +194,7 @@ def _in_one_process(workers: int) -> ProcessMap:
 
 
 def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], ProcessMap]:
-    """Return a function from workers to processes, with servers in the job's proportion or one each."""
+    """Map workers to processes, with servers in the job's proportion or one a process."""
 
     def processes(workers: int) -> ProcessMap:
         if conf is None:

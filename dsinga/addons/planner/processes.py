@@ -1,4 +1,4 @@
-"""Maps the workers and servers of a group to processes, and gives the bytes of each number that they send."""
+"""Maps a group's workers and servers to processes, and gives the bytes of numbers that they send."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ class ProcessMap(NamedTuple):
     """The process number of each worker and server of a group.
 
     ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice. With
-    ``several_hosts`` processes are not all on one host, and exchange params in pieces. ``wire`` is the bytes of numbers
-    in messages.
+    ``several_hosts`` processes exchange params in pieces. ``wire`` is the bytes of numbers in messages.
     """
 
     workers: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Measures the time of each layer and pass in an iteration, on one worker that computes the whole batch."""
+"""Measures each layer and pass in an iteration, on one worker that computes the whole batch."""
 
 from __future__ import annotations
 
@@ -50,14 +50,13 @@ def profile(job: Job | CheckedJob, steps: int, roots: Sequence[str] = ()) -> dic
     """Train for a warm-up and ``steps`` iterations in this thread; return the median time of each pass of each layer.
 
     One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params. Nothing is
-    exchanged, and reading records is not timed. ``rows`` are in the order of execution: forward passes, backward passes
-    of layers that a gradient reaches, "update" and "rest". "rest" is the algorithm's overhead, and what kCD computes
-    outside of layers. Layers that kBP fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first
-    layer.
+    exchanged, and reading records is not timed. ``rows`` are in execution order: forward passes, backward passes of
+    layers that a gradient reaches, "update" and "rest", the algorithm's overhead, including kCD's work outside of
+    layers. Layers that kBP fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first layer.
 
-    Operations are counted by :func:`dsinga.net.layer_cost.layer_cost`, without gradients of sources that need none.
-    Bytes count each array that a pass reads or writes once, a lower bound; of sparse params only rows looked up count.
-    kCD has neither, because its passes compute other things.
+    :func:`dsinga.net.layer_cost.layer_cost` counts operations, without gradients of sources that need none. Bytes count
+    each array that a pass reads or writes once, a lower bound; of sparse params only rows looked up count. kCD has
+    neither.
 
     Raises UserError for errors in the job or its stores.
     """

@@ -134,7 +134,7 @@ class GroupProgram(NamedTuple):
 def start_group(
     params: Mapping[str, ParamUse], processes: ProcessMap, rates: Rates
 ) -> tuple[GroupProgram, Mapping[str, Sequence[Slice]]]:
-    """Return a group without programs but with the servers' work for the params, and the params' slices."""
+    """Return a group without programs but with the servers' work for the params, and their slices."""
     slices = processes.slices(params)
     users = {name: len(param.users) for name, param in params.items()}
     work = update_work(slices, users, processes, rates)
@@ -147,12 +147,8 @@ def start_group(
 class ProgramBuilder:
     """Writes the program of one worker.
 
-    Args:
-        params: the shapes of the worker's params, or parts of params, in the order of their first use.
-        slices: by param.
-        process: the worker's.
-        processes: of workers and servers.
-        rates: of this machine.
+    ``params`` has the shapes of the worker's params, or parts of params, in the order of their first use, ``slices``
+    the slices of each.
     """
 
     def __init__(
@@ -213,9 +209,8 @@ def update_work(
 ) -> dict[Any, ServerWork]:
     """Return the servers' work for each slice: add the gradients of all users of its param, and update it.
 
-    A slice with several users is updated by the last to push, while the others go on. If all workers are threads of the
-    server's process, they update it together. A slice with one user is updated by that user, while others update other
-    parts of the layer.
+    A slice with several users is updated by the last to push, or by all together if they are threads of the server's
+    process. A slice with one user is updated by that user, while others update other parts of the layer.
     """
 
     def work(slice_: Slice) -> ServerWork:

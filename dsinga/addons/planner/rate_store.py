@@ -1,4 +1,4 @@
-"""A file that keeps the rates measured on this machine, so that they are measured once.
+"""A file of rates measured on this machine, so that they are measured once.
 
 It notices other work on the cores during a measurement, which makes times too long.
 """
@@ -79,8 +79,8 @@ class RateStore:
     ``announce`` is called with sentences: what is being measured, at first and every few seconds, and once that the
     machine is busy.
 
-    A file that cannot be read, or is from another version of dsinga or numpy, counts as empty. A file that cannot be
-    written is ignored.
+    Unreadable files, and files of another version of dsinga or numpy, count as empty. Files that cannot be written are
+    ignored.
     """
 
     def __init__(self, path: Path | None = None, announce: Callable[[str], None] | None = None):

@@ -5,8 +5,8 @@ It also has the partitionings that the paper names (section 5.3).
 Layers without params are cut like the layer with params that they follow: another place costs a transfer and saves
 nothing. The search prices all patterns of these blocks that change the cut at most once, such as "by rows below, by
 features above". Then it changes single blocks of the best pattern until nothing is cheaper. Nets of more than
-MAX_BLOCKS blocks try MAX_BOUNDARIES places, and alike blocks, as in a Transformer, change together. The number of
-prices then does not grow with the depth.
+MAX_BLOCKS blocks try MAX_BOUNDARIES places, and alike blocks, as in a Transformer, change together, so the number of
+prices does not grow with the depth.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ Price = Callable[[Mapping[str, LayerCut], int], float]
 class Search:
     """Finds the cheapest cuts of a net by ``price``, a function of the cuts and the number of workers.
 
-    Layers in ``fixed`` stay as the job says. Equal prices give equal cuts. Prices are cached. For more than
-    MAX_SEARCHED_WORKERS workers (in a deep net MAX_SEARCHED_WORKERS_DEEP), only the best cut for that number is
-    compared with the net cut all by rows.
+    Layers in ``fixed`` stay as the job says. Equal prices give equal cuts. For more than MAX_SEARCHED_WORKERS workers
+    (in a deep net MAX_SEARCHED_WORKERS_DEEP), only that number's best cut is compared with the net cut all by rows.
     """
 
     def __init__(self, net: NeuralNet, price: Price, fixed: Collection[str] = ()):
@@ -140,8 +139,8 @@ def changes(pattern: Pattern, together: Sequence[Collection[int]]) -> Iterator[P
 def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict[str, LayerCut]:
     """Return the cuts nearest to the requested dimensions.
 
-    A layer with fewer features than workers, or groups of features that they do not divide, is cut by rows. A batch
-    with fewer rows than workers stays whole.
+    A layer is cut by rows if workers exceed its features or do not divide its groups of features. A batch with fewer
+    rows than workers stays whole.
     """
     feasible = dict(dims)
     for node in net.nodes:

@@ -2,7 +2,7 @@
 
 Each worker executes its operations in order. Each process has a link that carries one message at a time in each
 direction, to its receivers in turn. Servers' work and messages take processor time from that process's workers, which
-keep all cores busy. The result is the steady state: values of one iteration are still being sent while the next begins.
+keep all cores busy. In the steady state, values of one iteration are still being sent while the next begins.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class EventQueue:
 class Prediction(NamedTuple):
     """The cost of an iteration: seconds, bytes sent and received, and bytes of memory.
 
-    ``compute`` is the seconds of layers, ``update`` the seconds of updates in a worker's thread when it pushes. All but
-    ``seconds`` are of the worker with most; only bytes between processes count.
+    ``compute`` is the seconds of layers, ``update`` of updates in a worker's thread when it pushes. All but ``seconds``
+    are the largest of any worker; only bytes between processes count.
     """
 
     seconds: float
@@ -206,7 +206,7 @@ class _Simulation:
             self._handling_until[process] = max(self.queue.now, self._handling_until[process]) + seconds
 
     def _barrier_seconds(self, worker: int, process: int) -> float:
-        """Return the delay of a worker's message to ``process``, since workers do not compute equally fast."""
+        """Return the delay of a worker's message to ``process``, since workers compute unequally fast."""
         inside = self.group.worker_processes[worker] == process
         cost = self.links.barrier_inside if inside else self.links.barrier_between
         return cost.seconds(self._computed[worker])

@@ -1,7 +1,7 @@
 """Pooling, and convolution by cuDNN if it has a plan, else by matrix products (im2col, cuBLAS).
 
-A kernel of dsinga (filters.cu) computes gradients of 3 x 3 filters for few channels. In pooling, one thread computes
-each number of the result and adds in a fixed order.
+dsinga's kernel (filters.cu) computes gradients of 3 x 3 filters for few channels. In pooling, one thread computes each
+number of the result and adds in a fixed order.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Sizes, Sizes]
 class CupyConvolution(Ops):
     """Convolutions of channels-last images; filters are copied to channels-last memory once a pass.
 
-    In bf16, images, filters and results that are images are bfloat16; gradients of filters are float32.
+    In bf16, images and filters are bfloat16, gradients of filters float32.
     """
 
     blas: Blas

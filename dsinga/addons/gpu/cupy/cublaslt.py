@@ -1,8 +1,7 @@
 """Calls cuBLASLt with ctypes: a matrix product, its bias and a rectifier in one launch.
 
-It is used if the precision rounds factors anyway. cuBLASLt's heuristic chooses an algorithm once for each shape. If
-there is none, or memory is not aligned, the caller uses cuBLAS. Nothing depends on addresses, so equal shapes give
-equal bits.
+It is used if the precision rounds factors anyway. cuBLASLt's heuristic chooses an algorithm once a shape. Without one,
+or for unaligned memory, the caller uses cuBLAS. Addresses do not matter, so equal shapes give equal bits.
 """
 
 from __future__ import annotations

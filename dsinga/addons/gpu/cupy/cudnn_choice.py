@@ -1,6 +1,6 @@
 """Chooses by measurement how to compute a convolution: by one of cuDNN's plans, or by products of cuBLAS.
 
-The heuristics' first plan takes up to seven times as long as the fastest. The first worker of a host that meets a
+The heuristics' first plan takes up to seven times as long as the fastest. A host's first worker that meets a
 convolution times its candidates. A file keeps the choice by device, libraries and precision, so that all runs and
 workers of the host compute the same bits.
 """

@@ -1,8 +1,8 @@
 """Describes convolutions as cuDNN graphs, and makes the plans that compute them.
 
-Every plan is for fixed shapes, strides and types; the library's heuristics choose among its engines. Numerical notes
-exclude engines that round factors although the precision forbids it. Engines that add in no fixed order are used only
-if there is no other. One engine is excluded by name.
+Plans are for fixed shapes, strides and types; the library's heuristics choose among its engines. Numerical notes
+exclude engines that round factors against the precision. Engines that add in no fixed order are a last resort. One
+engine is excluded by name.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class PlanMaker:
         """Yield up to CANDIDATES built plans with sums in a fixed order, or the one of that name.
 
         They are in the heuristics' order; each can be run until the next is built. Float32 plans for gradients of
-        bfloat16 filters come first, with names that begin with FLOAT.
+        bfloat16 filters come first; their names begin with FLOAT.
         """
         for prefix in (FLOAT, "") if problem.may_be_float else ("",):
             if name.startswith(FLOAT) == bool(prefix) or not name:

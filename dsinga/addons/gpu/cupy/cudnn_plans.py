@@ -1,4 +1,4 @@
-"""Runs the cuDNN plans of one worker: created once for a problem, run with addresses of arrays, without a lock.
+"""Runs one worker's cuDNN plans: created once for a problem, run with addresses of arrays, without a lock.
 
 Each thread has a handle and runs all plans in one workspace, in order on its stream.
 """
@@ -108,8 +108,8 @@ class ConvolutionPlans:
         """Compute a convolution by its plan, or by one of ``others`` if that is faster.
 
         ``arrays()`` are the direction's inputs in the order x, w, dy, in the problem's layout, all float32 or all
-        bfloat16, and the bias if the problem has one. The result has their dtype; gradients of filters may always be
-        float32. ``others`` compute the result without a plan, by name; the first is used if there is no plan.
+        bfloat16, and any bias. The result has their dtype; gradients of filters may always be float32. ``others``
+        compute the result without a plan, by name; the first is used if there is no plan.
         """
         if self._frontend is None:
             return next(iter(others.values()))()

@@ -1,7 +1,7 @@
 """Captures a pass as one CUDA graph, with buffers of the batch, a block of numbers and a memory pool, and launches it.
 
-CuPy refuses copies between host and device during a capture, and the first call of a kernel compiles it. A pass is
-therefore first recorded with fixed memory, by the same calls, which then run immediately.
+CuPy refuses copies between host and device during a capture, and a kernel's first call compiles it. A pass is therefore
+first recorded with fixed memory, by the same calls, which run immediately.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class GraphPiece(NamedTuple):
 class CupyPass:
     """The device memory and, once captured, the graph (or its pieces) of a pass over batches of fixed shapes.
 
-    Kernels called within :meth:`recording` read everything that changes with the step from device memory at fixed
-    addresses: the batch, the step, and numbers that depend on it. Within :meth:`capturing` they do not run but become a
-    graph for :meth:`launch`. Used by one thread, on its compute stream.
+    Kernels called within :meth:`recording` read everything that changes with the step from fixed device addresses: the
+    batch, the step, and numbers that depend on it. Within :meth:`capturing` they do not run but become a graph for
+    :meth:`launch`. Used by one thread, on its compute stream.
     """
 
     warm_ups = 2  # in which libraries compile, choose and allocate

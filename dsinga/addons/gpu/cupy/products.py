@@ -3,7 +3,7 @@
 Float32 matrices give float32 products and sums; the result may be rounded to bfloat16. The precision says how factors
 are rounded:
 
-- "float32": not at all; tensor cores are not used;
+- "float32": not at all, without tensor cores;
 - "tf32": to 10 bits of mantissa, inside the tensor cores;
 - "bf16": to 7 bits of mantissa, before the product; bfloat16 matrices are used unchanged.
 """

@@ -1,7 +1,7 @@
 """Records a pass before capture: its numbers for each step, its metrics, and the cached arrays that the graph reads.
 
-A pass is recorded twice, so that kernels compile and libraries choose and allocate, and captured the third time. Later
-passes are copies of the batch, one copy of the step's numbers, and one launch.
+A pass is recorded twice, so that kernels compile and libraries choose and allocate, and then captured. Later passes are
+copies of the batch, one copy of the step's numbers, and one launch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Write = Callable[[int, np.ndarray], None]
 class StepBlock:
     """Device memory for a pass's step-dependent numbers, in the order in which the pass requests them.
 
-    During recording each number is copied when a kernel first gets its place. Before a captured graph is launched, all
-    are computed for the step and copied together. All other host numbers in a graph's kernels are constant.
+    During recording each number is copied when a kernel first gets its place. Before a graph's launch, all are computed
+    for the step and copied together. Other host numbers in its kernels are constant.
     """
 
     def __init__(self) -> None:
@@ -101,10 +101,8 @@ class StepBlock:
 class Recording:
     """Collects the numbers, arrays and metrics of a recorded pass.
 
-    Attributes:
-        block: the numbers that change with the step.
-        numbers: the metrics on the device, float64, or None.
-        references: cached memory that the graph reads and that must stay.
+    ``block`` has the numbers that change with the step, ``numbers`` the metrics on the device, float64, or None.
+    ``references`` keep cached memory that the graph reads.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Recurrent layers: one matrix product for all inputs, one product and launch a step, one product for the weights.
 
-The order of arithmetic is as in numpy_recurrent.py; one kernel computes a step's gates. SINGA's GRU is cuDNN's (the
-reset gate works on the product with the state), but cuDNN's graph API has no recurrent cells.
+Arithmetic is in the order of numpy_recurrent.py; one kernel computes a step's gates. SINGA's GRU is cuDNN's (the reset
+gate works on the product with the state), but cuDNN's graph API has no recurrent cells.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ACTIVATION_NUMBERS = {"sigmoid": 0, "tanh": 1, "relu": 2, "identity": 3}  # as i
 class DevicePacking(NamedTuple):
     """How sequences are packed, on the host and on the device.
 
-    ``last`` are the rows of each sequence's last state, ``before`` the rows of the states before each packed step, None
-    if they are the first rows.
+    ``last`` are the rows of each sequence's last state, ``before`` of the states before each packed step, None for the
+    first rows.
     """
 
     packing: Packing
@@ -56,8 +56,8 @@ class DevicePacking(NamedTuple):
 class CupyRecurrentWorkspace(NamedTuple):
     """The values for the backward pass: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
 
-    ``outputs`` (B + N, H) belong to the states; ``weights`` are w_x and w_h. Weights and x are as the products use
-    them. ``functions`` are the kernels' numbers of the activations.
+    ``outputs`` (B + N, H) belong to the states; ``weights`` are w_x and w_h. Weights and x are as products use them.
+    ``functions`` number the activations.
     """
 
     packed: DevicePacking

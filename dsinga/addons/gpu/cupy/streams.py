@@ -1,7 +1,7 @@
 """The streams of one worker, and copies concurrent with its kernels (Wang et al., 2016, section 5.4.2 and figure 14).
 
 A worker computes on one stream, in order. A second one copies batches and values to the device, a third gradients to
-the host; events order the streams. Device memory returns to its stream's pool, so memory that another stream reads is
+the host; events order the streams. Memory returns to its stream's pool, so memory that another stream reads is
 referenced until the event after that read.
 """
 

@@ -1,8 +1,7 @@
 """Updates all params of a worker by one kernel launch, generated from the updater's formulas.
 
 Each formula is traced once on symbols (dsinga.ops.ufunc_programs), and compiled as CUDA once for each set of programs.
-Tables on the device have the params' addresses, their constants, and the param of each block; changed tables are copied
-again.
+Device tables with the params' addresses and constants, and the param of each block, are copied when they change.
 """
 
 from __future__ import annotations
