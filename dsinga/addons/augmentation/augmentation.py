@@ -25,10 +25,7 @@ Shape = tuple[int, ...]
 class RecordFacts(NamedTuple):
     """The layer, shape and dtype of the records that an augmentation receives.
 
-    Attributes:
-        layer: the name of the input layer, for messages.
-        shape: (C, H, W) of images, (T,) of sequences.
-        dtype: uint8, int32 or float32.
+    ``shape`` is (C, H, W) of images, (T,) of sequences, ``dtype`` uint8, int32 or float32; messages name the ``layer``.
     """
 
     layer: str
@@ -45,9 +42,9 @@ class Augmentation(Configured):
     Attributes:
         draws: how many random numbers it needs for each record.
         dtypes: the dtypes of records that it accepts.
-        facts: the records that it receives.
-        shape: the shape of a returned record.
-        dtype: the dtype of the returned records.
+        facts: the received records.
+        shape: of a returned record.
+        dtype: of the returned records.
 
     Args:
         conf: its message in a job.
@@ -150,9 +147,9 @@ class Mixing(Augmentation):
 class AugmentationList:
     """The augmentations of an input layer, in order; outside training only their changes of shape apply.
 
-    A record's random numbers depend on the seed, the place in the list, the record and its epoch. So they do not depend
-    on the batch's size and its cut over workers, the number of worker groups, and the reading processes. Two input
-    layers with lists that begin alike, for images and their masks, change alike.
+    A record's random numbers depend only on the seed, the place in the list, the record and its epoch: not on the
+    batch's size and cut, worker groups or reading processes. Two input layers with lists that begin alike, for images
+    and their masks, change alike.
 
     Attributes:
         stored_shape: the shape of a record before the augmentations.

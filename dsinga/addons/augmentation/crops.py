@@ -69,8 +69,8 @@ class RandomResizedCrop(Augmentation):
     """Crop of images of a random area and aspect ratio, resized to ``size`` bilinearly, with antialiasing.
 
     Like torchvision's RandomResizedCrop: the share of the area is between both ``scale``, and width/height between both
-    ``ratio``, uniform in its logarithm. The first of ten such boxes that fits into the image is used, else the largest
-    in the centre. In other phases images of another size are resized from 7/8 of the shorter side, in the centre, as by
+    ``ratio``, uniform in its logarithm. The first of ten boxes that fits into the image is used, else the largest in
+    the centre. In other phases images of another size are resized from 7/8 of the shorter side, in the centre, as by
     Resize(256) and CenterCrop(224).
     """
 
@@ -191,9 +191,8 @@ class RandomErasing(Augmentation):
     """Fill a random rectangle of some images with a number (Zhong et al., Random Erasing Data Augmentation, 2020).
 
     Like torchvision's RandomErasing: the share of the area is between both ``scale``, and height/width between both
-    ``ratio``, uniform in its logarithm. The first of ten such rectangles that fits into the image is used, else none.
-    With ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as in Cutout, but always within the
-    image.
+    ``ratio``, uniform in its logarithm. The first of ten rectangles that fits into the image is used, else none. With
+    ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is Cutout's square of half the side, but always within the image.
     """
 
     class Conf(Settings):
@@ -259,8 +258,8 @@ class CutMix(Mixing):
     """Replace a random box of each image by its partner's, and mix labels by area (Yun et al., CutMix, 2019).
 
     The box has √(1 - λ) of the image's sides, λ ~ Beta(alpha, alpha) drawn for each record, around a uniform centre.
-    Parts outside the image are cut off, and λ becomes the remaining area's share. Box and partner are as in
-    torchvision: the partner is the record before it in the batch of the worker group.
+    Parts outside the image are cut off, and λ becomes the remaining area's share. As in torchvision, the partner is the
+    record before it in the batch of the worker group.
     """
 
     class Conf(Settings):

@@ -47,9 +47,7 @@ class OnList:
 class FunctionLayer(Layer):
     """Base of layers that call a user's function, in host memory, on all rows at once.
 
-    Attributes:
-        probed: the function with its gradient.
-        user_code: the user's function or class, which workers must be able to load.
+    ``probed`` is the function with its gradient, ``user_code`` the user's function or class, which workers must load.
     """
 
     cut = Cut(gathered_because="calls a function of whole rows")

@@ -1,8 +1,8 @@
 """The importer of LMDB databases written by Caffe or SINGA; it reads the file page by page, without LMDB's library.
 
 LMDB itself maps the file into memory, so a truncated or damaged file may end the process by SIGBUS. The format is LMDB
-0.9 on 64-bit little-endian machines (mdb.c of OpenLDAP). All pages have one size, and the first two are meta pages; the
-one with the later transaction has the root of a B+ tree. A value too large for a page is in consecutive overflow pages.
+0.9 on 64-bit little-endian machines (mdb.c of OpenLDAP). The first two of its equal pages are meta pages; the one with
+the later transaction has the root of a B+ tree. Values too large for a page are in consecutive overflow pages.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ def mat(source: str) -> dict[str, StoreContents]:
     """Read a MATLAB file (version 7 or earlier), or a folder with one: a store NAME.zarr for each matrix NAME (N, ...).
 
     Names with the same ending after the last underscore belong together: row i of ``I_tr`` and row i of ``T_tr`` are a
-    pair. Their labels are the vector of N whole numbers with the same ending. Without one, a folder's text file that
-    begins with the ending and ends in .list (``trainset.list`` for ``_tr``) has labels in its last column. Labels are
-    optional; if they count from 1, as in MATLAB, they are changed to count from 0. The lines of ``categories.list`` in
-    the folder name the classes. Bytes and logicals stay bytes, all other numbers become float32.
+    pair. Their labels are the vector of N whole numbers with that ending. Without one, a folder's text file that begins
+    with the ending and ends in .list (``trainset.list`` for ``_tr``) has labels in its last column. Labels are
+    optional; counts from 1, as in MATLAB, become counts from 0. The lines of ``categories.list`` in the folder name the
+    classes. Bytes and logicals stay bytes, all other numbers become float32.
     """
     path = _file(source) if os.path.isdir(source) else source
     variables = _scipy(path, "whosmat")  # shapes, without reading the data

@@ -2,8 +2,8 @@
 
 Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021). The layer "x" becomes "x.base". "x.lora_a"
 computes ``rank`` features of the same source, and "x.lora_b" brings them to the shape of "x". The sum is called "x", so
-other layers need no change. Params of "x" keep their names. For a convolution, A has its windows, and B is a
-convolution of single points, as in PEFT.
+other layers need no change. Params of "x" keep their names. For a convolution, A has its windows, and B single points,
+as in PEFT.
 """
 
 from __future__ import annotations

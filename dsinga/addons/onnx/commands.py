@@ -41,8 +41,8 @@ def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ..
     """Write a trained net for a server.
 
     CHECKPOINT is a checkpoint, a workspace, or a folder written by model.save or an estimator's save. The server
-    accepts raw records, or the columns of a data frame, and returns the predictions of the net or the estimator. Names
-    of classes, and shapes of records that the job lacks, come from the job's data if they exist.
+    accepts raw records, or the columns of a data frame, and returns the net's or estimator's predictions. Names of
+    classes, and shapes of records that the job lacks, come from the job's data if they exist.
     """
     from dsinga.addons.onnx.export_net import model_to_onnx
     from dsinga.addons.onnx.serving import write_checked
@@ -92,7 +92,7 @@ def saved_model(path: Path, data_root: str | None) -> JobModel:
 
 
 def take_from_data(model: JobModel, data_root: str | None) -> None:
-    """Set the shapes of records, and the names of classes and columns, from a job's data. Raises UserError."""
+    """Set shapes of records, and names of classes and columns, from a job's data. Raises UserError."""
     from dsinga.api import roots
     from dsinga.data import RecordNames
     from dsinga.job import Phase

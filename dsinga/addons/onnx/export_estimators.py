@@ -1,7 +1,7 @@
 """Writes an estimator's steps before and after its net as ONNX nodes: scaling, classes, probabilities, targets.
 
-Names of inputs and outputs match skl2onnx: "X" for an array, or each column of a frame; "label" and "probabilities" of
-a classifier (as without ZipMap), "variable" of a regressor or transformer.
+Inputs and outputs have skl2onnx's names: "X" for an array, or each column of a frame; "label" and "probabilities" of a
+classifier (as without ZipMap), "variable" of a regressor or transformer.
 """
 
 from __future__ import annotations

@@ -22,9 +22,7 @@ class GraphWriter:
     """An ONNX graph under construction.
 
     Attributes:
-        params: the params of the net, by name.
         records: the stored shapes of records, by input, if augmentations change them.
-        nodes: the nodes, sources first.
         weights: the initialisers by name; params keep their names.
         integers: the names of int64 values; others are float32.
         types: ONNX's type numbers of inputs and outputs of other types, by name.
@@ -101,7 +99,7 @@ class GraphWriter:
     def name_layer(self, name: str, value: Any, first: int) -> Any:
         """Name the layer's last node with a param, or else its last node, after the layer; ``first`` is its first.
 
-        Returns the layer's ``value``, renamed too, unless the layer only passes it on, or it has parts.
+        Returns the ``value``, renamed too, unless the layer only passes it on, or it has parts.
         """
         made = self.nodes[first:]
         if not any(value in node.output or value == list(node.output) for node in made):
@@ -135,10 +133,9 @@ def _free(name: str, taken: set[str]) -> str:
 class ExportedLayer:
     """A layer to be written, with its params and the values of its sources.
 
-    ``sources`` are the value names of the sources' features. ``lengths`` names each source's number of valid steps,
-    (B,) int64, None if all are valid; ``ends`` is the number for the layer's own feature. ``rank`` is the first
-    source's number of axes. With ``steps`` the layer, defined for one step, computes each step of sequences (B, T,
-    ...).
+    ``sources`` names the sources' features, ``lengths`` each source's number of valid steps, (B,) int64, None if all
+    are valid; ``ends`` is the number for the layer's own feature. ``rank`` is the first source's number of axes. With
+    ``steps`` the layer, defined for one step, computes each step of sequences (B, T, ...).
     """
 
     def __init__(

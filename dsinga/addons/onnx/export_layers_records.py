@@ -41,8 +41,8 @@ def record_input(w: ExportedLayer) -> str:
 def fitted_records(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
     """Fit records of another shape as predictions do: cut sequences, crop or resize images.
 
-    Cropping and resizing are linear functions of images' rows and columns. Their matrices come from images with a
-    single row, or column, of ones.
+    Cropping and resizing are linear in images' rows and columns; their matrices come from images with a single row, or
+    column, of ones.
     """
     info = RecordInfo(shape, 1, has_labels=False)
     fit = augmented_info(w.layer.conf, info, np.float32, 0, Phase.kTest)[0].fit

@@ -49,7 +49,7 @@ IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 class OnnxNet(NamedTuple):
     """An ONNX net without its initialisers: ``weights`` has their arrays by name, views of the params.
 
-    A net of any size can so be written without a copy, by :func:`dsinga.addons.onnx.written_files.write_onnx`.
+    So :func:`dsinga.addons.onnx.written_files.write_onnx` writes nets of any size without a copy.
     """
 
     model: Any
@@ -63,11 +63,10 @@ def export_model(
 ) -> float | None:
     """Write the net for prediction, with its params, to an ONNX file for ONNX Runtime and other servers.
 
-    It has the inputs and outputs of :meth:`predict`, for any number of records at a time; needs the extra
-    ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. If ``check`` gives records for :meth:`predict`, ONNX
-    Runtime computes their outputs from the file; the result is the greatest difference from :meth:`predict`. Raises
-    UserError, naming all layers that ONNX lacks, if the file cannot be written, or if ONNX Runtime is needed to check
-    but not installed.
+    It has the inputs and outputs of :meth:`predict`, for any number of records; needs the extra ``dsinga[onnx]``.
+    ``opset`` is the version of ONNX's operators. If ``check`` gives records for :meth:`predict`, ONNX Runtime computes
+    them from the file, and the greatest difference is returned. Raises UserError, naming all layers that ONNX lacks, if
+    the file cannot be written, or if ONNX Runtime is needed to check but not installed.
     """
     return write_checked("onnx", model_to_onnx(model, opset), path, model, check)
 
@@ -75,8 +74,8 @@ def export_model(
 def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
     """Return the net of a model of ``dsinga.nn`` for prediction, with its params, as an ONNX net.
 
-    Its axis of rows is "N", and "T" is an axis of any number of steps. Raises UserError if the shapes of records are
-    unknown and, naming all, for layers that ONNX lacks.
+    Rows are the axis "N", any number of steps the axis "T". Raises UserError for unknown shapes of records and, naming
+    all, for layers that ONNX lacks.
     """
     known, lengths = dict(model.record_shapes), model.text_encoders()
     if not known and all(lengths.get(name, "") is None for name in model.input_names()):
@@ -195,7 +194,7 @@ def _part(feature: Any, part: int) -> str:
 
 
 def _takes_codes(net: NeuralNet, position: int) -> bool:
-    """Whether all layers use an input layer's records, also passed on by layers, as codes."""
+    """Whether all layers use an input layer's records as codes, also through other layers."""
     layer = net.nodes[position].layer
     if layer.conf.type_name == "kCharRNN":
         return True

@@ -1,4 +1,4 @@
-"""Finds inputs that may have any number of steps, because the ONNX nodes are the same with more or fewer."""
+"""Finds inputs that may have any number of steps, because more or fewer give the same ONNX nodes."""
 
 from __future__ import annotations
 

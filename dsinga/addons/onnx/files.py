@@ -1,8 +1,7 @@
 """Reads ONNX files, also hostile ones: a net is checked before any use, and nothing is ever executed.
 
-Errors refuse damaged files, versions and operators that ONNX's package does not know, control flow, dtypes that dsinga
-does not support, and tensors in files outside the net's folder. Weights in other files stay on disk until
-:func:`tensor_array` reads them.
+Errors refuse damaged files, unknown versions and operators, control flow, unsupported dtypes, and tensors in files
+outside the net's folder. Weights in other files stay on disk until :func:`tensor_array` reads them.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto
     """Check a net from the ONNX file in ``folder``; return it with functions written out as nodes, and its light net.
 
     Each value has one name and precedes its uses. Each tensor has as many bytes as its shape needs, in this file or
-    another; nodes' tensors are then in this file. For the second net see :func:`light_net`. Raises UserError, naming
-    the node or tensor, for everything that this module refuses.
+    another; nodes' tensors are then in this file. Raises UserError, naming the node or tensor, for everything that this
+    module refuses.
     """
     _check_versions(model)
     model = _without_functions(model)
@@ -95,8 +94,7 @@ def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto
 def tensor_array(tensor: TensorProto, folder: str | os.PathLike[str]) -> np.ndarray:
     """Return the numbers of a checked net's tensor; ``folder`` has the ONNX file.
 
-    An external file is read now, into an array of its own, which later changes of the file do not affect. Raises
-    UserError if the numbers are gone.
+    External files are read now, into a separate array. Raises UserError if the numbers are gone.
     """
     onnx = onnx_package()
     if tensor.data_location != tensor.EXTERNAL:
@@ -335,8 +333,8 @@ def light_net(model: ModelProto) -> ModelProto:
 def _check_nodes(model: ModelProto, light: ModelProto) -> None:
     """Raise UserError for operators of other domains, all at once, and for the first fault that ONNX finds.
 
-    ONNX's checker ensures that nodes match their operators, that each value has one name, and that an input, a tensor
-    or an earlier node provides it.
+    ONNX checks that nodes match their operators, that values have one name, and that inputs, tensors or earlier nodes
+    provide them.
     """
     onnx, graph = onnx_package(), light.graph
     if custom := [node_text(node) for node in model.graph.node if node.domain not in DOMAINS]:

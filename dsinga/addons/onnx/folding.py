@@ -153,7 +153,7 @@ def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
 def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
     """Return the name of the param with a node's resulting numbers, or "".
 
-    Exporters write params with equal numbers once, and for each further one an Identity with its name.
+    Exporters write equal params once, and for each further one an Identity with its name.
     """
     if node.op_type not in RENAMING or not operands or operands[0] is None:
         return ""

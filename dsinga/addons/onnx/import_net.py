@@ -43,8 +43,8 @@ def import_graph(
 ) -> nn.Model:
     """Return the model of a graph.
 
-    A graph may compute with the number of records, as in a Reshape to (N·T, n). Shapes are therefore computed as
-    numbers for a certain number of records. The model is made for two such numbers, and both results must be equal.
+    A graph may compute with the number of records, as in a Reshape to (N·T, n). So shapes are computed for one number
+    of records. The model is made for two such numbers, and both results must be equal.
 
     Args:
         graph: an onnx.GraphProto.
@@ -85,11 +85,9 @@ def import_graph(
 
 
 class NetWalk:
-    """One walk over the nodes of a graph that makes a model's layers, for one number of records.
+    """One walk over a graph's nodes that makes a model's layers, for one number of records.
 
-    Attributes:
-        made: the state shared by the layers.
-        faults: what no layer computes, in the graph's order.
+    ``made`` is the layers' shared state, ``faults`` what no layer computes, in the graph's order.
     """
 
     def __init__(self, graph: Any, nodes: Sequence[Any], constants: Mapping[str, Constant], made: MadeLayers):
@@ -240,7 +238,7 @@ class NetWalk:
 def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
     """Return a constant without repeated memory, such as an Expand's, with one record if it repeats records.
 
-    Raises NoLayer for a large one that is no layer's weight.
+    Raises NoLayer for large ones, except layers' weights.
     """
     is_weight = place.node.op_type in WITH_WEIGHTS and position == 1 and x.array.dtype == np.float32
     if x.array.size <= LARGEST or 0 not in x.array.strides or is_weight:

@@ -31,7 +31,7 @@ def layer_name(node: Any, params: Sequence[str], shared: Collection[str] = ()) -
     """Return the name of a node's layer: of its params' module, else of the node, else of its operator.
 
     The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1". For
-    ``shared`` params, which several nodes have and which name only one module, the node's own name comes first.
+    ``shared`` params, which name only one of several nodes' modules, the node's own name comes first.
     """
     own = module_of(node)
     for param in params:

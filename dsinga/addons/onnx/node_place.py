@@ -37,20 +37,20 @@ class MadeLayers:
 
     Attributes:
         batch: the number of records in shapes.
-        version: the version of the operators (opset).
+        version: of the operators (opset).
         room: how much may still be computed from the file's numbers.
         given_batch: the number of records in the file, or None.
-        source: the feature of the first input.
+        source: the first input's feature.
         arrays: the params by layer and role.
-        given: the graph's constants for all params, with their arrays, including other layers'.
-        vectors: the features of params that all records share, by their names in the file.
-        uses: for each trained array, the layers' params of it, and each one's constant.
+        given: the graph's constants for all params, with their arrays.
+        vectors: the features of params that all records share, by name.
+        uses: for each trained array, the layers' params of it, with constants.
         offsets: an array's first number among all numbers, if layers have parts of it.
         orders: codes by the id of the feature that orders them.
         ordered: ordered codes by the id of the codes.
         kept: names of arrays that keep their numbers, though they may be params.
-        operators: the functions that make layers of nodes, by operator.
-        parts: for features with one number along an axis, by id: the whole, the axis, and the number's place.
+        operators: the functions that make layers, by operator.
+        parts: for features with one number along an axis, by id: the whole, the axis, and its place.
         stacks: the number of each module's last recurrent layer.
         last_states: for an LSTM's last cell states, by id: the states h, and the feature of both.
     """
@@ -110,7 +110,7 @@ class MadeLayers:
             self.uses.setdefault(name, {}).setdefault(owner, constant)
 
     def untied(self) -> list[str]:
-        """Return the arrays that layers have as several params that would train apart, except disjoint parts."""
+        """Return the arrays in several params that would train apart, except disjoint parts."""
         several = {name: [*uses.values()] for name, uses in self.uses.items() if len(uses) > 1}
         places = {name: [np.unique(self.places(x)) for x in constants] for name, constants in several.items()}
         return [name for name, each in places.items() if np.unique(np.concatenate(each)).size < sum(map(len, each))]
@@ -140,13 +140,7 @@ class MadeLayers:
 
 
 class NodePlace:
-    """A node, with the state of its graph's layers.
-
-    Attributes:
-        made: the state shared by the graph's layers.
-        node: the node (onnx.NodeProto).
-        base: the name of its first layer.
-    """
+    """A node, with its graph's shared state ``made``; ``base`` names its first layer."""
 
     def __init__(self, made: MadeLayers, node: Any, base: str):
         self.made, self.node, self.base = made, node, base
@@ -205,9 +199,8 @@ class NodePlace:
 
         Args:
             make: the function of ``nn`` that makes the layer, or a layer type.
-            params: by role, in order: the graph's constant, and its numbers in the shape of the layer's param. None for
-                a param that the graph lacks, such as the scale of a normalisation; it keeps its numbers and does not
-                train.
+            params: by role, in order: the graph's constant, and its numbers in the layer's shape. None for a param that
+                the graph lacks, such as a normalisation's scale; it keeps its numbers and does not train.
             suffix: follows the name of the node's first layer.
             settings: of the layer.
 

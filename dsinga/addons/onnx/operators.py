@@ -1,8 +1,7 @@
 """The operators of ONNX that have layers, with the functions that make them.
 
-A function's arguments are the node's operands (symbolic tensors and constants, None for missing ones), and attributes
-of the node by name. The argument ``place`` is the :class:`dsinga.addons.onnx.node_place.NodePlace`. It returns a
-tensor, or one for each output.
+A function's arguments are the node's operands (symbolic tensors and constants, None for missing ones), attributes by
+name, and ``place``, the :class:`dsinga.addons.onnx.node_place.NodePlace`. It returns a tensor, or one for each output.
 """
 
 from __future__ import annotations

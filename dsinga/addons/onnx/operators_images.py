@@ -41,7 +41,7 @@ def window_of(x: Tensor, kernel: Sequence[int], auto_pad: str, strides: Any, pad
 
 
 def folded_norms(nodes: Sequence[Any]) -> int:
-    """Return the number of layers into which an exporter such as PyTorch's has folded a batch normalisation."""
+    """Return the number of layers into which exporters such as PyTorch's folded a batch normalisation."""
     return sum(
         (node.op_type in ("Conv", "ConvTranspose") and node.input[1].startswith("onnx::"))
         or any("FuseBatchNorm" in beside.value for beside in node.metadata_props)
@@ -52,8 +52,7 @@ def folded_norms(nodes: Sequence[Any]) -> int:
 def params_of(x: Tensor, weight: Any, bias: Any, channels_at: int, groups: int) -> Any:
     """Return a convolution's params in the layer's shapes.
 
-    ``channels_at`` is the weight's axis of channels. Raises NoLayer if params do not match the images, as in a damaged
-    file.
+    ``channels_at`` is the weight's axis of channels. Raises NoLayer if params do not match the images.
     """
     if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)):
         raise NoLayer("with a weight or a bias that layers compute")

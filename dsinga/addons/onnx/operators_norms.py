@@ -56,7 +56,7 @@ def batch_normalise(
 ) -> Any:  # fmt: skip
     """Return a batch normalisation with the file's running statistics, which move in training, as in PyTorch.
 
-    Until it is trained, a net exported in training mode computes as in evaluation mode.
+    Until trained, a net exported in training mode computes as in evaluation mode.
     """
     if not isinstance(mean, Constant) or not isinstance(variance, Constant):
         raise NoLayer("by statistics that layers compute")

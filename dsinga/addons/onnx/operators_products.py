@@ -92,7 +92,7 @@ def mask_of(place: NodePlace, symbol: Symbol) -> Any:
 def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: bool = False) -> Any:
     """Return a fully connected layer of the last axis; ``weight`` is (inputs, outputs), or ``transposed``.
 
-    If layers compute the weight, or the input comes from params alone, it is a product of matrices.
+    It is a product of matrices if layers compute the weight, or the input comes from params alone.
     """
     is_part = isinstance(weight, Constant) and weight.made is not None and not weight.name
     if is_part and any(map(is_lone, weight.params())):  # of a param of no module

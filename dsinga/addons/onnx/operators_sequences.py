@@ -30,13 +30,11 @@ class RecurrentNode:
     """A node of a recurrent operator.
 
     Attributes:
-        place: the node.
         suffix: the end of its layers' names, ".stacked1" for a stack's second layer.
         params: of each direction, by the layer's roles.
-        settings: of its layers.
         starts: each direction's state before the first step, (B, S), None for zeros.
         layout: 1 if the batch is the first axis, else 0.
-        lengths: the layer that marks the ends of sequences, None if all steps are valid.
+        lengths: the layer that marks the ends of sequences, or None.
     """
 
     place: NodePlace

@@ -36,8 +36,8 @@ DTYPES = {"tensor(int64)": np.int64, "tensor(double)": np.float64, "tensor(bool)
 def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
     """Write a net as version 1 of a Triton model named after ``folder``, in a model repository.
 
-    Triton joins the rows of several requests. An older model in the folder is replaced in one step. Raises UserError if
-    the folder has something else, or cannot be written.
+    Triton joins the rows of several requests. An older model is replaced in one step. Raises UserError if the folder
+    has something else, or cannot be written.
     """
     with _new_folder(local_folder(folder), TRITON) as path:
         write_onnx(model, params, path / "1" / "model.onnx")
@@ -67,8 +67,8 @@ def _dtype_and_shape(value: ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
 def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
     """Write a net as a model of MLflow, like ``mlflow.onnx.save_model``, with its signature and metadata.
 
-    An older model in the folder is replaced in one step. Raises UserError if MLflow is not installed, or the folder has
-    something else or cannot be written.
+    An older model is replaced in one step. Raises UserError if MLflow is not installed, or the folder has something
+    else or cannot be written.
     """
     onnx = onnx_package()
     try:
@@ -114,7 +114,7 @@ def write_checked(
 ) -> float | None:
     """Write a net for a server: "onnx" for a file, "triton" or "mlflow". Return the greatest difference for records x.
 
-    ``net`` is the ONNX net of ``model``, with its params. If x is None, nothing is compared and the result is None.
+    ``net`` is the ONNX net of ``model``, with its params. Without x, nothing is compared and the result is None.
     Without ONNX Runtime, a given x raises UserError before anything is written.
     """
     write, file = SERVERS[server]

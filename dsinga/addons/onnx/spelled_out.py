@@ -1,7 +1,7 @@
 """Recognises layers that ONNX files spell out in several nodes, such as a product and a sum for a dense layer.
 
-A pattern is a number, a name for a tensor, a list of alternative patterns, or an operator with the patterns of its
-inputs. The inputs of Add come in any order; Mul is a product of any number of factors, in any order.
+A pattern is a number, a tensor's name, a list of alternative patterns, or an operator with its inputs' patterns. The
+inputs of Add come in any order; Mul is a product of any number of factors, in any order.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ class Constant:
     Attributes:
         array: its numbers.
         name: the initializer with these numbers, maybe in another shape; "" for computed ones.
-        made: for rearranged or selected numbers of params: the node, its operands, and the number of the output.
+        made: for rearranged or selected numbers of params: the node, its operands, and the output's number.
         kind: the file's kind of initializer: PARAMETER, BUFFER, FOLDED if the exporter computed it; else "".
-        is_param: whether it is a param, which trains: the file says so, or its name is not made up by an exporter, and
-            it is no mask of zeros and ones, and no bound of -infinity.
+        is_param: whether it trains: the file says so, or its name is not made up by an exporter, and it is no mask of
+            zeros and ones, and no bound of -infinity.
     """
 
     array: np.ndarray

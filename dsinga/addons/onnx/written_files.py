@@ -28,8 +28,7 @@ def write_onnx(
     """Write a net and its params, arrays by name, to an ONNX file, after ONNX's own checks.
 
     Params of ``external`` bytes or more in all go, without a copy, to a second file, named with an additional ".data".
-    Either both files are written, or none, and an earlier net's stay. ``model`` lacks the params, which this function
-    adds as initializers.
+    Either both files are written, or none, and an earlier net's stay. ``model`` gets the params as initializers.
 
     Raises UserError if the folder cannot be written, or the net is not valid ONNX.
     """

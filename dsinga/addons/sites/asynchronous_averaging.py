@@ -1,8 +1,8 @@
 """Averages the params of server groups asynchronously: no group waits for another.
 
-Each group keeps its own copy of the outer params. When its outer gradient, times its share of the mean, arrives at a
-group, that group's outer optimizer applies it. All copies get the same gradients in different orders. They differ a
-little during training, and are equal in the end if the outer optimizer has no momentum.
+Each group keeps its own copy of the outer params. Its outer optimizer applies each outer gradient that arrives, times
+the sender's share of the mean. All copies get the same gradients in different orders. They differ a little during
+training, and are equal in the end if the outer optimizer has no momentum.
 
 Changes in :mod:`dsinga.cluster.server.sum_sync` are outer gradients with the opposite sign.
 """

@@ -20,9 +20,7 @@ class SiteReader(BatchReader):
     Its own stores, order and epochs come from the process that created it, which checks the job with them. A pickle
     omits them: each process opens only the stores of its groups.
 
-    Attributes:
-        open_site: opens the stores of a site and returns their reader.
-        opened: the readers of this process's sites.
+    ``open_site`` opens a site's stores and returns their reader; ``opened`` has the readers of this process's sites.
     """
 
     open_site: Callable[[int], BatchReader] | None = None

@@ -2,9 +2,8 @@
 
 At the rule's versions a slice sends its outer gradient. It waits for all groups' outer gradients at once, or some steps
 later: the overlap of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2). Each shard adds them in
-the order of the groups and applies the outer optimizer to its own copy of the outer params, so all copies have the same
-bits, in every run. A snapshot includes its group's outer gradient in flight; a shard that begins with it sends it
-again.
+group order and applies the outer optimizer to its own copy of the outer params, so all copies have the same bits, in
+every run. A snapshot includes its group's outer gradient in flight, and a shard that begins with it sends it again.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ SliceVersion = tuple[int, int]  # a slice id, and the version at which its outer
 class SynchronousAveraging(GroupSync):
     """Averages the slices of a shard with other server groups, of one worker group each. Thread-safe.
 
-    A group that ends calls :meth:`flush` after all have ended, because others wait for its outer gradients. The keys of
-    a message are (slice id, version, group of the outer gradient).
+    A group calls :meth:`flush` after all groups have ended, because others wait for its outer gradients. Messages have
+    the keys (slice id, version, group of the outer gradient).
     """
 
     def __init__(self, shard: LinkedShard, rule: AveragingRule):

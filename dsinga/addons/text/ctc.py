@@ -1,9 +1,9 @@
 """kCTCLoss: the loss for label sequences without known positions in time, as in speech or handwriting.
 
 Connectionist temporal classification (Graves et al., 2006) is the probability of labels over all ways to place them in
-time, here in log space. Blanks may be between labels, before the first and after the last, so S labels have 2S + 1
-states. A path goes on to the same state, to the next, or over a blank between two different labels. One pass over time
-computes all sequences and states.
+time, here in log space. Blanks may be before, between and after labels, so S labels have 2S + 1 states. A path goes to
+the same state, to the next, or over a blank between two different labels. One pass over time computes all sequences and
+states.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ class CTCLoss(Layer):
 
     Graves et al., Connectionist Temporal Classification (2006). The first source gives scores (B, T, K) of K classes,
     including ``blank`` for no label; the second labels (B, S), in [0, K) without ``blank``, -1 after the end. A third
-    source, such as kSequenceLength, may give codes (B, T) that are -1 after the end of a sequence; otherwise all have T
-    steps. The loss is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B; "mean" would also divide each
-    sequence's loss by its number of labels.
+    source, such as kSequenceLength, may give codes (B, T), -1 after the end of a sequence; otherwise all have T steps.
+    The loss is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B; "mean" would also divide each sequence's
+    loss by its number of labels.
 
-    The feature is the labels of the most probable path, (B, T) int64, -1 after the end. Metrics: "loss", and
-    "accuracy", the share of sequences with all labels right. Every backend computes it with numpy in float64. Raises
-    UserError if labels do not fit in the steps: a sequence needs a step for each label, and one more between two equal
-    labels.
+    The feature is the most probable path's labels, (B, T) int64, -1 after the end. Metrics: "loss", and "accuracy", the
+    share of sequences with all labels right. Every backend computes with numpy in float64. Raises UserError if labels
+    do not fit: a sequence needs a step for each label, and one more between two equal labels.
     """
 
     class Conf(Settings):
@@ -149,7 +148,7 @@ def _padded(codes: np.ndarray, width: int) -> np.ndarray:
 class Paths(NamedTuple):
     """The states of a batch's label sequences, L = 2S + 1, and the sums over the paths to each state.
 
-    ``symbols`` (B, L) has the class of each state, ``skips`` (B, L) 0 if a path may come over a blank, else -inf.
+    ``symbols`` (B, L) has each state's class, ``skips`` (B, L) 0 if a path may come over a blank, else -inf.
     ``lengths`` and ``ends`` (B,) are each sequence's numbers of steps and states. ``logs`` (B, T, K) is the
     log-softmax, ``emitted`` (T, B, L) its value for each state's class. ``forward`` (T, B, L) is the log of the sum
     over paths to a state, its own step included.

@@ -46,7 +46,7 @@ def generator(conf: NetConf, codes: int) -> Generator:
 
     It has the training net's layers below the softmax, not unrolled, with carried states in recurrent layers. Attention
     keeps the keys and values of as many steps as the training net sees. The reader is a kCharRNN, or the kRNNDummy of
-    SINGA's sample.conf. Raises UserError if the net has no reader, no softmax, or a bidirectional layer.
+    SINGA's sample.conf. Raises UserError without a reader or softmax, or for a bidirectional layer.
     """
     layers = filter_layers(conf, Phase.kTrain)
     reader = next((layer for layer in layers if layer.type in READERS), None)
@@ -120,11 +120,11 @@ def generate(
 ) -> str:
     """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
 
-    ``job`` has a net that predicts the next character or word of a text (kCharRNN). ``params`` are arrays by name, or
-    the path of a checkpoint; the default is as in :func:`evaluate`. Each character is drawn from the predicted
-    distribution: a lower ``temperature`` prefers more probable ones, and 0 always chooses the most probable. Without a
-    ``seed_text`` the first one is drawn uniformly. The same ``seed`` gives the same text. Raises UserError for bad
-    input, such as characters that the vocabulary lacks.
+    ``job`` has a net that predicts a text's next character or word (kCharRNN). ``params`` are arrays by name, or a
+    checkpoint's path; the default is as in :func:`evaluate`. Each character is drawn from the predicted distribution: a
+    lower ``temperature`` prefers more probable ones, and 0 always chooses the most probable. Without a ``seed_text``
+    the first one is drawn uniformly. The same ``seed`` gives the same text. Raises UserError for bad input, such as
+    characters that the vocabulary lacks.
     """
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
@@ -153,7 +153,7 @@ def generated_codes(
     """Yield ``length`` codes that continue ``begin``, each drawn by the net's scores after all codes before it.
 
     Codes are drawn from the softmax of scores / ``temperature``; with 0, the most probable one is chosen. Raises
-    UserError if ``params`` lacks a param of the net, or has another shape.
+    UserError if ``params`` does not match the net.
     """
     check_params(generator.net, params)
     predictor = Predictor(generator.net, params, phase=Phase.kTest, carries_state=True)

@@ -77,8 +77,8 @@ class EntityF1(Layer):
     from kCRF, or scores (B, T, K), with the highest as the tag; the second the true tags as its labels (B, T), -1 after
     the end. An entity is found if its first word, last word and type are right.
 
-    Tags are interpreted by their names in the records, in any scheme of :class:`TagScheme`. Without names, tags are
-    numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for each type k.
+    Tags with names in the records may have any scheme of :class:`TagScheme`. Without names, tags are numbered as by
+    ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for each type k.
     """
 
     source_count = 2
@@ -123,10 +123,9 @@ class TagScheme(NamedTuple):
 
     The letter before the hyphen is the word's role: B begins an entity, I (or M) is inside, E (or L) ends one, S (or U,
     W) is one by itself. A word continues an entity if its tag is I or E and the previous word's is B or I of the same
-    type; any other word except O begins one. This is CoNLL's rule, which covers IOB1, IOB2, IOE1, IOE2, BIOES, BILOU
-    and BMES.
+    type; any other word except O begins one. This is CoNLL's rule, for IOB1, IOB2, IOE1, IOE2, BIOES, BILOU and BMES.
 
-    Each array has an entry for each tag, and a last one for the tag -1.
+    Arrays have an entry for each tag, and a last one for the tag -1.
     """
 
     kinds: Array

@@ -28,8 +28,8 @@ class TextVectorization(LayerBuilder):
     """Codes (n, T) of the words of texts: 0 after the end of a text, 1 for unknown words.
 
     ``adapt`` finds the vocabulary, with more frequent words first. In a model it follows ``nn.Input``, and ``fit``,
-    ``evaluate`` and ``predict`` accept texts; called on texts it returns their codes. The model's job has the
-    vocabulary, and so have its checkpoints and saved models.
+    ``evaluate`` and ``predict`` accept texts; called on texts it returns their codes. The job, checkpoints and saved
+    models include the vocabulary.
 
     Args:
         max_tokens: the largest size of the vocabulary, including the codes 0 and 1; no limit by default.

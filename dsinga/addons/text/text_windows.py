@@ -22,11 +22,10 @@ class TextWindows(RecordSource):
 
     As in SINGA, the text is divided into B streams of equal length. Row b reads stream b, advances by T (``steps``)
     codes a step, and restarts at the stream's end. Codes beyond the last full window are left out. (SINGA reads on into
-    the next stream, and at the end of the text beyond its memory.)
+    the next stream, and beyond the text's memory.)
 
-    If ``labelled``, a record has the first T codes, and its labels (T,) are the codes after each of them.
-
-    Raises UserError if the text is too short for one step.
+    If ``labelled``, a record has the first T codes, and its labels (T,) are each one's next code. Raises UserError if
+    the text is too short for one step.
     """
 
     keeps_order = True
@@ -73,7 +72,7 @@ def open_text(
     The vocabulary may be a tokenizer.json of Hugging Face.
 
     A text file is imported once into a store next to it (``input.txt`` into ``input.zarr``), and again when it or its
-    vocabulary changes. Raises UserError if ``path`` does not exist, if a text file has no vocabulary, or if a store has
+    vocabulary changes. Raises UserError if ``path`` does not exist, a text file has no vocabulary, or a store has
     another vocabulary than ``vocab_path``.
     """
     location, vocabulary = resolve(path, roots), _resolve_vocabulary(vocab_path, roots)

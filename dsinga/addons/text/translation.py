@@ -1,9 +1,9 @@
 """Translation by beam search, with a net that reads a source sentence and the words so far and scores the next word.
 
-The encoder, all layers that do not depend on the words so far, is computed once a sentence. The other layers are
-computed for the whole prefix at each step, but the score layer only for its last word. Beam search extends the few best
-beginnings of all sentences of a batch together. At each step the most probable continuations get the ``beam`` places of
-a sentence, and ended hypotheses keep theirs.
+The encoder, all layers that do not depend on the words so far, is computed once a sentence. Other layers are computed
+for the whole prefix at each step, but the score layer only for its last word. Beam search extends the best beginnings
+of all sentences of a batch together. At each step the most probable continuations get a sentence's ``beam`` places, and
+ended hypotheses keep theirs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class TranslationLayers(NamedTuple):
 def translation_layers(conf: NetConf) -> TranslationLayers:
     """Return a translator's layers.
 
-    Its loss is a kSoftmaxLoss with ``per_step``, with the next words as labels from the input layer of the words so
-    far. The other input layer has the source sentences. Raises UserError for any other net.
+    Its loss is a kSoftmaxLoss with ``per_step``, with labels from the input layer of the words so far. The other input
+    layer has the source sentences. Raises UserError for any other net.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, Phase.kTest)}
     inputs = [name for name, layer in layers.items() if not layer.srclayers]
@@ -87,10 +87,10 @@ def translate(
     """Return the translation of each of ``sentences``, texts of words separated by blanks.
 
     ``job`` is a translator's, such as :func:`dsinga.models.gru_translator`; its stores have both languages' words.
-    ``params`` are as for :func:`evaluate`. Beam search extends the ``beam`` most probable beginnings of a translation
-    at each step; 1 chooses the most probable word each time. Log probabilities are divided by ((5 + words) /
-    6)^``length_penalty``; 0 prefers short translations. The same arguments give the same translations. Raises UserError
-    for bad input, such as an empty sentence.
+    ``params`` are as for :func:`evaluate`. Beam search extends the ``beam`` most probable beginnings at each step; 1
+    chooses the most probable word. Log probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers
+    short translations. Equal arguments give equal translations. Raises UserError for bad input, such as an empty
+    sentence.
     """
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
@@ -139,14 +139,8 @@ def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:
 class Translator:
     """A trained net that translates codes of one language to codes of another.
 
-    Args:
-        conf: the net of the job.
-        params: arrays by name.
-        start: the code with which target sentences begin.
-        end: the code after their last word.
-        processor: the processor that computes.
-
-    Raises UserError for a net that cannot translate, and for params that do not match it.
+    ``start`` is the code with which target sentences begin, ``end`` the code after their last word. Raises UserError
+    for a net that cannot translate, and for params that do not match it.
     """
 
     def __init__(
@@ -298,11 +292,11 @@ def beam_search(
     A sequence ends with its ``beam`` hypotheses, or as soon as no open one can exceed its best score.
 
     Args:
-        next_scores: returns scores; their softmax is the probability of the next code.
+        next_scores: returns scores; their softmax is the next code's probability.
         max_lengths: the largest number of codes of each sequence, without ``end``.
         start: the first code of each prefix.
         end: the code that ends a sequence.
-        beam: the number of hypotheses of a sequence.
+        beam: the number of a sequence's hypotheses.
         alpha: exponent of :func:`length_penalty`.
         excluded: codes that no sequence gets, in addition to ``start``.
 

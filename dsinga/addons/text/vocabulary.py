@@ -26,9 +26,9 @@ SENTENCE_START, SENTENCE_END = "<s>", "</s>"  # marks in the vocabulary of trans
 def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[str, ...]:
     """Return the characters or words of the codes 0, 1, ..., read from a store or a vocabulary file.
 
-    A file of characters lists them without separators, like SINGA's vocab.txt; each byte is one character, decoded as
-    Latin-1. A file of words has one word a line, in UTF-8. Raises UserError for a store without a vocabulary, an empty
-    file, and a character or word that occurs twice.
+    A file of characters, like SINGA's vocab.txt, has no separators; each byte is one character, decoded as Latin-1. A
+    file of words has one word a line, in UTF-8. Raises UserError for a store without a vocabulary, an empty file, and a
+    character or word that occurs twice.
     """
     location = absolute(path)
     if location.endswith(".zarr") or exists(join(location, "zarr.json")):
@@ -167,13 +167,8 @@ class Tokenizer:
     No tokens for a text's beginning or end are added, and the file's truncation and padding are ignored. Raises
     UserError if the library is not installed, or cannot read the tokenizer.
 
-    Attributes:
-        content: the content of its tokenizer.json.
-        symbols: the tokens of the codes 0, 1, ...; "" for a code without a token.
-
-    Args:
-        content: the content of a tokenizer.json.
-        location: its place, for messages.
+    ``content`` is that tokenizer.json, ``location`` names it in messages; ``symbols`` are the tokens of the codes 0, 1,
+    ..., "" for a code without a token.
     """
 
     separator = ""  # between a text and its continuation

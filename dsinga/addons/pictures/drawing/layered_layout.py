@@ -1,7 +1,7 @@
 """Lays out a directed graph in rows: sources above their destinations, few crossings, straight edges.
 
-The method of Sugiyama, Tagawa and Toda (1981): rank by longest path, a chain of invisible points for edges that pass
-ranks, order within a row by barycentres, then positions near the neighbours.
+The method of Sugiyama, Tagawa and Toda (1981): rank by longest path, chains of invisible points for edges that pass
+ranks, order rows by barycentres, then place nodes near their neighbours.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def layered_layout(
     """Place the nodes of a graph.
 
     Args:
-        sources: the sources of each node, which are earlier nodes.
+        sources: each node's sources, which are earlier nodes.
         box_width: the width of each node's box, or one width for all.
         edge_width: the width of an edge in each row that it passes.
-        rank: each node's row; defaults to the length of the longest path to it.
+        rank: each node's row; defaults to the longest path to it.
     """
     rank = longest_paths(sources) if rank is None else list(rank)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
@@ -186,8 +186,7 @@ def spread(
 ) -> None:
     """Set ``x`` of a row to the nearest values to ``targets`` (weighted least squares) that keep order and distance.
 
-    With the widths of earlier points subtracted, the values must not fall: isotonic regression by pooling adjacent
-    violators.
+    Less the widths of earlier points, values must not fall: isotonic regression by pooling adjacent violators.
     """
     offset, offsets = 0.0, []
     for k, node in enumerate(row):

@@ -23,7 +23,7 @@ GOLDEN_ANGLE = 137.508 / 360  # gives neighbours different hues for any number o
 def partitioned_to_svg(net: PartitionedNet) -> str:
     """Draw ``net`` as an SVG with a swimlane for each worker, data at the top, parts of a layer side by side.
 
-    Boxes have the colour of their worker. Connection layers added by partitioning are small; those that communicate are
+    Boxes have their worker's colour. Connection layers added by partitioning are small; those that communicate are
     white. Edges between workers have the sender's colour, with a tip at both ends if the gradient comes back. Hovering
     over a box shows what it computes, its params, and why it is not cut as the job asks.
     """

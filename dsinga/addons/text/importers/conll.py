@@ -1,8 +1,8 @@
 """The importer of tagged sentences in the CoNLL format: a word and its tag per line, empty lines between sentences.
 
 It writes a folder of stores with a row per sentence and a column per word, padded with -1. ``words.zarr`` has words in
-lower case, with the tags as labels. Other stores have features that unknown words have too: ``shapes.zarr`` (Xx for
-"Paris", XdX for "B52S"), ``prefixes.zarr`` and ``suffixes.zarr`` of three letters.
+lower case, with the tags as labels. Features that unknown words have too are in ``shapes.zarr`` (Xx for "Paris", XdX
+for "B52S"), ``prefixes.zarr`` and ``suffixes.zarr`` of three letters.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ def conll(
 def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
     """Yield the sentences of a file.
 
-    Raises UserError for a word without a tag, a line with more or fewer columns than the lines before, and a file
-    without sentences.
+    Raises UserError for a word without a tag, lines of different numbers of columns, and a file without sentences.
     """
     count = columns = 0
     sentence = Sentence([], [], 1)
