@@ -107,14 +107,8 @@ class Augmentation(Configured):
     ) -> tuple[RecordInfo, AugmentationList | None]:
         """Return the description of an input layer's augmented records, and its augmentations, None if none act.
 
-        Args:
-            layer: the input layer.
-            info: the description of its records as stored.
-            dtype: their dtype.
-            seed: the job's.
-            training: whether the phase is training; augmented records have the same shape in all phases.
-
-        Raises UserError if an augmentation does not accept these records.
+        ``info`` describes its stored records, of ``dtype``. Augmented records have the same shape in all phases. Raises
+        UserError if an augmentation does not accept these records.
         """
         assert layer.store_conf is not None
         labels = info if info.has_labels else None
@@ -147,8 +141,8 @@ class Mixing(Augmentation):
 class AugmentationList:
     """The augmentations of an input layer, in order; outside training only their changes of shape apply.
 
-    A record's random numbers depend only on the seed, the place in the list, the record and its epoch: not on the
-    batch's size and cut, worker groups or reading processes. Two input layers with lists that begin alike, for images
+    A record's random numbers depend only on the seed, the place in the list, the record and its epoch. The batch's size
+    and cut, worker groups and reading processes do not matter. Two input layers with lists that begin alike, for images
     and their masks, change alike.
 
     Attributes:
@@ -271,17 +265,8 @@ def create_augmentations(
 ) -> AugmentationList:
     """Return an input layer's augmentations, for training or for other phases.
 
-    Args:
-        layer: the name of the input layer.
-        conf: its store_conf.
-        shape: the shape of a record in the store.
-        dtype: the dtype of the records.
-        seed: the job's.
-        training: whether the phase is training.
-        labels: the description of the labels; None for records without.
-
-    Raises:
-        JobError: an augmentation does not accept these records or labels.
+    ``conf`` is its store_conf, ``shape`` and ``dtype`` describe a stored record, and ``labels`` its labels, None if it
+    has none. Raises JobError if an augmentation does not accept these records or labels.
     """
     stored = tuple(conf.shape) or tuple(shape)
     if math.prod(stored) != math.prod(shape):
@@ -324,13 +309,8 @@ def uniform(key: tuple[int, int], records: np.ndarray, epochs: np.ndarray, colum
     """Return uniform float64 numbers in (0, 1) of shape (n, ``columns``), a row for each record.
 
     They are (w + ½)/2³² for words w of Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3,
-    2011). The counter is the record, its epoch and the column, so a row depends on nothing else.
-
-    Args:
-        key: two numbers below 2³², from :func:`stream_key`.
-        records: the number of each record, (n,) integers.
-        epochs: the epoch of each record, (n,) integers.
-        columns: the number of random numbers for a record.
+    2011). The counter is the record, its epoch and the column, so a row depends on nothing else. ``key`` is from
+    :func:`stream_key`; ``records`` and ``epochs`` are (n,) integers.
     """
     blocks = -(-columns // 4)
     records, epochs = np.asarray(records, np.uint64)[:, None], np.asarray(epochs, np.uint64)[:, None]
@@ -351,7 +331,6 @@ def stream_key(seed: int, stream: int) -> tuple[int, int]:
 def _philox(
     key: tuple[int, int], c0: np.ndarray, c1: np.ndarray, c2: np.ndarray, c3: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the four 32-bit words of Philox4x32-10 for each counter, as uint64."""
     for number in range(_ROUNDS):
         k0, k1 = (np.uint64((word + number * step) & 0xFFFF_FFFF) for word, step in zip(key, _WEYL, strict=True))
         first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]

@@ -113,7 +113,6 @@ class RandomResizedCrop(Augmentation):
         return Boxes(tops, lefts, heights, widths)
 
     def _largest_box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return top, left, height and width of the largest central box with an allowed ratio."""
         low, high = self.settings.ratio
         if width / height < low:
             box = round(width / low), width

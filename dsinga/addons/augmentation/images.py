@@ -104,7 +104,7 @@ class ColorJitter(Augmentation):
     """Change brightness, contrast, saturation and hue of uint8 images at random, in this order.
 
     Like torchvision's ColorJitter, which shuffles the order. The factors of the first three are uniform between 1 - x
-    and 1 + x, at least 0; the hue is turned by a share of the circle between -``hue`` and ``hue``. Brightness, contrast
+    and 1 + x, at least 0. The hue is turned by a share of the circle between -``hue`` and ``hue``. Brightness, contrast
     and saturation are bitwise equal to Pillow's ImageEnhance.
     """
 

@@ -79,7 +79,6 @@ class _Taps(NamedTuple):
         return _Taps(self.places - by, self.weights)
 
     def combine(self, images: np.ndarray) -> np.ndarray:
-        """Return the weighted sums (n, size, ...) of ``images`` (n, length, ...) along axis 1, float32."""
         rows = np.arange(len(images))[:, None]
         total = None
         for tap in range(self.places.shape[2]):

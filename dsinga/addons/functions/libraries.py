@@ -1,7 +1,7 @@
 """Computes the gradient of a user's function with the function's own library: JAX, autograd or PyTorch.
 
-None of the three is imported here: the arrays that a function returns tell its library, which it has then imported.
-:class:`ReadValues` compares the values that a compiled function reads, because JAX treats them as constants.
+None is imported here: the arrays that a function returns tell its library, which it has imported. JAX treats values
+that a compiled function reads as constants, so :class:`ReadValues` compares them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class ReadValues:
         return other is not None and self._values == other._values
 
     def _add(self, value: Any, names: frozenset[str], module: str | None) -> None:
-        """Add a value read by a module's code, which contains ``names``."""
         if type(value) in PLAIN:
             self._values.append((type(value), value))
         elif type(value) is np.ndarray and not value.dtype.hasobject:

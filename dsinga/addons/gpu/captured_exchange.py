@@ -39,14 +39,8 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
     """A training pass with its params: values in fixed memory, gradients in one array for each block.
 
     During recording all values exist before the pass, and gradients are pushed after it, so that no other thread calls
-    kernels.
-
-    Args:
-        memory: its device memory.
-        params: the worker's.
-        groups: the params on servers, as they are exchanged, in forward order.
-        static: the params without gradients.
-        ops: the worker's kernels (CupyOps).
+    kernels. ``groups`` are the params on servers, as they are exchanged, in forward order, ``static`` the params
+    without gradients.
     """
 
     def __init__(

@@ -27,13 +27,8 @@ _log = logging.getLogger(__name__)
 class CapturedIterations:
     """The iterations and evaluations of a worker on a device, captured as graphs if possible.
 
-    Args:
-        ops: its kernels (CupyOps).
-        step: its training steps.
-        updater: of its params.
-        params: their values on the device.
-        updates: changes the params.
-        is_local: whether the worker updates all params itself.
+    ``params`` are the values on the device, which ``updates`` changes; ``is_local`` says that the worker updates them
+    all itself.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class CapturedIterations:
     def begin(self, step: int) -> None:
         """Return to ``step`` after launches of it or later steps that changed nothing.
 
-        With servers, each launch ends before the next one.
+        With servers, launches do not overlap.
         """
         if self._is_local and not self._why_not:
             self._updates.begin(step)
@@ -163,7 +158,7 @@ def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_ba
 
 
 def describe_capture(job: Job, net: NeuralNet) -> str:
-    """Describe how a job's iterations on GPUs are captured, or why not, as far as known beforehand."""
+    """Describe how a job's iterations on GPUs are captured, or why not, as far as known."""
     cluster = job.cluster or ClusterConf()
     is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
     reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches, job.skip_bad_batches)

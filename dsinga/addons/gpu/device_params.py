@@ -34,13 +34,13 @@ class DeviceParams(Mapping[str, Array]):
 
     Args:
         exchange: exchanges values and gradients in host memory.
-        local: the params that the worker updates itself, without servers.
-        replicated: the params that it updates itself in fixed memory, also by sums from servers.
+        local: params that the worker updates itself, without servers.
+        replicated: params that it updates itself in fixed memory, also by sums from servers.
         ops: the device's backend.
         meter: counts this thread's waiting.
         inner: the exchange's meter; its bytes are added to ``meter``.
         ahead: fetch values when a step begins, not only on lookup.
-        is_shared: servers keep the other params on this device, so gradients stay there.
+        is_shared: servers keep other params on this device, so gradients stay there.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class DeviceParams(Mapping[str, Array]):
                 self._fetch(name)
 
     def push(self, name: str, gradient: Array) -> None:
-        """Push a gradient once it is computed, and downloaded if servers are in host memory.
+        """Push a gradient once computed, and downloaded if servers are in host memory.
 
         :meth:`finish` raises its errors.
         """
@@ -139,7 +139,7 @@ class DeviceParams(Mapping[str, Array]):
         self._verdict = Future()
 
     def release(self, is_accepted: bool) -> None:
-        """Push the held gradients of blocks, or drop them: then nothing of the step has left the worker."""
+        """Push the held gradients of blocks, or drop them: then nothing has left the worker."""
         assert self._verdict is not None
         self._verdict.set_result(is_accepted)
         self._verdict = None

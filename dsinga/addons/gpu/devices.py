@@ -54,7 +54,7 @@ def find_gpus() -> ProcessGpus:
 
 
 def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None) -> dict[int, int]:
-    """Return the free bytes, by number, of the GPUs that ``devices`` lists for this Dask worker's address."""
+    """Return the free bytes of the GPUs, by number, in ``devices`` for this Dask worker's address."""
     free: dict[int, int] = {}
     for device in set(devices[getattr(dask_worker, "address", "")]):
         try:
@@ -135,7 +135,7 @@ class CupyBackend(DeviceBackend):
 
 
 def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
-    """Warn, once a process for the same reasons, that workers do not compute on the job's GPUs."""
+    """Warn, once a process for the same reasons, that workers do not use the job's GPUs."""
     reasons = "; ".join(dict.fromkeys(refused.values()))
     if not refused or reasons in _reasons_said:
         return
@@ -149,7 +149,7 @@ def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
 
 
 def _warn_of_choices(gpus: Mapping[str, ProcessGpus]) -> None:
-    """Warn, once a process, of hosts with the same GPU but other measured plans of cuDNN."""
+    """Warn, once a process, of hosts with the same GPU but other plans of cuDNN."""
     first: dict[str, str] = {}  # an address by the description of its GPU
     for address, process in gpus.items():
         like = first.setdefault(process.text, address)
@@ -172,7 +172,7 @@ def _requests(
     describe: Callable[[int, int, str], str],
     host: Callable[[str], str],
 ) -> Iterator[GpuRequest]:
-    """Yield a request for each worker that needs a GPU: by the job's ``gpu`` lines, or all workers for None."""
+    """Yield a request for each worker of the job's ``gpu`` lines, or for all workers if they are None."""
     workers_on: dict[str, int] = {}  # how many workers of each host came before
     for group, addresses in enumerate(groups):
         for number, address in enumerate(addresses):
@@ -187,7 +187,6 @@ def _requests(
 def _assign(
     requests: Sequence[GpuRequest], gpus: Mapping[str, ProcessGpus], host: Callable[[str], str]
 ) -> Iterator[tuple[GpuRequest, int]]:
-    """Yield the GPU of each request, by its number in the requesting process."""
     visible_on: dict[str, set[str]] = {}
     for request in requests:
         visible_on.setdefault(host(request.address), set()).add(gpus[request.address].visible)
@@ -218,7 +217,7 @@ def _troubles(
     bytes_needed: Callable[[int], int],
     host: Callable[[str], str],
 ) -> Iterator[tuple[GpuRequest, str]]:
-    """Yield each request with the reason why its GPU cannot be used, or "". Several workers may share a GPU."""
+    """Yield each request with the reason why its GPU cannot be used, or "". Workers may share a GPU."""
     reserved: dict[tuple[str, str, int], int] = {}  # bytes of the requests before, by GPU
     for request, device in assigned.items():
         process = gpus[request.address]

@@ -33,8 +33,8 @@ class Batch(NamedTuple):
 class StoreContents(NamedTuple):
     """The contents of a store to write: its batches, their total size, and the names of labels and codes.
 
-    ``total`` is a number of records, or in the unit of the batches' ``done``, such as bytes. ``classes`` are the names
-    of labels, ``vocabulary`` the names of codes in the data; ``tokenizer`` is the tokenizer.json that made the codes.
+    ``total`` is a number of records, or in the unit of the batches' ``done``, such as bytes. ``classes`` name labels,
+    ``vocabulary`` the data's codes; ``tokenizer`` is the tokenizer.json that made them.
     """
 
     batches: Iterable[Batch]

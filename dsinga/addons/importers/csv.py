@@ -46,7 +46,6 @@ def _read(path: str, separator: str, has_label: bool, label_columns: int | None)
 
 
 def _parse(path: str, number: int, lines: list[bytes], separator: str, columns: int) -> np.ndarray:
-    """Return the numbers (lines, columns) of ``lines``, which start at line ``number``."""
     text = [line.decode("utf-8", "replace") for line in lines]
     try:
         values = np.loadtxt(text, delimiter=separator, dtype=np.float64, comments=None, ndmin=2)

@@ -98,7 +98,6 @@ def _opened_member(source: str, member: tarfile.TarInfo) -> Iterator[OpenFile]:
 
 
 def _matching(files: list[_File], pattern: str) -> list[_File]:
-    """Return the files with names matching ``pattern``, each name once, in numerical order."""
     matches = {
         file.name: file for file in sorted(files, key=lambda file: -len(file.path)) if re.fullmatch(pattern, file.name)
     }

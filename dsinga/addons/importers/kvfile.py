@@ -1,7 +1,7 @@
 """The importer of SINGA's kvfiles: sequences of key-value pairs with RecordProto messages as values.
 
 Each pair is the key's size (8 bytes, native endian), the key, the value's size, the value; there is no header. The
-message classes of SINGA's and Caffe's records are made from descriptors at run time.
+message classes of SINGA and Caffe are made from descriptors at run time.
 """
 
 from __future__ import annotations

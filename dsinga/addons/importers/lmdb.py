@@ -78,8 +78,6 @@ class LmdbError(ValueError):
 
 
 class _Meta(NamedTuple):
-    """The needed contents of a meta page, in the order of ``_META``."""
-
     magic: int
     version: int
     page_bytes: int
@@ -161,7 +159,6 @@ class LmdbPages:
         return page, struct.unpack_from(f"<{(end - _PAGE.size) // 2}H", page, _PAGE.size)
 
     def _read_big(self, number: int, length: int) -> bytes:
-        """Return the value of ``length`` bytes in the overflow pages starting at ``number``."""
         content = self._read(number * self._page_bytes, _PAGE.size + length, f"page {number}")
         page_number, _, flags, _, _ = _PAGE.unpack_from(content)
         if page_number != number or not flags & _OVERFLOW:

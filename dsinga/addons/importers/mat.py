@@ -68,7 +68,6 @@ def _file(folder: str) -> str:
 
 
 def _ending(name: str) -> str:
-    """Return the end of a matrix's name after its last underscore: ``tr`` of ``I_tr``."""
     return name.rpartition("_")[2] if "_" in name else ""
 
 
@@ -78,7 +77,6 @@ def _load(path: str, name: str) -> np.ndarray:
 
 
 def _scipy(path: str, function: str, **options: Any) -> Any:
-    """Call a function of scipy.io with the file; raise UserError if it cannot be read."""
     try:
         import scipy.io
     except ImportError:
@@ -95,7 +93,6 @@ def _scipy(path: str, function: str, **options: Any) -> Any:
 
 
 def _vectors(path: str, names: list[str]) -> dict[str, np.ndarray]:
-    """Return the vectors of whole numbers, which are labels, by the ending of their names."""
     labels: dict[str, tuple[str, np.ndarray]] = {}
     for name in names:
         vector, ending = _load(path, name).ravel(), _ending(name)
@@ -108,7 +105,6 @@ def _vectors(path: str, names: list[str]) -> dict[str, np.ndarray]:
 
 
 def _lists(folder: str, endings: set[str]) -> dict[str, np.ndarray]:
-    """Return the labels in the last columns of the folder's list files, by the beginning of the file name."""
     columns = {}
     for ending in filter(None, endings):
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"{ending}*.list"))):

@@ -108,7 +108,6 @@ def outputs_of(layer: LayerConf) -> int:
 
 
 def _named(layer: LayerConf) -> list[ParamConf]:
-    """Return a layer's params under their default names, even if it is renamed."""
     roles = ROLES[layer.type]
     conf = layer.innerproduct_conf or layer.convolution_conf
     roles = roles if conf is None or conf.bias_term else roles[:1]
@@ -122,7 +121,7 @@ def _named(layer: LayerConf) -> list[ParamConf]:
 def low_rank_layers(layers: Sequence[LayerConf]) -> dict[str, LowRank]:
     """Return a job's low-rank layers, by layer.
 
-    A user's layer may have such a name; it is ignored unless a sum adds its output to the base layer.
+    A user's layer with such a name is ignored unless a sum adds its output to the base layer.
     """
     named, found = {layer.name: layer for layer in layers}, {}
     for name in (name.removesuffix(B) for name in named if name.endswith(B)):

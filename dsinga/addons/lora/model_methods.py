@@ -96,7 +96,7 @@ def add_lora(
 def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     """Write the params of LoRA to a safetensors file, for :meth:`load_lora` of another copy of the model.
 
-    The file also has all other params that are not frozen: a new head's, and statistics of batch normalisations. Raises
+    The file also has other params that are not frozen: a new head's, and statistics of batch normalisations. Raises
     UserError for a model without LoRA, and if the file cannot be written.
     """
     layers, params, file = _layers(model), model.ordered_params(), local_folder(path)
@@ -237,7 +237,6 @@ def _required(model: Trainable, layers: Sequence[LayerConf]) -> dict[str, LowRan
 
 
 def _metadata(path: Path) -> dict[str, tuple[int, float]]:
-    """Return each layer's rank and alpha in a file of :func:`save_lora`; raise UserError for another file."""
     try:
         with safetensors.safe_open(path, "numpy", backend="pread") as file:
             described = json.loads(file.metadata()[METADATA])
@@ -254,7 +253,6 @@ def _layers(model: Trainable) -> list[LayerConf]:
 
 
 def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Sequence[str]) -> None:
-    """Freeze the model's params, except ``trainable`` layers, and add low-rank layers."""
     local = model.shaped_net()
     try:
         net = local.net

@@ -72,7 +72,6 @@ class Unfreeze(Extension):
         return with_layers(job, layers)
 
     def _groups(self, net: NeuralNet) -> list[set[str]]:
-        """Return each group's layer names. Raises UserError for a pattern without a match."""
         names = [name for name, layer in layers_by_name(net).items() if layer.params]
         if not self.settings.groups:
             return [{name} for name in reversed(names)]

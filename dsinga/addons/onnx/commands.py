@@ -58,7 +58,7 @@ def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ..
 def saved_model(path: Path, data_root: str | None) -> JobModel:
     """Return the model at a path: a checkpoint, a folder of checkpoints, a workspace, a saved model or estimator.
 
-    Raises UserError for a checkpoint without its job, and for a job without shapes if its data are missing.
+    Raises UserError for a checkpoint without its job, and a job without shapes or data.
     """
     from dsinga import nn
     from dsinga.base.durable_files import current_file
@@ -108,7 +108,7 @@ def take_from_data(model: JobModel, data_root: str | None) -> None:
 
 
 def first_records(paths: tuple[str, ...], model: JobModel) -> Any:
-    """Return the first records of a store, or of several in a list; for a model of tables, of parquet files."""
+    """Return the first records of stores (several in a list), or of parquet files for tables."""
     import numpy as np
 
     from dsinga.addons.onnx.export_tables import served_columns

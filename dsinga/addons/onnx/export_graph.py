@@ -46,7 +46,7 @@ class GraphWriter:
         return _free(name, self._values)
 
     def node(self, operator: str, inputs: Sequence[Any], name: str, outputs: int = 1, **attributes: Any) -> list[str]:
-        """Add a node and return its outputs' names; numbers and arrays among inputs become constants."""
+        """Add a node and return its outputs' names; numbers and arrays as inputs become constants."""
         name = _free(name, self._nodes)
         values = [self.unique(name if outputs == 1 else f"{name}/{number}") for number in range(outputs)]
         names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
@@ -87,7 +87,7 @@ class GraphWriter:
         return name
 
     def copy(self, value: str, layer: str, order: Sequence[int] = ()) -> str:
-        """Return a copy of a value, with axes in ``order`` if given, named like its layer if that is free."""
+        """Return a copy of a value, with axes in ``order`` if given, named like its layer if possible."""
         if order:
             (result,) = self.node("Transpose", [value], f"{layer}/transpose", perm=order)
         else:
@@ -122,7 +122,6 @@ class GraphWriter:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """Return a name that is not ``taken``, numbered if necessary, and add it."""
     number, free = 2, name
     while free in taken:
         number, free = number + 1, f"{name}_{number}"

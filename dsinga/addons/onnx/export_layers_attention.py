@@ -50,7 +50,6 @@ def _rotated(w: ExportedLayer, x: str) -> str:
 
 
 def _angles(w: ExportedLayer, x: str, frequencies: np.ndarray) -> str:
-    """Return the step numbers of x times frequencies, (T, n) float64."""
     return w.chain(w.places(x), ("Unsqueeze", [1]), ("Cast", {"to": DOUBLE}), ("Mul", frequencies))
 
 

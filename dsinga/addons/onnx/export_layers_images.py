@@ -22,7 +22,7 @@ def window_attributes(window: Window) -> dict[str, Any]:
 
 
 def images(w: ExportedLayer) -> str:
-    """Return the source as images (B, C, H, W), or volumes; the axis of a single channel may be missing."""
+    """Return the source as images (B, C, H, W), or volumes; a single channel's axis may be missing."""
     return w.add("Unsqueeze", w.floats(), [1]) if w.rank == 3 else w.floats()
 
 
@@ -63,7 +63,7 @@ def pooling(w: ExportedLayer) -> str:
 
 
 def reduced_points(w: ExportedLayer, x: str, taps: Sequence[Taps], reduce: str) -> str:
-    """Write each point's maximum or weighted sum of source points, one axis of fields after the other."""
+    """Write maxima or weighted sums of source points, one axis of fields after the other."""
     nodes: list[tuple[Any, ...]] = []
     for axis, along in enumerate(taps, 2):
         nodes.append(("Gather", along.points.astype("int64"), {"axis": axis}))
@@ -102,7 +102,7 @@ def upsampling(w: ExportedLayer) -> str:
 
 
 def resize(w: ExportedLayer) -> str:
-    """Write fields of another size: by Resize if sizes define the result, else as weighted sums along each axis."""
+    """Write fields of another size: by Resize if sizes suffice, else as weighted sums along each axis."""
     layer, settings, method = w.layer, w.settings, w.settings.method.name[1:].lower()
     axes = zip(by_axis(layer, "scale", 0.0), layer.source_shapes[0][2:], layer.shape[2:], strict=True)
     is_by_sizes = all(scale in (0, result / size) for scale, size, result in axes)

@@ -44,7 +44,7 @@ def one_hot(w: ExportedLayer) -> str:
 
 
 def sequence_length(w: ExportedLayer) -> str:
-    """Write the codes that end sequences, or features where they end, and the sequences' lengths."""
+    """Write the codes that end sequences, or features where they end, and their lengths."""
     mask, end = w.settings.mask_value, w.settings.end
     if mask is None:
         x = codes = w.codes()
@@ -65,7 +65,7 @@ def sequence_length(w: ExportedLayer) -> str:
 
 
 def recurrent(w: ExportedLayer) -> str:
-    """Write kGRU, kLSTM and kRNN: ONNX's operator between Transposes, because it needs steps first."""
+    """Write kGRU, kLSTM and kRNN: ONNX's operator, with steps first, between Transposes."""
     layer, is_step = w.layer, not w.layer.sequences
     weights = [w.joined(k, _roles(layer, n), partial(_ordered, layer)) for n, k in enumerate(("hx", "hh"))]
     bias = _biases(w) if layer.settings.bias_term else ""
@@ -86,7 +86,7 @@ def recurrent(w: ExportedLayer) -> str:
 
 
 def _roles(layer: Any, kind: int) -> list[int]:
-    """Return the numbers of the params of a kind (hx, hh, b, hb), for all gates and directions."""
+    """Return the numbers of a kind of params (hx, hh, b, hb), for all gates and directions."""
     arrays = 3 if layer.cell == "gru" else 1
     return [back * layer.count + kind * arrays + gate for back in range(layer.directions) for gate in range(arrays)]
 

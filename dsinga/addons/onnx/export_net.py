@@ -114,7 +114,7 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
 
 
 def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
-    """Return a model's net for prediction and its params, with LoRA merged if that add-on is installed."""
+    """Return a model's net for prediction and its params, with LoRA merged if installed."""
     try:
         from dsinga.addons.lora.model_methods import merged_net
     except ModuleNotFoundError:  # the add-on is missing: then its layers are layers like any
@@ -149,7 +149,7 @@ def finished(
 def write_graph(
     net: NeuralNet, graph: GraphWriter, outputs: Sequence[str], channels_last: bool
 ) -> tuple[GraphWriter, Values]:
-    """Write a net's nodes to a graph; return it, and the values of its outputs with row shapes."""
+    """Write a net's nodes to a graph; return it, and its outputs with row shapes."""
     refused, needed = list[str](), {net.position(name) for name in outputs}
     for stage in reversed(net.stages):
         needed.update(edge.node for edge in stage.edges if stage.position in needed)
@@ -204,7 +204,7 @@ def _takes_codes(net: NeuralNet, position: int) -> bool:
 
 
 def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
-    """Whether a layer uses a source as codes, or as lengths of sequences of codes."""
+    """Whether a layer uses a source as codes, or as lengths of their sequences."""
     name, edges = stage.layer.conf.type_name, [edge for edge in stage.edges if edge.node == position]
     passes_on = name in ("kSplit", "kDropout") and _takes_codes(net, stage.position)
     is_code = stage.layer.takes_codes or name == "kRNNLabel"

@@ -52,7 +52,7 @@ def onnx_package() -> Any:
 
 
 def read_onnx(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
-    """Return the checked net of an ONNX file, see :func:`checked_net`. Raises UserError, naming the file."""
+    """Return an ONNX file's checked net, see :func:`checked_net`. Raises UserError, naming the file."""
     onnx, path = onnx_package(), local_folder(path)
     from google.protobuf.message import DecodeError
 
@@ -117,7 +117,7 @@ def node_text(node: NodeProto) -> str:
 
 
 def _check_versions(model: ModelProto) -> None:
-    """Raise UserError for a version of the format that is too old or new, or a file without a graph."""
+    """Raise UserError for a version that is too old or new, or a file without a graph."""
     onnx = onnx_package()
     newest = onnx.defs.onnx_opset_version()
     if not model.HasField("graph") or not model.ir_version:
@@ -228,7 +228,7 @@ def _dtype_name(number: int) -> str:
 
 
 def _tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """Yield all tensors of a net with their names for messages. Raises UserError for sparse ones."""
+    """Yield a net's tensors with names for messages. Raises UserError for sparse ones."""
     sparse = "has a sparse tensor; export the net with dense ones"
     if model.graph.sparse_initializer:
         raise UserError(f"it {sparse}")
@@ -308,7 +308,7 @@ def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path
 
 
 def light_net(model: ModelProto) -> ModelProto:
-    """Return a net with large tensors as inputs of their shapes, because ONNX's checks copy tensors."""
+    """Return a net with large tensors as inputs, because ONNX's checks copy tensors."""
     onnx, graph = onnx_package(), model.graph
     tensors = [(tensor.name, tensor) for tensor in graph.initializer]
     for node in graph.node:

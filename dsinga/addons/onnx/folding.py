@@ -60,7 +60,7 @@ def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
 
 
 def needs_layers(node: Any, operands: Sequence[Constant | None]) -> bool:
-    """Whether a node computes with numbers of params, so that layers must compute it for them to train."""
+    """Whether a node computes with params' numbers, so layers must compute it for them to train."""
     is_kept = node.op_type in RENAMING | TAKING | WITHOUT_GRADIENT
     return not is_kept and any(x is not None and x.is_param for x in operands)
 
@@ -121,7 +121,7 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
 
 
 def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
-    """Return an upper bound of the numbers in a node's results. Raises NoLayer for unsupported operators."""
+    """Return an upper bound of a node's resulting numbers. Raises NoLayer for unsupported operators."""
     kind, shapes = node.op_type, [array.shape for array in arrays]
     if kind in BY_NUMBER:
         return spread(shapes)
@@ -206,7 +206,7 @@ def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Co
 def fold_constants(
     graph: Any, constants: Mapping[str, Constant], version: int, room: Room
 ) -> tuple[list[Any], dict[str, Constant]]:
-    """Return the nodes that depend on a graph's inputs, and all constants, including other nodes' results.
+    """Return the nodes that depend on a graph's inputs, and all constants, with other nodes' results.
 
     Raises UserError if these are many times as large as the file's.
     """

@@ -41,17 +41,11 @@ PAGE = "docs/onnx.md lists the operators that have layers"
 def import_graph(
     graph: Any, constants: Mapping[str, Constant], version: int, shapes: Sequence[Any], name: str
 ) -> nn.Model:
-    """Return the model of a graph.
+    """Return the model of a graph (onnx.GraphProto) with its initializers ``constants`` by name.
 
     A graph may compute with the number of records, as in a Reshape to (N·T, n). So shapes are computed for one number
-    of records. The model is made for two such numbers, and both results must be equal.
-
-    Args:
-        graph: an onnx.GraphProto.
-        constants: its initializers by name.
-        version: the version of its operators (opset).
-        shapes: the shape of a record of each input, if the file leaves it open.
-        name: of the model.
+    of records. The model is made for two such numbers, and both results must be equal. ``version`` is the opset;
+    ``shapes`` are record shapes that the file leaves open.
 
     Raises UserError, naming all nodes without layers, before anything is made.
     """
@@ -117,7 +111,7 @@ class NetWalk:
         return nn.Model(inputs, outputs, name=name)
 
     def _inputs(self, shapes: Sequence[Any]) -> list[Symbol]:
-        """Return the input layers; set their tensors. Raises UserError for inputs without a batch or a known shape."""
+        """Return the input layers; set their tensors. Raises UserError without a batch or known shape."""
         infos = [info for info in self.graph.input if info.name not in self.tensors]
         if shapes and len(shapes) != len(infos):
             raise UserError(f"the net takes {len(infos)} inputs, but {len(shapes)} shapes of records are given")
@@ -256,7 +250,7 @@ def shortened(text: str) -> str:
 
 
 def params_text(operands: Sequence[Any]) -> str:
-    """Return the names of params among operands, or from which alone they are computed, for a message; or ""."""
+    """Return the names of params that operands are, or are computed from alone, for a message; or ""."""
     names = {name: None for x in operands if isinstance(x, Constant) and x.is_param for name in x.params()}
     symbols = {id(x.symbol): x.symbol for x in operands if isinstance(x, Tensor) and x.batch_axis is None}
     while symbols:

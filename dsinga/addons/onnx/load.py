@@ -29,7 +29,7 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
     Args:
         path: of the file; its external data files are read too.
-        shapes: the shape of a record of each input, without the batch, if the file leaves sizes open.
+        shapes: each input's record shape, without the batch, if the file leaves sizes open.
         name: of the model; by default the file's.
 
     Raises UserError, naming all nodes without layers, and for a damaged file.

@@ -48,7 +48,7 @@ class MadeLayers:
         offsets: an array's first number among all numbers, if layers have parts of it.
         orders: codes by the id of the feature that orders them.
         ordered: ordered codes by the id of the codes.
-        kept: names of arrays that keep their numbers, though they may be params.
+        kept: arrays that keep their numbers, though they may be params.
         operators: the functions that make layers, by operator.
         parts: for features with one number along an axis, by id: the whole, the axis, and its place.
         stacks: the number of each module's last recurrent layer.
@@ -116,7 +116,7 @@ class MadeLayers:
         return [name for name, each in places.items() if np.unique(np.concatenate(each)).size < sum(map(len, each))]
 
     def places(self, constant: Constant) -> np.ndarray:
-        """Return the params' numbers that a constant has, in its order, numbered uniquely over all params."""
+        """Return which params' numbers a constant has, in order, numbered uniquely over all params."""
 
         def leaf(x: Constant) -> Constant:
             if 0 in x.array.strides and x.array.size > MOST_REPEATED:
@@ -174,7 +174,7 @@ class NodePlace:
     def call(self, make: Callable[..., Any], operands: Sequence[Any], rank: int = 0) -> Any:
         """Call an operator's function with operands and the node's attributes that are its arguments.
 
-        With a ``rank``, an axis of a tensor of this rank is counted from the end instead.
+        With a ``rank``, an axis of such a tensor is counted from the end instead.
         """
         names = inspect.signature(make).parameters
         operands = [replace(x, place=self) if isinstance(x, Tensor) else x for x in operands]
@@ -265,7 +265,7 @@ class NodePlace:
         return Tensor(self, symbol, x.array.shape, None, x.array.dtype)
 
     def same_for_records(self, x: Constant, axis: int) -> Constant:
-        """Return a constant with length 1 along the batch axis, counted from the end, if it was made for a batch."""
+        """Return a constant with length 1 along the batch axis, counted from the end, if made for a batch."""
         array, axis = x.array, axis + x.array.ndim
         if axis < 0 or array.shape[axis] == 1 or array.shape[axis] not in (self.batch, self.made.given_batch):
             return x
@@ -282,7 +282,7 @@ class NodePlace:
         return self.vector(self.same_for_records(x, axes[0]) if axes else x)
 
     def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
-        """Return an operand as a tensor for layers, or a number; constants named in files become params."""
+        """Return an operand as a tensor for layers, or a number; named constants become params."""
         if isinstance(x, (Tensor, float)):
             return x
         x = x if isinstance(x, Constant) else Constant(x)

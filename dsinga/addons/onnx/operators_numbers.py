@@ -147,8 +147,7 @@ def swish(x: Tensor, alpha: float = 1.0) -> Tensor:
 def clip(place: NodePlace, x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Return numbers between two optional bounds, which before version 11 are attributes.
 
-    Between 0 and 6 it is PyTorch's relu6, with gradient 0 at the bounds; otherwise PyTorch's clamp, with nonzero
-    gradient.
+    Between 0 and 6 it is PyTorch's relu6, with gradient 0 at the bounds; else its clamp, with nonzero gradient.
     """
     for given in (min, max):
         place.keep(given)
@@ -178,7 +177,7 @@ def prelu(place: NodePlace, x: Tensor, slope: Any) -> Any:
 
 
 def dropout(x: Tensor, ratio: Any = None, training_mode: Any = None) -> Tensor:
-    """Return the tensor itself, or for a net exported in training mode a layer that drops numbers in training."""
+    """Return the tensor, or for a net exported in training mode a layer that drops numbers in training."""
     share = number_in(ratio, 0.5)
     return x.each(Dropout, share) if number_in(training_mode, 0.0) and share else x
 

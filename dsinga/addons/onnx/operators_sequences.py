@@ -51,7 +51,7 @@ class RecurrentNode:
         return int(self.settings["dim_hidden"])
 
     def layer(self, directions: list[int], x: Tensor, **more: Any) -> Tensor:
-        """Return the result of a layer of these directions; the second one alone goes backwards over steps."""
+        """Return the result of these directions' layer; the second one alone goes backwards."""
         params = {f"{'back_' if at else ''}{role}": x for at, d in enumerate(directions) for role, x in
                   self.params[d].items()}  # fmt: skip
         start = self.starts[directions[0]] if len(directions) == 1 else None

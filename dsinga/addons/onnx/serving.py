@@ -58,7 +58,6 @@ def _triton_value(value: ValueInfoProto) -> str:
 
 
 def _dtype_and_shape(value: ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return an input's or output's dtype and shape, with -1 for an axis of any size."""
     tensor = value.type.tensor_type
     shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
     return onnx_package().helper.tensor_dtype_to_np_dtype(tensor.elem_type), shape
@@ -136,8 +135,7 @@ def onnxruntime_package() -> Any:
 def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> float:
     """Return the greatest difference between ONNX Runtime's outputs of a file and a model's predictions.
 
-    ``x`` are numpy records for the model's ``predict``. Raises UserError if ONNX Runtime is not installed, or cannot
-    run the file.
+    ``x`` are numpy records for ``predict``. Raises UserError if ONNX Runtime is missing, or cannot run the file.
     """
     package, expected, records = onnxruntime_package(), model.predict(x), given_records(model, x)
     options = package.SessionOptions()

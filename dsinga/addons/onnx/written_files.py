@@ -55,7 +55,6 @@ def write_onnx(
 
 
 def _write_apart(model: ModelProto, arrays: Mapping[str, np.ndarray], path: Path) -> None:
-    """Write arrays to a file, and add tensors to the net that locate them."""
     onnx = onnx_package()
     with open(path, "wb") as file:
         for name, array in arrays.items():

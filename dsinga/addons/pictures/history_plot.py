@@ -67,8 +67,7 @@ def plot_history(
 def plot_curves(curves: Mapping[str, Sequence[Point]], x: str, y: str, ax: Any = None) -> Any:
     """Draw named lines through (x, y); return the axes.
 
-    ``x`` and ``y`` label the axes, ``ax`` are the Matplotlib axes to draw on. The legend omits the name "". Long lines
-    are thinned out.
+    ``x`` and ``y`` label the axes ``ax``. The legend omits the name "". Long lines are thinned out.
     """
     ax = single_axes(ax, 6.0, HEIGHT)
     for name, points in curves.items():
@@ -86,7 +85,7 @@ def plot_returns(results: Any, *, highest: float | None = None, ax: Any = None) 
         results: the result of :func:`dsinga.rl.train`, or its history; or a mapping from names for the legend to these,
             which compares agents.
         highest: the environment's highest return, drawn as a horizontal line.
-        ax: the Matplotlib axes to draw on; new ones by default.
+        ax: Matplotlib axes; new ones by default.
 
     Returns the axes. Raises UserError if Matplotlib is missing, or no episode of a history has ended.
     """
@@ -114,7 +113,6 @@ def _by_importance(names: Sequence[str]) -> list[str]:
 
 
 def _check_columns(rows: Rows, name: str, x: str) -> None:
-    """Raise UserError unless the metric ``name`` can be drawn by the column ``x``."""
     metrics = metric_names(rows)
     if name not in metrics:
         phase, _, metric = name.partition("_")

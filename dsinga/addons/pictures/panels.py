@@ -134,8 +134,8 @@ def shown(draw: Callable[[], str]) -> str:
 def draw_panels(panels: Sequence[Panel], label: str, columns: int = 0) -> str:
     """Draw the panels side by side as an SVG element, or the text ``label`` if there are none.
 
-    ``label`` describes the picture to screen readers; ``columns`` is the number of panels in a row. NaN and infinity
-    leave a gap. Raises UserError if Matplotlib is not installed.
+    ``label`` describes the picture to screen readers; ``columns`` panels are in a row. NaN and infinity leave a gap.
+    Raises UserError if Matplotlib is not installed.
     """
     return to_svg(panels_figure(panels, label, columns))
 
@@ -181,7 +181,7 @@ def draw_panel(axis: Any, panel: Panel) -> None:
 
 
 def set_powers(axis: Any, low: float, high: float) -> None:
-    """Set a logarithmic y axis's ticks from ``low`` to ``high``: powers of ten, and numbers between if they fit."""
+    """Set a logarithmic y axis's ticks from ``low`` to ``high``: powers of ten, and numbers between if possible."""
     from matplotlib.ticker import LogLocator
 
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))

@@ -32,8 +32,8 @@ def learning_rates(schedules: Any, steps: int = 0, *, ax: Any = None) -> Any:
     Args:
         schedules: a schedule such as ``nn.CosineDecay(0.1, 1000)``, an optimizer, or a job; or a mapping from names for
             the legend to these.
-        steps: the number of steps; defaults to the ``train_steps`` of a job.
-        ax: the Matplotlib axes to draw on; new ones by default.
+        steps: the number of steps; defaults to a job's ``train_steps``.
+        ax: Matplotlib axes; new ones by default.
 
     Returns the axes. Raises UserError if Matplotlib is missing, for an object without a learning rate, and without
     ``steps``, unless a job has them.
@@ -66,8 +66,8 @@ def roc_curve(labels: Any, scores: Any, *, classes: Sequence[str] = (), ax: Any 
         labels: 0 and 1 (N,) for one score a record, classes (N,) for a score of each class, or 0 and 1 (N, labels).
         scores: (N,), (N, 1) or, with a column for each class or label, (N, columns), such as ``model.predict(x)``. Of
             two classes the second is drawn, of more each one against the others.
-        classes: the names of the columns; their numbers by default.
-        ax: the Matplotlib axes to draw on, such as another call's; new ones by default.
+        classes: the columns' names; their numbers by default.
+        ax: Matplotlib axes, such as another call's; new ones by default.
         options: further arguments of Matplotlib's ``Axes.plot``.
 
     The legend has the area under each curve. Returns the axes. Raises UserError if Matplotlib is missing, or the arrays
@@ -203,9 +203,9 @@ def wrong_predictions(
     Args:
         images: an array of N images, as for :func:`images`.
         labels: the true classes (N,), as numbers or names.
-        predicted: the predicted classes (N,), or scores (N, classes). The highest score is the prediction, and the
-            images with the highest ones come first.
-        classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
+        predicted: the predicted classes (N,), or scores (N, classes). The highest score is the prediction, and images
+            with the highest ones come first.
+        classes: names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
         count: the most images to draw.
         columns: the number of images in a row.
         options: further arguments of Matplotlib's ``Axes.imshow``.
@@ -235,11 +235,11 @@ def confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[st
     Colours show the counts' roots, so that single mistakes stay visible.
 
     Args:
-        labels: the true classes (N,), as numbers or names. Without ``predicted``, the counts: the result of
-            ``evaluate``, or its "confusion".
+        labels: the true classes (N,), as numbers or names. Without ``predicted``, the result of ``evaluate``, or the
+            counts in its "confusion".
         predicted: the predicted classes (N,), or scores (N, classes), the highest being the prediction.
-        classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
-        ax: the Matplotlib axes to draw on; new ones by default.
+        classes: names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
+        ax: Matplotlib axes; new ones by default.
 
     Returns the axes. Raises UserError if Matplotlib is missing, or the arrays do not match.
     """
@@ -348,7 +348,6 @@ def _numbers(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
 
 
 def _title(predictions: ClassPredictions, row: int) -> str:
-    """Return the classes of a wrong prediction, with its probability if scores are probabilities."""
     true, chosen = (predictions.classes[numbers[row]] for numbers in (predictions.true, predictions.predicted))
     title = f"{true}, not {chosen}"
     title = title if len(title) <= SHORT_TITLE else f"{true}\nnot {chosen}"

@@ -1,4 +1,4 @@
-"""Chooses how each layer is cut for ``partition: auto``, by the cost model, for the workers of the running cluster."""
+"""Chooses how each layer is cut for ``partition: auto``, by the cost model, for the running cluster."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
 
 
 def machines_of(client: Client, addresses: Sequence[str]) -> list[str]:
-    """Return an identity of each Dask worker's machine; containers on one machine have the same identity."""
+    """Return an identity of each Dask worker's machine, which containers on it share."""
     return gather(client, [submit_to(client, address, _machine) for address in addresses], addresses)
 
 
@@ -201,7 +201,7 @@ class EchoService:
 
 
 class EchoActor:
-    """An Actor that offers :class:`EchoService` as a server offers its shard."""
+    """An Actor that offers :class:`EchoService` like a server's shard."""
 
     def __init__(self, name: str, secret: Secret):
         serve_connections()
@@ -233,7 +233,6 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
 
 
 def _measure_barrier_between(client: Client, first: str, second: str, link: Link) -> BarrierCost:
-    """Return the cost of a barrier of two Dask workers, without its messages."""
     names, secret = (uuid.uuid4().hex, uuid.uuid4().hex), Secret()
     timings = [
         submit_to(client, first, _time_barriers, names[0], names[1], secret),

@@ -45,15 +45,9 @@ def measure(
 ) -> dict[str, Any]:
     """Train a job for a warm-up and ``steps`` more iterations; return the median times of an iteration.
 
-    Args:
-        job: is trained without tests and checkpoints.
-        client: the Dask client of the cluster.
-        steps: the number of measured iterations.
-        synthetic: train on random records of the job's shapes, without its stores.
-        roots: folders where relative paths of the job are looked up.
-        profiled: also measure each layer, with one worker in this process.
-        precisions: also measure each layer in kFloat32 and in kBF16.
-        selection: which Dask workers may be used.
+    The job is trained without tests and checkpoints, if ``synthetic`` on random records of its shapes. Then one worker
+    in this process measures each layer if ``profiled``, and in kFloat32 and kBF16 if ``precisions``. Relative paths are
+    looked up in ``roots``.
 
     Returns a dict of an iteration's ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``,
     the longest among partitions; ``exchange_ms``, the rest; ``crossing_mb``, the megabytes between processes for a
@@ -135,7 +129,7 @@ def with_synthetic_records(job: Job, folder: Path) -> Job:
 
 
 def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
-    """Return the layer with a store of random bytes, labelled 0 or 1, for four steps."""
+    """Return the layer with a store of random bytes, labelled 0 or 1."""
     conf = layer.store_conf
     if conf is None or not conf.shape:
         raise layer.error(f"layer {layer.name!r}: --synthetic needs the shape of the records in store_conf")
@@ -149,7 +143,7 @@ def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
 
 
 def _with_synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
-    """Return the layer with a random text of ``codes`` different characters, for four steps."""
+    """Return the layer with a random text of ``codes`` characters."""
     conf: Any = layer.settings_of(layer_class(layer).Conf)  # type: ignore[arg-type]
     count = conf.batchsize * (4 * conf.unroll_len + 1)
     path = folder / f"{layer.name}.zarr"

@@ -54,7 +54,7 @@ class CostModel:
         return cache(self.machine)
 
     def predict(self, cuts: Mapping[str, LayerCut], workers: int, overlap: bool = True) -> Prediction:
-        """Return the cost of an iteration, from the partitioned net for up to EXACT_WORKERS workers."""
+        """Return an iteration's cost, from the partitioned net for up to EXACT_WORKERS workers."""
         key = (frozenset(cuts.items()), workers, overlap)
         if key not in self._predictions:
             self._predictions[key] = self._predict(cuts, workers, overlap)
@@ -188,7 +188,7 @@ def _cheapest(
 
 
 def needs_several_workers(conf: NetConf) -> bool:
-    """Whether a layer has an explicit location."""
+    """Whether a layer has a location."""
     return any(layer.location for layer in conf.layer)
 
 

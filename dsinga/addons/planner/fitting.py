@@ -1,8 +1,8 @@
 """Makes training fit in a given memory, by micro-batches and by recomputing activations.
 
-Neither changes what is trained. The cheapest choice that fits wins. By a rule of thumb, its price is the iteration time
-relative to whole batches without recomputation: each micro-batch costs the time of IDLE_ROWS rows, recomputation a
-forward pass, a third of an iteration, of all stretches but the uppermost.
+Neither changes what is trained. The cheapest choice that fits wins. Its price is the iteration time relative to whole
+batches without recomputation, by a rule of thumb. Each micro-batch costs the time of IDLE_ROWS rows. Recomputation
+costs a forward pass, a third of an iteration, of all stretches but the uppermost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MemoryFit(NamedTuple):
         return (1 + IDLE_ROWS * self.micro_batches / rows) / (1 + IDLE_ROWS / rows) * (4 - 1 / stretches) / 3
 
     def text(self) -> str:
-        """Return the choice as fields of a job; "" for whole batches without recomputation."""
+        """Return the choice as fields of a job; "" if there are none."""
         fields = {"micro_batches": self.micro_batches, "neuralnet.recompute": self.recompute}
         return ", ".join(f"{name}: {value}" for name, value in fields.items() if value > 1)
 
@@ -61,7 +61,7 @@ class MemoryFit(NamedTuple):
 
 
 def whole_job(job: Job) -> Job:
-    """Return the job without micro-batches and recomputation, for the cost model."""
+    """Return the job for the cost model, without micro-batches and recomputation."""
     return job.replace(micro_batches=1, neuralnet=job.neuralnet.replace(recompute=0))
 
 
@@ -74,13 +74,8 @@ def price_of(job: Job, batch: int, workers: int) -> float:
 class NetVariants:
     """The training nets of a job by micro-batches and stretches, and their workers' memory.
 
-    Attributes:
-        conf: the job's net.
-        infos: each input layer's records, with the job's micro-batches.
-        record_bytes: the bytes of a record and its label, by input layer.
-        kept_bytes: the most bytes of decoded records in a process.
-        slots: the updater's arrays for each param.
-        bf16: whether features are bfloat16.
+    ``infos`` has each input layer's records, with the job's micro-batches, ``record_bytes`` the bytes of a record and
+    its label. A process keeps at most ``kept_bytes`` of decoded records, the updater ``slots`` arrays for each param.
     """
 
     conf: NetConf
@@ -92,7 +87,7 @@ class NetVariants:
 
     @classmethod
     def of(cls, job: Job, reader: BatchReader) -> NetVariants:
-        """Return the variants of a job with the records of ``reader``."""
+        """Return a job's variants with the records of ``reader``."""
         sizes = {name: (store.record_bytes, store.label_bytes) for name, store in reader.stores.items()}
         kept = kept_bytes((store, 1.0) for store in reader.stores.values())
         return cls(job.neuralnet, dict(reader.infos), sizes, kept, *slots_and_bf16(job))
@@ -112,7 +107,7 @@ class NetVariants:
     def memory(
         self, micro_batches: int, recompute: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
     ) -> Memory:
-        """Return the largest memory among ``workers`` workers with the net cut by ``cuts``."""
+        """Return the largest memory of ``workers`` workers with the net cut by ``cuts``."""
         net = self.net(micro_batches, recompute)
         locals_ = [net] if workers == 1 else partition(net, workers, cuts=cuts).locals
         memories = (
@@ -201,9 +196,9 @@ def cheapest_that_fits(
 @register("hook", "fit_to_memory")
 @implements(FitToMemory)
 def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
-    """Give a job of ``partition: auto`` the micro-batches and the recomputation that one worker needs.
+    """Give a job of ``partition: auto`` the micro-batches and recomputation that one worker needs.
 
-    Jobs of kCD or for GPUs are returned unchanged. Raises UserError if ``limit`` bytes are too few.
+    Jobs of kCD or for GPUs are unchanged. Raises UserError if ``limit`` bytes are too few.
     """
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD or job.gpu:
@@ -221,7 +216,7 @@ def with_fit(job: Job, memory_fit: MemoryFit, limit: int) -> Job:
 
 
 def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
-    """Return how one worker with the whole net fits into memory; raise UserError if it does not."""
+    """Return how one worker with the whole net fits into memory; raise UserError if not."""
     memory_fit, fits = fit(variants, limit)
     if not fits:
         raise cannot_fit(memory_fit, limit, 1)
@@ -229,7 +224,7 @@ def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
 
 
 def cannot_fit(memory_fit: MemoryFit, limit: int, workers: int) -> UserError:
-    """Return the error for a net that needs more than ``limit`` bytes even with ``memory_fit``."""
+    """Return the error for a net that exceeds ``limit`` bytes even with ``memory_fit``."""
     parts = {name: size for name, size in memory_fit.memory._asdict().items() if name not in ("passing", "fixed")}
     largest = max(parts, key=parts.__getitem__)
     most = f"{largest.replace('_', ' ')}, {as_size(parts[largest])}"

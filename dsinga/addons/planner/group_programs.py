@@ -63,7 +63,7 @@ def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
 
 
 def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[FeatureTransfer]:
-    """Return the transfers of a net, one for all layers that need a feature in the same cut.
+    """Return a net's transfers, one for all layers that need a feature in the same cut.
 
     Labels are left out: they are one number a row, or cut like the layers that use them.
     """
@@ -105,7 +105,7 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
 
 
 def halo_numbers(layer: Layer, source: int, cut: LayerCut, shape: Shape, workers: int) -> int:
-    """Return how many numbers the neediest spatial part of a layer gets from each other worker, on average."""
+    """Return how many numbers a layer's neediest spatial part gets from each other worker, on average."""
     if not cut.grid or not layer.takes_points(source):
         return 0
     target, last = space_sharding(layer, cut, shape), cut.dim + len(cut.grid)
@@ -121,7 +121,7 @@ def approximate_program(
 ) -> GroupProgram:
     """Return each worker's program for an iteration of kBP, without partitioning the net.
 
-    ``parts`` must be for as many workers as ``processes``; it caches layer parts for other cuts.
+    ``parts`` must be for the workers of ``processes``; it caches layer parts for other cuts.
     """
     net, workers = parts.net, parts.workers
     shares = [WorkerShare(parts, cuts, worker) for worker in range(workers)]
@@ -233,8 +233,6 @@ def _param_name(part_name: str, params: Mapping[str, int]) -> str:
 
 
 class _IterationWriter:
-    """Adds an iteration of one worker to its program."""
-
     def __init__(
         self,
         net: NeuralNet,
@@ -318,7 +316,7 @@ class _IterationWriter:
 
 
 def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineModel) -> GroupProgram:
-    """Return each worker's program for an iteration of kBP of a partitioned net."""
+    """Return each worker's program for a partitioned net's iteration of kBP."""
     params = {name: ParamUse(part.shape, part.users) for name, part in net.parts.items()}
     group, by_param = start_group(params, processes, machine.rates)
     for worker, local in enumerate(net.locals):

@@ -98,7 +98,6 @@ def time_arithmetic(workers: int) -> tuple[float, float, float]:
 
 
 def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[], object] | None, SumCounter]:
-    """Return functions for a layer's forward and backward pass (or None), and their sum counter."""
     layer, rng, sums = work.layer, np.random.default_rng(0), SumCounter()
     ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), all_reduce=sums)
     params = [
@@ -121,7 +120,7 @@ def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[
 
 
 class SumCounter:
-    """Counts the requested sums over the whole batch, without computing them."""
+    """Counts requested sums over the batch, without computing them."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -160,13 +159,13 @@ def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> 
 
 
 def takes_shares(layer: Layer, label: Shape) -> bool:
-    """Whether a layer accepts one row's labels of this shape as a share for each class."""
+    """Whether a layer accepts a row's labels of this shape as a share for each class."""
     per_row = layer.labels.shares and not layer.source_kind.over_steps
     return per_row and tuple(label) == (getattr(layer, "classes", 0),)
 
 
 def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
-    """Return random records for an input layer: codes if it reads codes, otherwise bytes."""
+    """Return random records for an input layer: codes if it reads codes, else bytes."""
     codes = getattr(layer, "codes", 0)
     shape = layer.shape if layer.region is None else layer.region.whole(layer.shape)  # each worker reads whole records
     data = rng.integers(0, codes or 256, (rows, *shape[1:]), dtype=np.int32 if codes else np.uint8)
@@ -212,7 +211,7 @@ def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> l
 
 
 def _times(run: Callable[[], object], barrier: threading.Barrier, is_late: Callable[[], bool]) -> list[float]:
-    """Return the seconds of repeated runs that all threads begin together; fewer runs if ``is_late``."""
+    """Return the seconds of runs that all threads begin together; fewer runs if ``is_late``."""
     evicting = np.zeros(NUMBERS, np.float32)  # touched before each run, to empty the caches as the rest of a net does
     times: list[float] = []
     for _ in range(RUNS):

@@ -29,7 +29,7 @@ BARRIERS = {8: 12, 96: 4}  # passes over NUMBERS before each barrier -> barriers
 
 
 class BarrierCost(NamedTuple):
-    """Measured seconds of a barrier after ``short`` and after ``long`` seconds of computing."""
+    """Measured seconds of a barrier after ``short`` and ``long`` seconds of computing."""
 
     short: float
     long: float
@@ -37,7 +37,7 @@ class BarrierCost(NamedTuple):
     after_long: float
 
     def seconds(self, computed: float) -> float:
-        """Return the cost after ``computed`` seconds of computing, interpolated by the square root."""
+        """Return the cost after ``computed`` seconds, interpolated by the square root."""
         near, far = math.sqrt(self.short), math.sqrt(self.long)
         rise = max(self.after_long - self.after_short, 0.0) / (far - near)
         return max(self.after_short + rise * (min(math.sqrt(computed), far) - near), 0.0)
@@ -115,7 +115,7 @@ def rounded_cost(timings: list[list[tuple[float, float]]], message_seconds: floa
 
 
 def round_figure(figure: float) -> float:
-    """Round a figure to a quarter of a power of two, so that noise below 9 percent seldom changes a partitioning."""
+    """Round to a quarter of a power of two, so that noise below 9 percent seldom changes a partitioning."""
     return 2.0 ** (round(4 * math.log2(max(figure, 1e-9))) / 4)
 
 
@@ -151,7 +151,7 @@ class Links(NamedTuple):
 
     @property
     def between(self) -> Link:
-        """The connection between two processes: ends and wire overlap, so the lower bandwidth counts."""
+        """The connection between two processes: ends and wire overlap; the lower bandwidth counts."""
         return Link(self.ends.latency + self.wire.latency, min(self.ends.bandwidth, self.wire.bandwidth))
 
 

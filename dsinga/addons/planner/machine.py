@@ -23,7 +23,7 @@ from dsinga.training import Updater
 
 
 class Rates(NamedTuple):
-    """Seconds to update a param's number, add a gradient's number, copy a byte to new or to existing memory."""
+    """Seconds to update a param's number, add a gradient's number, copy a byte to new or existing memory."""
 
     update: float
     add: float
@@ -120,7 +120,7 @@ def _total(times: Iterable[LayerTime]) -> float:
 
 
 def work_of(stage: Stage, parts: int = 1) -> LayerWork:
-    """Return a worker's work at a node of its net, or in one of ``parts`` equal parts of its rows."""
+    """Return a worker's work at a node of its net, or in one of ``parts`` parts of its rows."""
     rows, batch = rows_of(stage), stage.rows.total if stage.rows else stage.layer.shape[0]
     rows = max(rows // parts, 1)
     sources = tuple(
@@ -134,7 +134,7 @@ def _sizes(shape: Iterable[int]) -> str:
 
 
 def describe_work(work: LayerWork) -> str:
-    """Return a line that identifies a layer's work, without the names of layers and params."""
+    """Identify a layer's work in a line, without names of layers and params."""
     layer = work.layer
     nameless = layer.conf.replace(
         name="",

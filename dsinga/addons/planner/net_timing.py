@@ -106,7 +106,7 @@ class TimedNet:
         threads: int,
         place: tuple[int, int] = (0, 1),
     ):
-        """Create the net of thread ``place[0]``; ``values`` are params that ``place[1]`` threads share."""
+        """Create thread ``place[0]``'s net; ``place[1]`` threads share the params ``values``."""
         ops.set_threads(threads)
         rng = np.random.default_rng(0)
         self._times = [LayerTime(0.0, 0.0)] * len(net.nodes)
@@ -136,7 +136,7 @@ class TimedNet:
         )
 
     def iterate(self) -> tuple[list[LayerTime], float, float]:
-        """Run one iteration; return the stages' times, the seconds without updates, and those to update a number."""
+        """Run an iteration; return the stages' times, the seconds without updates, and to update a number."""
         self._times, self._update_seconds = [LayerTime(0.0, 0.0)] * len(self._times), 0.0
         started = time.perf_counter()
         if self._net.nodes:
@@ -203,7 +203,7 @@ def _records(net: NeuralNet, position: int, rng: np.random.Generator) -> Records
 
 
 def _holds_codes(net: NeuralNet, position: int) -> bool:
-    """Whether a layer of this net uses the feature at ``position`` as labels or codes, directly or indirectly."""
+    """Whether this net uses the feature at ``position`` as labels or codes, also indirectly."""
     for later in range(position + 1, len(net.nodes)):
         node = net.nodes[later]
         if position in node.sources:

@@ -1,4 +1,4 @@
-"""Predicts the iteration time of a job, and compares the prediction with a finished run, part by part."""
+"""Predicts a job's iteration time, and compares the prediction with a finished run, part by part."""
 
 from __future__ import annotations
 
@@ -208,10 +208,9 @@ def compare_run(
     cache: str | os.PathLike[str] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Compare the run in a workspace with its prediction, for machines like this one joined by ``network``.
+    """Compare a workspace's run with its prediction, for machines like this one joined by ``network``.
 
-    For the other arguments and errors see :func:`dsinga.addons.planner.pricing.make_plan` and
-    :func:`compare_with_plan`.
+    For other arguments and errors see :func:`dsinga.addons.planner.pricing.make_plan` and :func:`compare_with_plan`.
     """
     run = read_timings(workspace)
     check_same_job(job, run, workspace)
@@ -247,7 +246,7 @@ def compare_run(
 
 
 def check_same_job(job: Job, run: RunTimings, workspace: object) -> None:
-    """Raise UserError if the run in a workspace is of another job, or of a kind that no plan predicts."""
+    """Raise UserError if a workspace's run is of another job, or of a kind that no plan predicts."""
     if run.signature != job_signature(job):
         name = "another job" if run.job == job.name else f"the job {run.job!r}"
         raise UserError(

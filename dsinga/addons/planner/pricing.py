@@ -1,4 +1,4 @@
-"""Makes a plan: predicts the cost of each partitioning of a job, on this machine or on an imagined cluster."""
+"""Makes a plan: predicts the cost of a job's partitionings, on this machine or an imagined cluster."""
 
 from __future__ import annotations
 
@@ -69,13 +69,12 @@ def make_plan(
 
     Args:
         job: its ``cluster`` gives the numbers of servers, and of workers in a process.
-        cores: the cores of this machine.
+        cores: of this machine.
         workers: may exceed ``cores``; defaults to the job's, else one a core.
         network: between machines like this one. Each then runs one process's workers: nworkers_per_procs of the job,
             else one a core. Without a network, up to ``cores`` workers are threads of one process, and more are on
             machines joined by a gigabit network.
-        roots: folders where relative paths of the job are looked up. A store may be missing if the job gives the shape
-            of its records.
+        roots: folders of relative paths in the job. A store may be missing if the job gives the shape of its records.
         cache: the folder for measured rates; defaults to the user's cache folder.
         announce: is called with sentences: what is being measured, and that the machine is busy.
         memory: the bytes of memory of a machine; 0 if unknown.
@@ -129,7 +128,7 @@ class _Steps:
 
 
 def _net_to_price(checked: CheckedJob, count: int, memory: int, limit: int | None) -> tuple[NeuralNet, Fitting | None]:
-    """Return the net of the job's whole batches, and how to fit it into a memory (None if not needed).
+    """Return the net of the job's whole batches, and how to fit it into a memory, or None.
 
     Raises UserError if it cannot be priced with ``count`` workers, before anything is timed.
     """
@@ -237,7 +236,7 @@ def _alternatives(
 ) -> list[Alternative]:
     """Return the alternatives for a number of workers, cheapest first; "auto" before its equals.
 
-    With ``fitting``, only those that fit into the memory, and "auto" is the cheapest of them.
+    With ``fitting``, they fit into the memory, and "auto" is the cheapest.
     """
     alternatives = [
         _with_memory(job, _alternative(model, name, choice, 1 if name == "one worker" else workers), model.net, choice)
@@ -254,7 +253,7 @@ def _alternative(model: CostModel, name: str, choice: PricedCuts, workers: int) 
 
 
 def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: PricedCuts) -> Alternative:
-    """Return the alternative with a worker's memory, without records, since their store may be missing."""
+    """Return the alternative with a worker's memory, without records: their store may be missing."""
     if choice.workers > EXACT_WORKERS:
         return alternative
     slots, bf16 = slots_and_bf16(job)
@@ -266,10 +265,6 @@ def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: Pri
 def _that_fit(
     alternatives: Sequence[Alternative], choices: Mapping[str, PricedCuts], fitting: Fitting, workers: int
 ) -> list[Alternative]:
-    """Return the alternatives that fit in the memory, with their micro-batches and stretches.
-
-    Raises UserError if none do.
-    """
     found = {}
     for row in alternatives:
         choice = choices[row.name]

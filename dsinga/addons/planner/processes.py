@@ -20,7 +20,7 @@ BF16_BYTES = 2
 
 
 class WireBytes(NamedTuple):
-    """The bytes of a pushed gradient's number and its reply's, and whether rounded features are bfloat16."""
+    """The bytes of a pushed gradient's number and its reply's; whether rounded features are bfloat16."""
 
     gradient: int = FLOAT_BYTES
     reply: int = FLOAT_BYTES
@@ -71,7 +71,7 @@ class ProcessMap(NamedTuple):
     wire: WireBytes = WireBytes()
 
     def shares_updates(self, server: int) -> bool:
-        """Whether all workers are threads of this server's process, which share its updates."""
+        """Whether all workers are threads of this server's process, and share its updates."""
         return set(self.workers) == {self.servers[server]}
 
     def first(self, workers: int) -> ProcessMap:
@@ -101,7 +101,7 @@ class ProcessMap(NamedTuple):
         return cut_into_pieces(slices, piece_bytes // FLOAT_BYTES, shared)
 
     def piece_bytes(self, numbers: int) -> int | None:
-        """Return the size of the pieces in which workers exchange ``numbers`` numbers; None for whole slices."""
+        """Return the size of the pieces in which ``numbers`` numbers are exchanged; None for whole slices."""
         if not self.several_hosts or self.whole or len({*self.workers, *self.servers}) < 2:
             return None
         return max(PIECE_BYTES, FLOAT_BYTES * numbers // MOST_PIECES)
@@ -110,7 +110,7 @@ class ProcessMap(NamedTuple):
 def process_map(
     workers: int, per_process: int, servers: int, slicing: SlicingMethod = SlicingMethod.kSinga
 ) -> ProcessMap:
-    """Return the map of a group with ``per_process`` workers a process, and servers spread over the processes."""
+    """Return the map of a group with ``per_process`` workers a process, and servers spread over processes."""
     worker_processes = tuple(worker // per_process for worker in range(workers))
     count = worker_processes[-1] + 1
     spread = worker_processes if servers == workers else tuple(range(count))

@@ -97,7 +97,7 @@ class Clock:
         )
 
     def time(self, pass_: Pass, call: Callable[[], Any], work: Callable[[Any], PassWork]) -> Any:
-        """Return the result of ``call``; add its seconds and ``work(result)`` to the pass."""
+        """Return ``call()``; add its seconds and ``work(result)`` to the pass."""
         started = time.perf_counter()
         computed = call()
         self._seconds[pass_] = self._seconds.get(pass_, 0.0) + time.perf_counter() - started
@@ -169,7 +169,7 @@ def _row(pass_: Pass, types: Mapping[str, str], work: PassWork, seconds: float, 
 
 
 def print_precisions(float32: Mapping[str, Any], bf16: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print two profiles, in kFloat32 and in kBF16, next to each other, in milliseconds, with their ratio."""
+    """Print two profiles, in kFloat32 and in kBF16, side by side, in milliseconds, with their ratio."""
     table = rich.table.Table(rich.table.Column("layer", overflow="fold"), "type", "pass", box=rich.box.SIMPLE)
     for name in ("kFloat32", "kBF16", "ratio"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -63,8 +63,7 @@ Operation = Compute | Send | Receive | AllToAll | PushGradients | AwaitReply
 class Packet(NamedTuple):
     """A message from a worker to a server, with gradients of several slices or the part of a sum.
 
-    The server replies to all ``keys`` together, with ``reply_bytes``. Joining them into one array takes
-    ``join_seconds``.
+    The server replies to all ``keys`` at once, with ``reply_bytes``. Joining them takes ``join_seconds``.
     """
 
     server: int
@@ -75,9 +74,9 @@ class Packet(NamedTuple):
 
 
 class ServerWork(NamedTuple):
-    """The work for one key when all ``contributors`` workers have sent their part: ``seconds`` of computing.
+    """The work for a key when all ``contributors`` workers have sent their part: ``seconds`` of computing.
 
-    Workers that share an update, as threads of the server's process, each compute for ``share`` seconds when they push.
+    Workers that share an update, as threads of the server's process, compute for ``share`` seconds when they push.
     """
 
     contributors: int
@@ -123,7 +122,7 @@ class WorkerProgram:
 
 
 class GroupProgram(NamedTuple):
-    """The programs of a synchronous worker group, its workers' and servers' processes, and the servers' work."""
+    """A synchronous group's programs, its workers' and servers' processes, and the servers' work."""
 
     programs: list[WorkerProgram]
     worker_processes: Sequence[int]

@@ -29,7 +29,7 @@ TICK_SECONDS = 0.03  # the system counts in ticks of 10 ms, for each core
 
 
 class ProcessorTimes(NamedTuple):
-    """Seconds of the clock, of the machine's cores used by all processes, and by this process."""
+    """Seconds of the clock, of the cores used by all processes, and by this process."""
 
     clock: float
     everybody: float
@@ -56,7 +56,7 @@ def disturbed(before: ProcessorTimes | None, after: ProcessorTimes | None, cores
 
 
 def start_watching() -> Callable[[], bool]:
-    """Return a function that says whether other work has disturbed this process since this call."""
+    """Return a function that says whether other work has disturbed this process since."""
     before, cores = read_processor_times(), os.cpu_count() or 1
     return lambda: disturbed(before, read_processor_times(), cores)
 
@@ -93,7 +93,7 @@ class RateStore:
         self._figures = _read(path) if path else {}
 
     def get(self, key: str, measure: Callable[[], Sequence[float]], what: str = "") -> Figures:
-        """Return the figures of ``key``; call ``measure`` to get them if they are missing.
+        """Return the figures of ``key``; if they are missing, call ``measure``.
 
         ``what`` says what is measured, for ``announce``; it defaults to ``key``.
         """

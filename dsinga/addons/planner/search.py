@@ -4,9 +4,9 @@ It also has the partitionings that the paper names (section 5.3).
 
 Layers without params are cut like the layer with params that they follow: another place costs a transfer and saves
 nothing. The search prices all patterns of these blocks that change the cut at most once, such as "by rows below, by
-features above". Then it changes single blocks of the best pattern until nothing is cheaper. Nets of more than
-MAX_BLOCKS blocks try MAX_BOUNDARIES places, and alike blocks, as in a Transformer, change together, so the number of
-prices does not grow with the depth.
+features above". Then it changes single blocks of the best pattern until nothing is cheaper. In nets of more than
+MAX_BLOCKS blocks it tries MAX_BOUNDARIES places, and changes alike blocks, as in a Transformer, together. The number of
+prices then does not grow with the depth.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def layer_blocks(net: NeuralNet, fixed: Collection[str] = ()) -> tuple[list[str]
 
 
 def boundaries(count: int, most: int) -> list[int]:
-    """Return where a pattern of ``count`` blocks may change: everywhere, or at ``most`` even places."""
+    """Return where a pattern of ``count`` blocks may change: anywhere, or at ``most`` even places."""
     if count <= most:
         return list(range(1, count))
     return [number * count // (most + 1) for number in range(1, most + 1)]
@@ -120,7 +120,7 @@ def alike_blocks(net: NeuralNet, blocks: Sequence[Sequence[str]]) -> list[list[i
 
 
 def patterns_of_two_runs(count: int, places: Sequence[int]) -> Iterator[Pattern]:
-    """Yield the patterns of ``count`` blocks that are all cut alike, or alike below and above one of ``places``."""
+    """Yield the patterns of ``count`` blocks cut alike, or alike below and above one of ``places``."""
     yield from ((dim,) * count for dim in DIMS)
     for boundary in places:
         for low in DIMS:
@@ -128,7 +128,7 @@ def patterns_of_two_runs(count: int, places: Sequence[int]) -> Iterator[Pattern]
 
 
 def changes(pattern: Pattern, together: Sequence[Collection[int]]) -> Iterator[Pattern]:
-    """Yield the patterns that differ from ``pattern`` in one of the groups of blocks in ``together``."""
+    """Yield the patterns that differ from ``pattern`` in one group of ``together``."""
     for group in together:
         for dim in DIMS:
             changed = tuple(dim if number in group else before for number, before in enumerate(pattern))
@@ -165,7 +165,7 @@ def explicitly_cut_layers(conf: NetConf) -> set[str]:
 
 
 def layers_with_whole_params(net: NeuralNet, updater: Updater) -> set[str]:
-    """Return the layers that features do not cut, because the updater needs a whole param of theirs."""
+    """Return the layers that features do not cut, because the updater needs whole params."""
     params = net.params
     whole = {name for name, param in params.items() if param.trainable and updater.of(name, param.shape).whole}
     return {node.layer.name for node in net.nodes if whole.intersection(node.params)}
@@ -180,7 +180,7 @@ def by_rows(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
 
 
 def by_features(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Cut for model parallelism: the first layer with params and all above it on dimension 1."""
+    """Cut for model parallelism: from the first layer with params up, on dimension 1."""
     inputs, blocks = layer_blocks(net)
     dims = dict.fromkeys((name for block in blocks for name in block), FEATURES)
     return cuts_for_dims(net, workers, {**dict.fromkeys(inputs, ROWS), **dims})
@@ -221,9 +221,9 @@ def few_rows(net: NeuralNet, workers: int) -> bool:
 
 
 def has_space(net: NeuralNet, workers: int) -> bool:
-    """Whether cutting a net by space is worthwhile: its targets are fields, or its batch has too few rows.
+    """Whether cutting by space is worthwhile: targets are fields, or a batch has too few rows.
 
-    With too few rows, layers with params must have as many points as there are workers.
+    With too few rows, layers with params must have as many points as workers.
     """
     if not few_rows(net, workers):
         return has_fields(net, workers)

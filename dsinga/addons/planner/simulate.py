@@ -104,9 +104,9 @@ class Prediction(NamedTuple):
 
 
 def simulate(group: GroupProgram, links: Links, overlap: bool = True) -> Prediction:
-    """Return the cost of an iteration of ``group`` in the steady state.
+    """Return an iteration's cost for ``group`` in the steady state.
 
-    Without ``overlap`` a worker waits for each of its messages to arrive, and at the end for the servers.
+    Without ``overlap`` a worker waits for each message to arrive, and at the end for the servers.
     """
     simulation = _Simulation(group, links, overlap)
     ends = simulation.run()
@@ -260,8 +260,8 @@ class _Simulation:
     def _all_to_all(self, worker: int, key: tuple[int, str], size: int) -> None:
         """Send ``size`` bytes to each other worker; when the last has called this, all arrivals are known.
 
-        All links are equally busy both ways, so only the way out is simulated. For each worker it records when its part
-        has arrived, and when others see that, which a barrier may delay.
+        Links are equally busy both ways, so only the way out is simulated. It records when each worker's part has
+        arrived, and when others see that, which a barrier may delay.
         """
         process, link = self.group.worker_processes[worker], self._between
         others = len(self.group.programs) - len(self._workers_of[process])

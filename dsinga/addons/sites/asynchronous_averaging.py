@@ -96,7 +96,7 @@ class AsynchronousAveraging(SumSync):
     def _age(self, id: int) -> int:
         """Return how many outer steps the group is late: the fastest other group's since its last one, less one.
 
-        The age is 0 if no other group was known at the last one, as after a resume or a loss.
+        It is 0 if no other group was known then, as after a resume or a loss.
         """
         others = [count for group, count in self._clock.items() if group != self._group]
         if not others:

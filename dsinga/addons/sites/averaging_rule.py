@@ -81,7 +81,7 @@ class AveragingRule:
         return add_up([array * np.float32(share) for array, share in zip(arrays, self.shares, strict=True)])
 
     def outer_params(self, served_slice: ServedSlice) -> np.ndarray:
-        """Return the outer params of a slice; the first call copies its value and starts the outer optimizer."""
+        """Return a slice's outer params; the first call copies its value and starts the outer optimizer."""
         spec, outer = served_slice.spec, served_slice.outer
         if OUTER_PARAMS not in outer:
             outer[OUTER_PARAMS] = served_slice.value.copy()

@@ -33,9 +33,9 @@ class MeanConf(Message):
     groups average after every step. ``mixing`` is the share of its own params that a group keeps. ``compression`` of
     outer gradients is kNone, kBF16, kInt8 or kInt4. With several ``fragments`` the params' slices are averaged in turn,
     a fragment every ``sync_freq`` / ``fragments`` steps. Outer gradients are sent during the ``delay`` steps before
-    they are applied. ``asynchronous`` groups do not wait for each other: an outer gradient that is a outer steps late
-    counts 1 / √(1 + a) times, and not at all if a exceeds ``max_age``. ``site`` is a pattern for each group, such as
-    ``10.0.1.*``, of the hosts, names, addresses or resources of its Dask workers (default: a host each).
+    they are applied. ``asynchronous`` groups do not wait for each other. An outer gradient that is a outer steps late
+    then counts 1 / √(1 + a) times, and not at all if a exceeds ``max_age``. ``site`` is a pattern for each group, such
+    as ``10.0.1.*``, of the hosts, names, addresses or resources of its Dask workers (default: a host each).
     """
 
     updater: UpdaterConf = field(default_factory=outer_nesterov)
@@ -126,7 +126,7 @@ def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
 
 
 def check_outer_optimizer(updater: UpdaterConf) -> None:
-    """Raise JobError for settings of an outer optimizer that have no effect, or an effect that is never meant."""
+    """Raise JobError for an outer optimizer's settings with no effect, or one that is never meant."""
     if updater.ema_conf is not None:
         raise updater.error("the outer optimizer keeps no averages; put ema_conf into the job's updater", "ema_conf")
     for name in ("clip_norm", "clip_global_norm"):

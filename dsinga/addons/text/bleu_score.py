@@ -75,8 +75,8 @@ def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
 def bleu(hypotheses: Sequence[str], references: Sequence[References]) -> float:
     """Return the BLEU of translations and their references, in [0, 100], without smoothing.
 
-    Both have a text of words separated by blanks for each sentence, or a list of several references. Counts are added
-    over all sentences before precisions are computed. Raises UserError if the numbers of sentences differ, or are 0.
+    Both have a text of words separated by blanks for each sentence, or a list of references. Counts are added over all
+    sentences before precisions are computed. Raises UserError if the numbers of sentences differ, or are 0.
     """
     if isinstance(hypotheses, str):
         raise UserError("translations must be a list of texts, not one text; put it into a list")

@@ -1,8 +1,8 @@
 """Linear-chain conditional random fields in numpy: one pass over time, for all sequences of a batch at once.
 
-A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt], and P(y) =
-exp(score of y) / Σ exp(score of any tags). Steps after the end are ignored. Sequences are sorted by decreasing length,
-so that the first rows reach step t, and padding costs nothing.
+A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt]. P(y) = exp(score
+of y) / Σ exp(score of any tags). Steps after the end are ignored. Sequences are sorted by decreasing length, so that
+the first rows reach step t, and padding costs nothing.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ class CTCLoss(Layer):
     """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time.
 
     Graves et al., Connectionist Temporal Classification (2006). The first source gives scores (B, T, K) of K classes,
-    including ``blank`` for no label; the second labels (B, S), in [0, K) without ``blank``, -1 after the end. A third
-    source, such as kSequenceLength, may give codes (B, T), -1 after the end of a sequence; otherwise all have T steps.
-    The loss is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B; "mean" would also divide each sequence's
-    loss by its number of labels.
+    including ``blank`` for no label. The second gives labels (B, S), in [0, K) without ``blank``, -1 after the end. A
+    third source, such as kSequenceLength, may give codes (B, T), -1 after the end of a sequence; otherwise all have T
+    steps. The loss is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B; "mean" would also divide each
+    sequence's loss by its number of labels.
 
     The feature is the most probable path's labels, (B, T) int64, -1 after the end. Metrics: "loss", and "accuracy", the
     share of sequences with all labels right. Every backend computes with numpy in float64. Raises UserError if labels

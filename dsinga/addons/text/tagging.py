@@ -74,8 +74,8 @@ class EntityF1(Layer):
     """Metrics "f1", "precision" and "recall" of entities, as in the evaluation of CoNLL-2000.
 
     The feature is the tags, (B, T) int64, -1 after the end of a sequence. The first source gives tags (B, T), such as
-    from kCRF, or scores (B, T, K), with the highest as the tag; the second the true tags as its labels (B, T), -1 after
-    the end. An entity is found if its first word, last word and type are right.
+    from kCRF, or scores (B, T, K), with the highest as the tag. The second source gives the true tags as its labels (B,
+    T), -1 after the end. An entity is found if its first word, last word and type are right.
 
     Tags with names in the records may have any scheme of :class:`TagScheme`. Without names, tags are numbered as by
     ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for each type k.
@@ -123,7 +123,7 @@ class TagScheme(NamedTuple):
 
     The letter before the hyphen is the word's role: B begins an entity, I (or M) is inside, E (or L) ends one, S (or U,
     W) is one by itself. A word continues an entity if its tag is I or E and the previous word's is B or I of the same
-    type; any other word except O begins one. This is CoNLL's rule, for IOB1, IOB2, IOE1, IOE2, BIOES, BILOU and BMES.
+    type. Any other word except O begins one. This is CoNLL's rule, for IOB1, IOB2, IOE1, IOE2, BIOES, BILOU and BMES.
 
     Arrays have an entry for each tag, and a last one for the tag -1.
     """

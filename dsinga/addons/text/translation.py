@@ -126,7 +126,6 @@ def _encode(encoder: SymbolEncoder, number: int, sentence: str) -> list[int]:
 
 
 def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of the codes that the input layer ``name`` reads in training."""
     layer = next((layer for layer in filter_layers(job.neuralnet, Phase.kTrain) if layer.name == name), None)
     if layer is None or layer.store_conf is None or not layer.store_conf.path:
         raise UserError(f"layer {name!r} reads no store in training, so the words of its codes are unknown")
@@ -289,16 +288,9 @@ def beam_search(
 ) -> list[Hypothesis]:
     """Return the best hypothesis found for each sequence.
 
-    A sequence ends with its ``beam`` hypotheses, or as soon as no open one can exceed its best score.
-
-    Args:
-        next_scores: returns scores; their softmax is the next code's probability.
-        max_lengths: the largest number of codes of each sequence, without ``end``.
-        start: the first code of each prefix.
-        end: the code that ends a sequence.
-        beam: the number of a sequence's hypotheses.
-        alpha: exponent of :func:`length_penalty`.
-        excluded: codes that no sequence gets, in addition to ``start``.
+    A sequence ends with its ``beam`` hypotheses, or as soon as no open one can exceed its best score. The softmax of
+    ``next_scores`` is the next code's probability; ``max_lengths`` do not count ``end``. ``start`` begins each prefix,
+    ``alpha`` is the exponent of :func:`length_penalty`, and no sequence gets ``excluded`` codes or ``start``.
 
     Raises UserError for a ``beam`` below 1, an ``alpha`` below 0, and scores that are not finite.
     """
@@ -331,7 +323,6 @@ def _log_probabilities(scores: np.ndarray, excluded: Sequence[int]) -> np.ndarra
 def _advance(
     open_: OpenHypotheses, logs: np.ndarray, ended: list[list[Hypothesis]], end: int, beam: int, alpha: float
 ) -> OpenHypotheses:
-    """Return each sequence's most probable continuations; add those that ``end`` to ``ended``."""
     width = min(beam, logs.shape[1])
     codes, best = _highest(logs, width)
     totals = best + open_.logs[:, None]

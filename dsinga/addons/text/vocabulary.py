@@ -48,9 +48,9 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
 
 
 class SymbolEncoder:
-    """Finds the codes of texts in a vocabulary; missing words get the code of ``unknown``, if it has one.
+    """Finds the codes of texts in a vocabulary; missing words get the code of ``unknown``, if any.
 
-    ``symbols`` are the characters or words of the codes, ``separator`` is between a text and its continuation.
+    ``symbols`` are the codes' characters or words, ``separator`` is between a text and its continuation.
     """
 
     def __init__(self, symbols: Sequence[str], unknown: str = UNKNOWN):
@@ -129,10 +129,7 @@ def common_words(counts: Counter[str], min_count: int) -> tuple[str, ...]:
 
 
 def encode_sentences(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str], steps: int) -> np.ndarray:
-    """Return sentences' codes (n, ``steps``) int32, -1 after the end; unknown words get <unk>'s code.
-
-    Longer sentences are cut.
-    """
+    """Return sentences' codes (n, ``steps``) int32, cut, -1 after the end; unknown words get <unk>'s code."""
     encoder = SymbolEncoder(vocabulary)
     data = np.full((len(sentences), steps), -1, np.int32)
     for row, words in enumerate(sentences):

@@ -120,7 +120,6 @@ class MLflow(Extension):
         return str(run_id)
 
     def _earlier_run(self, loop: LoopView) -> str:
-        """Return the id of the run to continue, or "", and note the last step of each metric."""
         file = loop.workspace / RUN_FILE if loop.workspace is not None else Path()
         if not file.is_file():
             return ""

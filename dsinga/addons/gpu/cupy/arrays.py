@@ -18,7 +18,7 @@ CONSTANTS = 64  # means and standard deviations of records kept on the device
 
 
 def contiguous(x: Array, dtype: Any = None) -> Array:
-    """Return x if it is C-contiguous and of this dtype, else a copy; faster than CuPy's own function."""
+    """Return x if it is C-contiguous and of this dtype, else a copy; faster than CuPy's function."""
     if x.flags.c_contiguous and (dtype is None or x.dtype == dtype):
         return x
     if dtype is not None and x.dtype != dtype and BFLOAT16 in (x.dtype, dtype):
@@ -131,7 +131,7 @@ class CupyArrays(CupyRecording):
         return to_image(to_rows(result)) if array.ndim == 5 else result
 
     def _constant(self, value: Any, scale: float | None, record: tuple[int, ...]) -> Array | None:
-        """Return a mean, or a factor ``scale``/value, that broadcasts against an image, cached on the device."""
+        """Return a mean, or a factor ``scale``/value, to broadcast against an image, cached on the device."""
         if value is None:
             return None
         key = value if isinstance(value, float) else id(value), scale, record

@@ -158,7 +158,6 @@ class CupyConvolution(Ops):
         return with_bias(y, b)
 
     def _image_factor(self, x: Array) -> Array:
-        """Return images as factors of products: rounded in bf16, else unchanged."""
         return cast(x, BFLOAT16) if self.blas.bf16 else x
 
     def _compute(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:

@@ -43,7 +43,7 @@ def find_library() -> ctypes.CDLL:
 
 
 def load(name: str) -> ctypes.CDLL | None:
-    """Return this process's library ``name``, loaded by CuPy with cuBLAS; None if there is none."""
+    """Return the library ``name`` that CuPy loaded with cuBLAS, or None."""
     try:
         cupy.cuda.device.get_cublas_handle()  # loads it
     except ImportError as error:
@@ -78,7 +78,7 @@ class CuBlas:
         self._batched: Any = None
 
     def workspace(self, stream: int) -> int:
-        """Return the address of the calling thread's workspace, for products on ``stream``."""
+        """Return the calling thread's workspace address, for products on ``stream``."""
         if self._thread.stream != stream:
             self._set_stream(stream)
         return int(self._thread.workspace.data.ptr)

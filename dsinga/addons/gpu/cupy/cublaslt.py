@@ -72,8 +72,6 @@ class _Plan(NamedTuple):
 
 
 class _ThreadProducts(threading.local):
-    """The calling thread's handle and preference, 0 until created, and its plans."""
-
     handle = preference = 0
 
     def __init__(self) -> None:

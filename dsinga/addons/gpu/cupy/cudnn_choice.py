@@ -1,8 +1,8 @@
 """Chooses by measurement how to compute a convolution: by one of cuDNN's plans, or by products of cuBLAS.
 
 The heuristics' first plan takes up to seven times as long as the fastest. A host's first worker that meets a
-convolution times its candidates. A file keeps the choice by device, libraries and precision, so that all runs and
-workers of the host compute the same bits.
+convolution times its candidates. A file keeps the choice by device, libraries and precision, so all the host's runs
+compute the same bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CALLS, RUNS = 3, 3  # calls in the graph that is timed, and launches of it
 TINY = 1e-30
 NEAR = 1.05  # the first candidate in order that takes at most this many times the shortest time is chosen
 ERRORS = {"float32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}
-"""The largest root mean square difference of a plan's result from the products' result, relative to the latter."""
+"""The largest root mean square difference of a plan's and the products' results, relative to the latter."""
 
 
 class Candidate(NamedTuple):
@@ -101,7 +101,7 @@ def read_sections(file: Path | None) -> dict[str, dict[str, str]]:
 
 
 def digest(device: str, file: Path | None) -> str:
-    """Return a digest of a device's choices for all libraries and precisions; "" if there are none."""
+    """Return a digest of a device's choices for all libraries and precisions, or ""."""
     sections = {name: choices for name, choices in read_sections(file).items() if name.startswith(device)}
     return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()[:12] if sections else ""
 
@@ -135,7 +135,7 @@ def fastest(candidates: Iterator[Candidate], reference: Array | None, bound: flo
 
 
 def distance(result: Array, reference: Array) -> float:
-    """Return the root mean square of the difference, relative to the reference's; 0 if both are zeros."""
+    """Return the root mean square difference, relative to the reference's; 0 if both are zeros."""
     return float((((result - reference) ** 2).mean() / ((reference**2).mean() + TINY)) ** 0.5)
 
 

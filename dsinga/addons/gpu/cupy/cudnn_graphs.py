@@ -162,7 +162,7 @@ class PlanMaker:
 
 
 def describe(graph: Any, problem: ConvolutionProblem, dtype: Any, real: Any) -> tuple[Any, ...]:
-    """Add the convolution to a graph; return its input tensors, in the order x, w, dy, its output, and its bias if any.
+    """Add the convolution to a graph; return its inputs, in the order x, w, dy, its output, and any bias.
 
     Their numbers are 1, 2, 3 and 4. ``real`` is the bias's type.
     """

@@ -63,7 +63,7 @@ class PlanRunner:
 
 
 def fast_execution(frontend: Any, graph: Any, count: int) -> tuple[Any, int] | None:
-    """Return the method that runs a graph by an array of ``count`` addresses, and its plan's number, or None.
+    """Return the method that runs a graph by ``count`` addresses, and its plan's number, or None.
 
     Both belong to the C++ graph below the Python one.
     """
@@ -76,8 +76,6 @@ def fast_execution(frontend: Any, graph: Any, count: int) -> tuple[Any, int] | N
 
 
 class _ThreadPlans(threading.local):
-    """The calling thread's cuDNN handle, last stream, workspace and runners."""
-
     def __init__(self) -> None:
         self.handle: Any = None
         self.stream = -1
@@ -97,7 +95,7 @@ class ConvolutionPlans:
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
     def digest(self) -> str:
-        """Return a digest of this host's choices for the device; "" if there are none."""
+        """Return a digest of this host's choices for the device, or ""."""
         return digest(device_name(), choices_file()) if self._frontend is not None else ""
 
     def knows(self, problem: ConvolutionProblem) -> bool:
@@ -130,7 +128,6 @@ class ConvolutionPlans:
         return result
 
     def _add_runner(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> None:
-        """Create the calling thread's runner for the problem, or keep the name of another way."""
         thread = self._thread
         if thread.handle is None:
             thread.handle = self._frontend.create_handle()
@@ -148,7 +145,6 @@ class ConvolutionPlans:
         return PlanRunner(plan, self._frontend, self._thread.handle, self._workspace(plan.workspace))
 
     def _plan(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> ConvolutionPlan | str:
-        """Return the plan, or name among ``others``, chosen by measurement, else by the heuristics."""
         choices, handle = self._choices(), self._thread.handle
         choice = choices.find(problem)
         if choice is None and choices.is_kept and cupy.cuda.get_current_stream().ptr:
@@ -210,7 +206,6 @@ class ConvolutionPlans:
 
 
 def _aligned(array: Array) -> Array:
-    """Return the array, copied if its address is not aligned as plans expect."""
     if array.data.ptr % ALIGNMENT == 0:
         return array
     copy = empty(array.shape, array.dtype, array.ndim == 4 and array.strides[1] == array.itemsize)

@@ -64,8 +64,8 @@ class CupyOps(
 ):
     """All kernels on one GPU, in float32, or float64 for float64 arguments; created images are channels-last.
 
-    Without ``own_streams`` it computes on the default stream, for all threads. Workers share no device arrays; they
-    exchange them through host memory.
+    Without ``own_streams`` it computes on the default stream, for all threads. Workers exchange arrays through host
+    memory.
     """
 
     name = "cupy"
@@ -97,16 +97,16 @@ class CupyOps(
             return describe()
 
     def lacks(self) -> str:
-        """Return a sentence about a missing library and its replacement; "" if none is missing."""
+        """Return a sentence about a missing library and its replacement, or ""."""
         return lacks()
 
     def lacks_bf16(self) -> str:
         return ""
 
     def choices(self) -> str:
-        """Return a digest of this host's choices by measurement; "" if there are none.
+        """Return a digest of this host's choices by measurement, or "".
 
-        Hosts with the same device but other choices may round otherwise.
+        Hosts with other choices may round otherwise.
         """
         with self.streams.device:
             return self.plans.digest()

@@ -51,9 +51,9 @@ class CupyPass:
             self._recording = Recording()
 
     def put(self, name: str, array: np.ndarray | AsyncCopy | Array) -> Array:
-        """Copy an array of the batch to its buffer on the device, and return the buffer.
+        """Copy an array of the batch to its buffer on the device; return the buffer.
 
-        A name's array has the same shape and dtype in each pass.
+        A name's shape and dtype are the same in each pass.
         """
         shape, dtype = array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)
         if name not in self._buffers:
@@ -132,7 +132,7 @@ class CupyPass:
     def launch(self, step: int) -> None:
         """Run the graph, or its pieces and actions, with the numbers of ``step``.
 
-        Raises NotCapturable, with nothing changed, if this step has other formulas than the captured one.
+        Raises NotCapturable, with nothing changed, if this step has other formulas.
         """
         self._recording.block.fill(step, self._streams.compute)
         for piece in self._pieces:
@@ -143,7 +143,7 @@ class CupyPass:
                 piece.action()
 
     def _start_reading(self) -> None:
-        """Start copying the last pass's numbers, if any, to the host before the next pass overwrites them."""
+        """Start copying the last pass's numbers, if any, to the host before they are overwritten."""
         numbers, stream = self._recording.numbers, self._streams.compute
         if numbers is None:
             return
@@ -176,5 +176,5 @@ class CupyPass:
         return int(self._pool.total_bytes())
 
     def _memory(self) -> Any:
-        """Return a context with device memory from the pool, which lives as long as the graph."""
+        """Use memory of the pool, which lives as long as the graph, within the context."""
         return cupy.cuda.using_allocator(self._pool.malloc)

@@ -131,7 +131,7 @@ _REALS = {
 class Source:
     """The kernels of one ``.cu`` file, compiled after a ``prologue`` of macros.
 
-    Their arguments are arrays, numbers (long long or double), and None for a missing array. Launches are on the calling
+    Arguments are arrays, numbers (long long or double), and None for a missing array. Launches are on the calling
     thread's current stream. CuPy caches compiled kernels, also on disk.
     """
 

@@ -31,7 +31,7 @@ _MIN_ROWS = 64  # of a block
 class ChannelSums:
     """Divides a sum over contiguous rows (n, C) into blocks of columns and rows.
 
-    If C is small, several rows are joined to one, so that a block uses all its columns.
+    If C is small, several rows are joined to fill a block's columns.
     """
 
     def __init__(self, rows: int, channels: int):
@@ -56,7 +56,7 @@ class ChannelSums:
         return result
 
     def counts(self) -> tuple[int, int]:
-        """Return the last arguments of kernels that add partial sums: their number for each channel, and C."""
+        """Return kernels' last arguments to add partial sums: their number for each channel, and C."""
         return self.grid[1] * self.columns // self.channels, self.channels
 
 
@@ -164,7 +164,7 @@ class Blas:
         return self._cublaslt.multiply(problem, addresses, one, zero)
 
     def algorithms(self) -> tuple[int, int]:
-        """Return the numbers of products with bias with and without an algorithm of this thread's cuBLASLt."""
+        """Return how many products with bias have, and lack, an algorithm of this thread's cuBLASLt."""
         return (0, 0) if self._cublaslt is None else self._cublaslt.count()
 
     def multiply_all(self, a: Array, b: Array) -> Array:

@@ -120,7 +120,7 @@ class Recording:
     def constant(self, array: Any) -> Array:
         """Return a device copy of a layer's host array, which is the same in each pass.
 
-        It depends on no batch and no step. Raises NotCapturable if it changes.
+        Raises NotCapturable if it changes.
         """
         array = np.asarray(array)
         if self._used == len(self._constants):
@@ -158,7 +158,7 @@ class CupyRecording(Ops):
         return None if self.recording is None else self.recording.block
 
     def held(self, memory: T) -> T:
-        """Return cached memory; a recorded pass keeps a reference, since its graph will read it again."""
+        """Return cached memory; a recorded pass references it, because its graph reads it again."""
         if self.recording is not None:
             self.recording.references.append(memory)
         return memory

@@ -115,6 +115,5 @@ class CupyCRF(Ops):
 
 
 def _launch(kernel: str, x: Array, *arguments: Array) -> None:
-    """Run a kernel on x (B, T, K), with two numbers of shared memory a tag."""
     batch, steps, count = x.shape
     _crf.rows(kernel, x.dtype, batch, x, *arguments, steps, count, shared=2 * count * x.itemsize)

@@ -1,7 +1,7 @@
 """Lays out a directed graph in rows: sources above their destinations, few crossings, straight edges.
 
-The method of Sugiyama, Tagawa and Toda (1981): rank by longest path, chains of invisible points for edges that pass
-ranks, order rows by barycentres, then place nodes near their neighbours.
+The method of Sugiyama, Tagawa and Toda (1981). Nodes are ranked by longest path, with chains of invisible points for
+edges that pass ranks. Rows are ordered by barycentres, then nodes are placed near their neighbours.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ def layered_layout(
 ) -> LayeredLayout:
     """Place the nodes of a graph.
 
-    Args:
-        sources: each node's sources, which are earlier nodes.
-        box_width: the width of each node's box, or one width for all.
-        edge_width: the width of an edge in each row that it passes.
-        rank: each node's row; defaults to the longest path to it.
+    ``sources`` are each node's sources, earlier nodes. ``box_width`` is one width or each node's, ``edge_width`` an
+    edge's in each row that it passes. A node's row ``rank`` defaults to the longest path to it.
     """
     rank = longest_paths(sources) if rank is None else list(rank)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]

@@ -67,8 +67,6 @@ def marker(name: str, colour: str, back: bool = False) -> str:
 
 
 class _Picture:
-    """The boxes of a picture with their positions and texts."""
-
     def __init__(self, net: PartitionedNet):
         self.net = net
         self.rows: Mapping[tuple[str, int], PartRow] = {(row.layer, row.location): row for row in describe_parts(net)}
@@ -104,7 +102,6 @@ class _Picture:
         )
 
     def edges(self) -> list[str]:
-        """Return the edges: gray within a worker, dashed for labels only, coloured between workers."""
         between = self._between()
         within = [
             self._edge(source, k)

@@ -35,7 +35,7 @@ class Sentence(NamedTuple):
 
 
 class CorpusSummary(NamedTuple):
-    """A corpus's counts and vocabularies, read before writing: sentences, longest sentence, words and tags by code."""
+    """A corpus's counts and vocabularies, read first: sentences, longest sentence, words and tags by code."""
 
     sentences: int
     longest: int
@@ -64,7 +64,7 @@ def conll(
     """Read a file of sentences, plain, .gz or .xz: words in the first column, tags in the last.
 
     Columns are separated by tabs if the line has any, else by spaces; lines that begin with -DOCSTART- are skipped.
-    Tags O, B-x and I-x get the codes 0, 2k + 1 and 2k + 2, with the types x in alphabetical order; other tags get codes
+    Tags O, B-x and I-x get the codes 0, 2k + 1 and 2k + 2, with the types x in alphabetical order. Other tags get codes
     in alphabetical order.
 
     Args:

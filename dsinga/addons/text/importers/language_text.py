@@ -119,7 +119,6 @@ def _characters(path: str) -> Iterator[str]:
 
 
 def _words(path: str) -> Iterator[list[str]]:
-    """Yield a text's words line by line; raise UserError for a line that is not UTF-8."""
     for _, line in text_lines(path, remedy="convert it, or import characters, not words"):
         yield [*line.split(), END_OF_LINE]
 

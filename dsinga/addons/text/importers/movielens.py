@@ -99,7 +99,6 @@ def _contents(data: np.ndarray, labels: np.ndarray | None, vocabulary: tuple[str
 
 
 def _rows(path: str, separator: str, columns: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield each line's place in the file and columns; raise UserError for another number of columns."""
     number = 0
     for number, line in text_lines(path, "latin-1"):
         cells = line.strip("\r\n").split(separator)
