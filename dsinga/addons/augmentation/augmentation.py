@@ -46,12 +46,7 @@ class Augmentation(Configured):
         shape: of a returned record.
         dtype: of the returned records.
 
-    Args:
-        conf: its message in a job.
-        facts: the records that it will receive.
-
-    Raises:
-        JobError: settings are wrong, or do not match the records.
+    Raises JobError if its message ``conf`` in a job is wrong, or does not match the records.
     """
 
     draws: int = 0
@@ -127,8 +122,7 @@ class Augmentation(Configured):
 class Mixing(Augmentation):
     """Base of augmentations that mix each record with a partner: the record before it in the group's batch.
 
-    The partner of the first record is the last one. Labels are mixed too, as numbers; classes become vectors (K,) with
-    a 1 for the class.
+    The first record's partner is the last one. Labels are mixed too, as numbers; classes become vectors (K,) with a 1.
     """
 
     mixes_records = True
@@ -248,7 +242,6 @@ class AugmentationList:
 
 
 def _mixed(labels: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return share·label + (1 - share)·previous label, (n, ...), for labels (1 + n, ...)."""
     weights = shares.astype(np.float32).reshape(-1, *(1,) * (labels.ndim - 1))
     return weights * labels[1:] + (1 - weights) * labels[:-1]
 

@@ -1,7 +1,7 @@
 """Brightness, contrast and other filters of batches of uint8 images, a strength for each image, computed as in Pillow.
 
-All accept and return images (n, C, H, W) uint8, C being 1 or 3 (red, green, blue) if colours matter; factors and other
-strengths are (n,) float. A factor 1 changes nothing.
+All accept and return images (n, C, H, W) uint8, with C = 1 or 3 (red, green, blue) if colours matter. Factors and other
+strengths are (n,) float; a factor 1 changes nothing.
 """
 
 from __future__ import annotations

@@ -138,8 +138,7 @@ class Lighting(Augmentation):
     """Add to all pixels of an image a random sum of the principal components of ImageNet's colours, as AlexNet does.
 
     Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), 4.1: (p1, p2, p3)·(α1·λ1,
-    α2·λ2, α3·λ3) with normally distributed αi of the standard deviation ``std``. The result is float32, neither rounded
-    nor limited.
+    α2·λ2, α3·λ3) with αi ~ N(0, ``std``²). The result is float32, neither rounded nor limited.
     """
 
     class Conf(Settings):

@@ -93,12 +93,8 @@ def transform_nearest(images: np.ndarray, matrices: np.ndarray, fill: int = 0) -
     """Return images (n, C, H, W) with pixel (x, y) taken from (a·x + b·y + c, d·x + e·y + f), for centres.
 
     The nearest pixel is used, in Pillow's fixed-point arithmetic: bitwise equal to ``Image.transform`` with
-    ``Image.Transform.AFFINE`` and ``NEAREST``. Pixels outside the image become ``fill``.
-
-    Args:
-        images: of any dtype.
-        matrices: (a, b, c, d, e, f) of each image, (n, 6) float64.
-        fill: the number of pixels outside.
+    ``Image.Transform.AFFINE`` and ``NEAREST``. Pixels outside the image become ``fill``. ``matrices`` are (a, b, c, d,
+    e, f) of each image, (n, 6) float64.
     """
     count, channels, height, width = images.shape
     matrices = np.array(matrices, np.float64)

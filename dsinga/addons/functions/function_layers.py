@@ -95,8 +95,8 @@ class CalledFunction(FunctionLayer):
     """f of the sources, a function of arrays of JAX, autograd, PyTorch or numpy with rows on the first axis.
 
     The function gets the sources in order, or as one list. For a layer with params it is a class: ``call`` computes the
-    feature, and ``build`` creates the params with ``add_weight``. The library of the returned arrays computes the
-    gradient; numpy has none, so no params may be below such a layer. It computes in host memory.
+    feature, and ``build`` creates the params with ``add_weight``. The returned arrays' library computes the gradient;
+    numpy has none, so no params may be below such a layer. It computes in host memory.
     """
 
     class Conf(Settings, name="FunctionConf"):
@@ -175,9 +175,9 @@ def no_gradient(function: Any) -> str:
 class FunctionLoss(FunctionLayer):
     """A user's loss f(labels, x)·scale: one number a row, several that are averaged, or the mean over rows.
 
-    The first source gives x (B, ...), the second labels (B, ...), as in the records, integers or float32; labels (B,)
-    with x (B, 1) become (B, 1). A third source may give a weight for each row. The feature is each row's loss, (B, 1).
-    The function uses arrays of JAX, autograd or PyTorch; one that mixes rows is refused.
+    The first source gives x (B, ...), the second labels (B, ...), as in the records, integers or float32. Labels (B,)
+    with x (B, 1) become (B, 1). A third source may give row weights. The feature is each row's loss, (B, 1). The
+    function uses arrays of JAX, autograd or PyTorch; one that mixes rows is refused.
     """
 
     class Conf(Settings):

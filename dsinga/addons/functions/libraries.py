@@ -177,7 +177,6 @@ class JaxFunction(LibraryFunction):
         self._has_changed = False
 
     def _follow_changes(self) -> None:
-        """Drop the compiled functions if a value that the function reads has changed since."""
         read = ReadValues(self.function) if self._compiles else None
         if self._compiled is not None and read is not None and not read.equals(self._read):
             self._compiled = None
@@ -224,7 +223,7 @@ class JaxFunction(LibraryFunction):
 def _plain_functions(function: Function) -> tuple[Function, Function]:
     """Return new functions that compute a function of JAX and its pull-back.
 
-    JAX's compiled code lives as long as these two, which the model owns, not as long as the user's function.
+    JAX's compiled code lives as long as these two, which the model owns.
     """
     import jax
 
@@ -307,8 +306,8 @@ def _spread(gradients: Sequence[Any], needs: Sequence[bool]) -> list[np.ndarray 
 def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> LibraryFunction:
     """Return a function with its gradient, by the library of the arrays that it returns.
 
-    A function of operators alone works with any library, and gets one that is loaded or else installed. Other functions
-    that return numpy arrays have no gradient. Raises the function's error, and TypeError if it returns no array.
+    A function of operators alone works with any library, and gets a loaded or else installed one. Other functions that
+    return numpy arrays have no gradient. Raises the function's error, and TypeError if it returns no array.
     """
     failure: Exception | None = None
     try:

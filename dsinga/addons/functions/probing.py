@@ -42,7 +42,7 @@ def probe(
     """Check a user's function on random rows; return the function with its gradient and the shape of a row.
 
     It is checked once while a model has it, since compiled functions take megabytes. ``labels`` is the index of the
-    argument with labels: numbers, or else classes 0 and 1. A loss that is a mean over rows is called on each row.
+    labels among arguments: numbers, or else classes 0 and 1. A loss that is a mean over rows is called on each row.
     Arrays of the shapes ``params`` precede the rows.
 
     Raises UserError for a function that fails, mixes rows or returns no floats, and for a loss with a cut-off gradient.
@@ -115,7 +115,6 @@ def _check_rows(
     labels: int | None,
     params: int,
 ) -> bool:
-    """Return whether a loss is the mean over the rows; raise UserError if rows are mixed."""
     fixed, of_rows = arrays[:params], arrays[params:]
     ones = [found.value([*fixed, *(array[row : row + 1] for array in of_rows)]) for row in range(ROWS)]
     if labels is not None and value.ndim == 0:

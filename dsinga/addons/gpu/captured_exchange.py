@@ -2,7 +2,7 @@
 
 The iteration is cut before the first layer that needs a group's params, and after the layer that completes their
 gradients. Between graphs the host only starts copies, so the exchange overlaps the following graphs. Gradients leave
-the worker only after all metrics are known to be finite. A step that is not, or that fails to be captured, has changed
+the worker only after all metrics are known to be finite. A step that is not finite, or not captured, has changed
 nothing on servers, and is computed again by calls.
 """
 

@@ -41,8 +41,7 @@ def import_records(
             reads.
         source: file or folder.
         destination: path or URL of the store to write. For mnist and cifar10 it is the folder for train_data.zarr,
-            test_data.zarr (and image_mean.zarr); for mat, conll, pairs, contexts and movielens, the folder for several
-            stores.
+            test_data.zarr (and image_mean.zarr); for mat, conll, pairs, contexts and movielens, of several stores.
         progress: called after each batch with the amount read and the total, both in records or both in bytes.
         overwrite: whether existing stores are replaced; see :func:`dsinga.data.write_store`.
         **options: options of the importer.
@@ -98,7 +97,6 @@ def _write(stores: dict[str, StoreContents], staged: StagedStores, progress: Pro
 
 
 def _closing(batches: Iterable[Batch]) -> contextlib.AbstractContextManager[object]:
-    """Return a context that closes a generator, and so its files, if the import ends early."""
     return contextlib.closing(batches) if isinstance(batches, Generator) else contextlib.nullcontext()
 
 
@@ -141,8 +139,8 @@ def open_imagefolder(location: str, *, shape: Sequence[int] = (), **_: Any) -> R
 def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Sequence[str] = ()) -> str:
     """Return the path of the store imported from ``source``; import it if it is missing or outdated.
 
-    A store with another vocabulary is outdated. Several processes may import at once: each writes its own store, and
-    all use the first one that is renamed.
+    A store with another vocabulary is outdated. Several processes may import at once: all use the first store that is
+    renamed.
     """
     destination = imported_name(source)
     if not options.get("has_label", True):  # without labels the same file gives a different store
@@ -167,7 +165,6 @@ def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Seq
 
 
 def _modified_ns(source: str) -> int:
-    """Return when a file, or a folder or its direct entries, was last modified, in nanoseconds."""
     entries = [entry.path for entry in os.scandir(source)] if os.path.isdir(source) else []
     # LMDB's lock file is left out, since every open modifies it.
     return max(os.stat(path).st_mtime_ns for path in (source, *entries) if not path.endswith("lock.mdb"))

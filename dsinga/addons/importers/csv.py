@@ -57,7 +57,6 @@ def _parse(path: str, number: int, lines: list[bytes], separator: str, columns: 
 
 
 def _parse_error(path: str, number: int, lines: list[str], separator: str, columns: int) -> UserError:
-    """Return an error with the faulty line of the file, since numpy counts from the start of a block."""
     for at, line in enumerate(lines, number):
         cells = line.strip().split(separator)
         if cells == [""]:

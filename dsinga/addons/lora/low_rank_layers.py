@@ -65,7 +65,6 @@ def with_low_rank(layers: Sequence[LayerConf], added: Mapping[str, LowRank]) -> 
 
 
 def _low_rank(layer: LayerConf, low_rank: LowRank, owner: str) -> list[LayerConf]:
-    """Return the layers that replace one, with the low-rank params of ``owner``."""
     table, windows, factor = layer.embedding_conf, layer.convolution_conf, low_rank.alpha / low_rank.rank
     sizes: dict[str, Any]
     last_sizes: dict[str, Any] = {"innerproduct_conf": {"num_output": outputs_of(layer), "bias_term": False}}

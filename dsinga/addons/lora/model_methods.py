@@ -75,10 +75,10 @@ def add_lora(
         alpha: the factor of the change is alpha/rank; by default it is 1.
         layers: names or patterns of the job's dense layers, embeddings and convolutions without groups. Patterns skip
             other layers; the log names layers that share their weight with one of another form.
-        trainable: names or patterns of layers that are trained as a whole, such as a new head.
+        trainable: names or patterns of layers to train as a whole, such as a new head.
 
     Raises:
-        UserError: no such layer, another type of layer, or one that has low-rank layers already.
+        UserError: no such layer, another type of layer, or one with low-rank layers.
     """
     check_whole("rank", rank, 1)
     if rank > MOST_RANK:
@@ -193,7 +193,6 @@ def _patterns(argument: str, given: Any) -> list[str]:
 
 
 def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
-    """Return the names of matching layers, and of layers that share their weights; raise UserError if none match."""
     added, weights = low_rank_layers(layers), weight_names(layers)
     inner = {f"{name}{suffix}" for name in added for suffix in (BASE, A, SCALED, B)}
     types = {layer.name: layer.type_name for layer in layers if layer.name not in inner}
@@ -301,7 +300,6 @@ def _freeze_job(
 
 
 def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArrays) -> None:
-    """Give the model exactly these low-rank layers and params; its optimizer starts again."""
     if isinstance(model, JobModel):
         model.base = with_layers(model.base, with_low_rank(without_low_rank(model.base.neuralnet.layer), low_rank))
     else:

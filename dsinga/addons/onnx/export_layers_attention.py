@@ -36,7 +36,6 @@ def _by_head(w: ExportedLayer, x: str) -> str:
 
 
 def _rotated(w: ExportedLayer, x: str) -> str:
-    """Rotate each pair of neighbouring features in a head by an angle that grows with the step."""
     if not w.settings.rotary:
         return x
     size = w.layer.source_shapes[0][2] // w.layer.heads

@@ -86,7 +86,6 @@ def recurrent(w: ExportedLayer) -> str:
 
 
 def _roles(layer: Any, kind: int) -> list[int]:
-    """Return the numbers of a kind of params (hx, hh, b, hb), for all gates and directions."""
     arrays = 3 if layer.cell == "gru" else 1
     return [back * layer.count + kind * arrays + gate for back in range(layer.directions) for gate in range(arrays)]
 

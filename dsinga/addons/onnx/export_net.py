@@ -66,7 +66,7 @@ def export_model(
     It has the inputs and outputs of :meth:`predict`, for any number of records; needs the extra ``dsinga[onnx]``.
     ``opset`` is the version of ONNX's operators. If ``check`` gives records for :meth:`predict`, ONNX Runtime computes
     them from the file, and the greatest difference is returned. Raises UserError, naming all layers that ONNX lacks, if
-    the file cannot be written, or if ONNX Runtime is needed to check but not installed.
+    the file cannot be written, or for ``check`` without ONNX Runtime.
     """
     return write_checked("onnx", model_to_onnx(model, opset), path, model, check)
 
@@ -204,7 +204,6 @@ def _takes_codes(net: NeuralNet, position: int) -> bool:
 
 
 def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
-    """Whether a layer uses a source as codes, or as lengths of their sequences."""
     name, edges = stage.layer.conf.type_name, [edge for edge in stage.edges if edge.node == position]
     passes_on = name in ("kSplit", "kDropout") and _takes_codes(net, stage.position)
     is_code = stage.layer.takes_codes or name == "kRNNLabel"
@@ -234,7 +233,6 @@ def write_layer(w: ExportedLayer) -> Any:
 
 
 def _by_step(w: ExportedLayer, layer: TimeDistributed, write: Any) -> str:
-    """Write a layer that has all steps of sequences (B, T, ...) as rows, between two Reshapes."""
     first = next(k for k, is_repeated in enumerate(layer.repeated) if not is_repeated)
     size = w.add("Shape", w.sources[first], start=0, end=2)
     for k, (is_repeated, shape) in enumerate(zip(layer.repeated, layer.layer.source_shapes, strict=True)):

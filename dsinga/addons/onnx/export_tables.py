@@ -102,8 +102,8 @@ def codes(w: ExportedLayer, x: str, known: list[str], kind: str) -> str:
 def calendar(w: ExportedLayer, dates: str) -> dict[str, str]:
     """Write the parts of dates (N, 1), float64, and "missing", bool; dates are microseconds since 1970, int64.
 
-    Days count from the first of March of the year 0, so a leap day is its year's last day (Howard Hinnant,
-    chrono-Compatible Low-Level Date Algorithms). Unneeded parts are later dropped.
+    Days count from the first of March of the year 0, so a leap day ends its year (Howard Hinnant, chrono-Compatible
+    Low-Level Date Algorithms). Unneeded parts are later dropped.
     """
 
     def floor(x: str, divisor: int) -> str:

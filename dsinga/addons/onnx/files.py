@@ -117,7 +117,6 @@ def node_text(node: NodeProto) -> str:
 
 
 def _check_versions(model: ModelProto) -> None:
-    """Raise UserError for a version that is too old or new, or a file without a graph."""
     onnx = onnx_package()
     newest = onnx.defs.onnx_opset_version()
     if not model.HasField("graph") or not model.ir_version:
@@ -208,7 +207,6 @@ def _check_texts(model: ModelProto) -> None:
 
 
 def _check_type(value: ValueInfoProto) -> None:
-    """Raise UserError if an input or output is no array of a supported dtype."""
     name = value_text(value.name)
     if not value.type.HasField("tensor_type"):
         if value.type.WhichOneof("value"):

@@ -157,7 +157,6 @@ class NetWalk:
         return tuple(size for size in rows if size), np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
 
     def _convert(self, node: Any) -> None:
-        """Make a node's layers and set its outputs; record a fault if that is impossible."""
         operands = [self.tensors.get(name) if name else None for name in node.input]
         is_stray = any(x is None and name for x, name in zip(operands, node.input, strict=True))
         results: Sequence[Any] = [None] * len(node.output)

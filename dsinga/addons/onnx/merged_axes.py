@@ -47,7 +47,6 @@ def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any
 
 
 def _of_steps(place: NodePlace, make: Callable[..., Any], x: Tensor, others: Sequence[Any]) -> Tensor:
-    """Return the result of an operator that computes each step of (B, T, ...) separately."""
     records, _, *sizes = x.shape
     step = nn.Input(tuple(sizes))
     result = place.call(make, [Tensor(place, step, (records, *sizes)), *others]).symbol

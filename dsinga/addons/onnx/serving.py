@@ -48,7 +48,6 @@ def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
 
 
 def _triton_value(value: ValueInfoProto) -> str:
-    """Return an input or output in Triton's words, without the axis of rows; -1 is any number of steps."""
     dtype, shape = _dtype_and_shape(value)
     kind = {"float32": "FP32", "float64": "FP64", "object": "STRING"}.get(dtype.name, dtype.name.upper())
     sizes, reshape = ", ".join(map(str, shape[1:])), ""

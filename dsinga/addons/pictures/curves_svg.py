@@ -100,7 +100,6 @@ def _axes(x_scale: Scale, y_scale: Scale) -> str:
 
 
 def _legend(entries: Sequence[tuple[str, str]], right: float, beside: bool) -> str:
-    """Draw the name and last value of each line, in its colour, right of the title or in rows below it."""
     parts, x = [], right
     for number, (text, colour) in enumerate(reversed(entries) if beside else entries):
         if not beside:
@@ -112,7 +111,6 @@ def _legend(entries: Sequence[tuple[str, str]], right: float, beside: bool) -> s
 
 
 def _line(line: Line, x_scale: Scale, y_scale: Scale) -> str:
-    """Draw a line with gaps at NaN and infinity; each point of a short line gets a dot."""
     path, dots = "", ""
     for is_finite, stretch in itertools.groupby(line.points, key=lambda point: math.isfinite(point[1])):
         vertices = [f"{x_scale(x):.1f} {y_scale(y):.1f}" for x, y in thin([*stretch])] if is_finite else []

@@ -48,8 +48,8 @@ class Line(NamedTuple):
 class Panel(NamedTuple):
     """One set of axes: its title, lines by name, x label, and whether x ticks are integers only.
 
-    ``logarithmic`` makes the x axis logarithmic, for values above 0, with powers of ten or ``x_ticks`` as ticks.
-    ``y_axis`` is "linear", "log" or "percent" (1 is 100%); the axis always shows ``includes``.
+    The x axis may be ``logarithmic``, for values above 0, with powers of ten or ``x_ticks`` as ticks. ``y_axis`` is
+    "linear", "log" or "percent" (1 is 100%); the axis always shows ``includes``.
     """
 
     title: str

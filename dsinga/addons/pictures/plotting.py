@@ -163,8 +163,8 @@ def images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, **opti
     Args:
         images: an array (N, height, width), (N, 1, height, width), or (N, 3, height, width) for colours. Colours are
             uint8 or between 0 and 1; other numbers are scaled to this range.
-        titles: a title for each image.
-        columns: the number of images in a row.
+        titles: for each image.
+        columns: images in a row.
         options: further arguments of Matplotlib's ``Axes.imshow``, such as ``cmap="gray_r"`` for ink on paper.
 
     Returns the Matplotlib axes (rows, columns). Raises UserError if Matplotlib is missing, there is no image, or the
@@ -270,7 +270,6 @@ def confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[st
 
 
 def _counts(table: Any) -> np.ndarray:
-    """Return the counts of a confusion matrix, (classes, classes) int; raise UserError for anything else."""
     if hasattr(table, "keys"):  # a dict, or the evaluation of a model
         if "confusion" not in table:
             raise UserError(
@@ -307,7 +306,6 @@ def _pixels(images: Any) -> np.ndarray:
 
 
 def _by_number(labels: Any, predicted: Any, classes: Sequence[str]) -> ClassPredictions:
-    """Return classes by number. Raises UserError if the arrays do not match."""
     names = [str(name) for name in classes]
     true, chosen, scores = np.asarray(labels), np.asarray(predicted), None
     if chosen.ndim == 2 and chosen.shape[1] > 1:

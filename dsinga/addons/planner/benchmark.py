@@ -49,9 +49,9 @@ def measure(
     in this process measures each layer if ``profiled``, and in kFloat32 and kBF16 if ``precisions``. Relative paths are
     looked up in ``roots``.
 
-    Returns a dict of an iteration's ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``,
-    the longest among partitions; ``exchange_ms``, the rest; ``crossing_mb``, the megabytes between processes for a
-    worker group; ``peak_rss_mb`` of the largest process. On request it has ``profile`` (see
+    Returns a dict: ``ms_per_iteration`` and ``samples_per_second``. ``compute_ms`` and ``data_ms`` are the longest
+    among partitions; ``exchange_ms`` is the rest. ``crossing_mb`` is the megabytes between processes for a worker
+    group's iteration, ``peak_rss_mb`` the largest process's. On request there are ``profile`` (see
     :func:`dsinga.addons.planner.profile.profile`) and ``precisions``, a profile for each. Raises UserError for bad
     input.
     """
@@ -129,7 +129,6 @@ def with_synthetic_records(job: Job, folder: Path) -> Job:
 
 
 def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
-    """Return the layer with a store of random bytes, labelled 0 or 1."""
     conf = layer.store_conf
     if conf is None or not conf.shape:
         raise layer.error(f"layer {layer.name!r}: --synthetic needs the shape of the records in store_conf")
@@ -143,7 +142,6 @@ def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
 
 
 def _with_synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
-    """Return the layer with a random text of ``codes`` characters."""
     conf: Any = layer.settings_of(layer_class(layer).Conf)  # type: ignore[arg-type]
     count = conf.batchsize * (4 * conf.unroll_len + 1)
     path = folder / f"{layer.name}.zarr"

@@ -352,7 +352,6 @@ def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[Laye
 
 
 def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: GroupProgram, back: bool = False) -> None:
-    """Send a bridge's array; for another process it is first made contiguous in ``seconds``."""
     if group.worker_processes[bridge.location] != builder.process:
         builder.add(Compute(seconds))
     size = builder.wire.bridge(bridge, back) * math.prod(bridge.shape)

@@ -146,7 +146,6 @@ class TimedNet:
         return self._times, seconds, self._update_seconds / max(updated, 1)
 
     def _push(self, name: str, gradient: Array) -> None:
-        """Update this thread's part of a param at rate 0, which keeps the values."""
         started = time.perf_counter()
         if name in self._updates and not isinstance(gradient, SparseRows):
             part, state = self._updates[name]

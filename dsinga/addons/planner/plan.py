@@ -19,7 +19,6 @@ class Alternative(NamedTuple):
     """A priced partitioning over ``workers`` workers.
 
     Attributes:
-        name: the strategy.
         text: describes the cuts.
         efficiency: t1 / (n·tn).
         memory: the neediest worker's; None if the net is approximated, not partitioned.

@@ -72,13 +72,13 @@ def make_plan(
         cores: of this machine.
         workers: may exceed ``cores``; defaults to the job's, else one a core.
         network: between machines like this one. Each then runs one process's workers: nworkers_per_procs of the job,
-            else one a core. Without a network, up to ``cores`` workers are threads of one process, and more are on
+            else one a core. Without a network, up to ``cores`` workers are threads of one process; others are on
             machines joined by a gigabit network.
         roots: folders of relative paths in the job. A store may be missing if the job gives the shape of its records.
         cache: the folder for measured rates; defaults to the user's cache folder.
         announce: is called with sentences: what is being measured, and that the machine is busy.
-        memory: the bytes of memory of a machine; 0 if unknown.
-        limit: the bytes of memory of each worker, into which training is made to fit.
+        memory: a machine's bytes of memory; 0 if unknown.
+        limit: each worker's bytes of memory, into which training is made to fit.
 
     Raises UserError for bad input, and if no alternative can be trained within ``limit``.
     """
@@ -193,8 +193,6 @@ def _in_one_process(workers: int) -> ProcessMap:
 
 
 def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], ProcessMap]:
-    """Map workers to processes, with servers in the job's proportion or one a process."""
-
     def processes(workers: int) -> ProcessMap:
         if conf is None:
             placed = process_map(workers, cores, -(-workers // cores))
@@ -253,7 +251,6 @@ def _alternative(model: CostModel, name: str, choice: PricedCuts, workers: int) 
 
 
 def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: PricedCuts) -> Alternative:
-    """Return the alternative with a worker's memory, without records: their store may be missing."""
     if choice.workers > EXACT_WORKERS:
         return alternative
     slots, bf16 = slots_and_bf16(job)

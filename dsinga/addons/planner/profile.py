@@ -51,8 +51,9 @@ def profile(job: Job | CheckedJob, steps: int, roots: Sequence[str] = ()) -> dic
 
     One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params. Nothing is
     exchanged, and reading records is not timed. ``rows`` are in execution order: forward passes, backward passes of
-    layers that a gradient reaches, "update" and "rest", the algorithm's overhead, including kCD's work outside of
-    layers. Layers that kBP fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first layer.
+    layers that a gradient reaches, "update" and "rest". The rest is the algorithm's overhead, including kCD's work
+    outside of layers. Layers that kBP fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first
+    layer.
 
     :func:`dsinga.net.layer_cost.layer_cost` counts operations, without gradients of sources that need none. Bytes count
     each array that a pass reads or writes once, a lower bound; of sparse params only rows looked up count. kCD has

@@ -197,7 +197,6 @@ class _Simulation:
         self._computing[worker] = False
 
     def _use_processor(self, process: int, seconds: float) -> None:
-        """Take processor time from a process's computing workers, or the next one that begins."""
         workers = self._workers_of[process]
         computing = [worker for worker in workers if self._computing[worker]]
         for worker in computing:
@@ -238,7 +237,6 @@ class _Simulation:
             self._send_next(source)
 
     def _send_next(self, source: int) -> None:
-        """Send a process's next message; its link serves the receiving processes in turn."""
         waiting = self._outgoing[source]
         if self._sending_until[source] > self.queue.now:
             self.queue.at(self._sending_until[source], lambda: self._send_next(source))
@@ -325,7 +323,6 @@ class _Simulation:
             self.queue.at(self._serving_until[process], lambda key=key: self._reply(key, iteration))  # type: ignore[misc]
 
     def _reply(self, key: Hashable, iteration: int, updater: int | None = None) -> None:
-        """Send the replies that missed only ``key``; ``updater`` is the worker that updated it, if any."""
         for reply in self._replies.pop((key, iteration)):
             reply.missing -= 1
             if reply.missing:

@@ -23,11 +23,11 @@ BLOCK = 1 << 23  # distances computed at a time: 64 MiB
 def nearest(queries: Any, database: Any, k: int, distance: str = "cosine") -> np.ndarray:
     """Return the row numbers (Q, k) of the ``k`` rows of ``database`` nearest to each query, nearest first.
 
-    ``queries`` (Q, ...) and ``database`` (N, ...) are features with rows of the same length. ``distance`` is "cosine"
-    (a row of zeros is at a right angle to every other row) or "euclidean". Equally near rows keep their order.
+    ``queries`` (Q, ...) and ``database`` (N, ...) are features with rows of equal length. ``distance`` is "cosine" (a
+    row of zeros is at a right angle to all others) or "euclidean". Equally near rows keep their order.
 
     Raises:
-        UserError: for an unknown distance, rows of different lengths, no rows, or numbers that are not finite.
+        UserError: for an unknown distance, unequal lengths, no rows, or numbers that are not finite.
     """
     check_count(k, len(database))
     return np.concatenate([order[:, :k] for _, order in _orders(queries, database, distance)])
@@ -39,7 +39,7 @@ def ranked_relevance(
     """Yield, for blocks of queries, whether the row at each rank is relevant: arrays (q, N) of bool.
 
     Labels (Q,) and (N,) are integers. Queries with labels that the database lacks are left out. Raises UserError like
-    :func:`nearest`, and if the number of labels is wrong or no query is left.
+    :func:`nearest`, for a wrong number of labels, and if no query is left.
     """
     queries, query_labels, database_labels = np.asarray(queries), np.asarray(query_labels), np.asarray(database_labels)
     for name, rows, labels in (("queries", queries, query_labels), ("database", database, database_labels)):
@@ -130,8 +130,9 @@ def mean_average_precision(
 def chance(query_labels: Any, database_labels: Any) -> float:
     """Return the expected MAP (mean average precision) of random rankings.
 
-    Of N rows, R are relevant. Rank r is relevant with probability R/N, and then on average (r - 1)·(R - 1)/(N - 1) of
-    the r - 1 ranks before it are relevant.
+    Of N rows, R are relevant. Rank r is relevant with probability R/N; then on average (r - 1)·(R - 1)/(N - 1) of the r
+    - 1
+    ranks before it are.
     """
     query_labels, database_labels = np.asarray(query_labels), np.asarray(database_labels)
     count = len(database_labels)
@@ -144,8 +145,7 @@ def chance(query_labels: Any, database_labels: Any) -> float:
 def compare_stores(queries: str, database: str, distance: str = "cosine", k: int = 10) -> dict[str, float]:
     """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
 
-    Raises UserError if a store is missing or has no labels, if the database has fewer than ``k`` rows, and like
-    :func:`ranked_relevance`.
+    Raises UserError like :func:`ranked_relevance`, if a store or its labels are missing, or for fewer than ``k`` rows.
     """
     (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
     check_count(k, len(rows))
@@ -187,9 +187,8 @@ def _read(location: str) -> tuple[np.ndarray, np.ndarray]:
 def retrieve(queries: str, database: str, distance: str, at: int) -> None:
     """Measure how well features find rows of the same class.
 
-    Ranks the rows of the store DATABASE by their distance from each row of the store QUERIES, and prints the mean
-    average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
-    them.
+    Ranks the rows of the store DATABASE by their distance from each row of the store QUERIES. Prints the mean average
+    precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes them.
     """
     for name, value in compare_stores(queries, database, distance, at).items():
         click.echo(f"{name:24} {value:.4f}")

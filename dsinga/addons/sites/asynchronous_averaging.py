@@ -66,7 +66,6 @@ class AsynchronousAveraging(SumSync):
             self.sender.dispatch(self._starts)
 
     def _receive_estimate(self, id: int, group: int, onward: Sequence[int], estimate: np.ndarray) -> None:
-        """Store another group's newest estimate, or with the id ``CLOCK``, its number of outer steps."""
         if id == CLOCK:
             self._count(group, int(estimate[0]))
             self.sender.enqueue(onward, (CLOCK, group), estimate)

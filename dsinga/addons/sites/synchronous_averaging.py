@@ -2,7 +2,7 @@
 
 At the rule's versions a slice sends its outer gradient. It waits for all groups' outer gradients at once, or some steps
 later: the overlap of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2). Each shard adds them in
-group order and applies the outer optimizer to its own copy of the outer params, so all copies have the same bits, in
+group order and applies the outer optimizer to its own copy of the outer params. So all copies have the same bits, in
 every run. A snapshot includes its group's outer gradient in flight, and a shard that begins with it sends it again.
 """
 
@@ -184,7 +184,6 @@ class SynchronousAveraging(GroupSync):
         self._send_message((id, version), gradient, decoded)
 
     def _send_again(self, served_slice: ServedSlice) -> None:
-        """Send the outer gradient that was in flight in the slice's snapshot."""
         id = served_slice.spec.slice.id
         with self._lock:
             version = self._unsent.pop(id, None)

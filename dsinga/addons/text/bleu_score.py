@@ -20,7 +20,7 @@ class BleuCounts(NamedTuple):
     """The counts behind the BLEU of any number of sentences; ``+`` adds the counts of more sentences.
 
     ``matches[n - 1]`` of the ``ngrams[n - 1]`` sequences of n words are in a reference, each at most as often as there.
-    ``length`` counts the translations' words, ``reference_length`` the words of the references closest in length.
+    ``length`` counts the translations' words, ``reference_length`` those references' words that are closest in length.
     """
 
     matches: tuple[int, ...] = (0,) * LONGEST
@@ -53,7 +53,7 @@ class BleuCounts(NamedTuple):
 
 
 def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
-    """Return the counts of one translation and its reference, or a list of references; blanks separate words.
+    """Return the counts of a translation and its reference (or list of references), of words between blanks.
 
     Raises UserError for an empty list.
     """

@@ -1,8 +1,8 @@
 """kCTCLoss: the loss for label sequences without known positions in time, as in speech or handwriting.
 
 Connectionist temporal classification (Graves et al., 2006) is the probability of labels over all ways to place them in
-time, here in log space. Blanks may be before, between and after labels, so S labels have 2S + 1 states. A path goes to
-the same state, to the next, or over a blank between two different labels. One pass over time computes all sequences and
+time, here in log space. With blanks before, between and after them, S labels have 2S + 1 states. A path goes to the
+same state, to the next, or over a blank between two different labels. One pass over time computes all sequences and
 states.
 """
 

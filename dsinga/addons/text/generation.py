@@ -45,8 +45,8 @@ def generator(conf: NetConf, codes: int) -> Generator:
     """Return a generator (a net of one step and one row) for a net that reads texts of ``codes`` different codes.
 
     It has the training net's layers below the softmax, not unrolled, with carried states in recurrent layers. Attention
-    keeps the keys and values of as many steps as the training net sees. The reader is a kCharRNN, or the kRNNDummy of
-    SINGA's sample.conf. Raises UserError without a reader or softmax, or for a bidirectional layer.
+    keeps keys and values of as many steps as training sees. The reader is a kCharRNN, or the kRNNDummy of SINGA's
+    sample.conf. Raises UserError without a reader or softmax, or for a bidirectional layer.
     """
     layers = filter_layers(conf, Phase.kTrain)
     reader = next((layer for layer in layers if layer.type in READERS), None)
@@ -77,7 +77,7 @@ def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
 def _one_step(layer: LayerConf, codes: int, kept: int) -> LayerConf:
     """Return ``layer`` configured for one step: not unrolled, reading codes, or carrying its state.
 
-    An attention's state has ``kept`` steps, as many as training sees at once.
+    An attention's state has ``kept`` steps.
     """
     layer = layer.replace(unroll_len=None, unroll_conn_type=[], shift=[], include=[], exclude=[])
     if layer.type is LayerType.kAttention:
@@ -152,8 +152,8 @@ def generated_codes(
 ) -> Iterator[int]:
     """Yield ``length`` codes that continue ``begin``, each drawn by the net's scores after all codes before it.
 
-    Codes are drawn from the softmax of scores / ``temperature``; with 0, the most probable one is chosen. Raises
-    UserError if ``params`` does not match the net.
+    They are drawn from the softmax of scores / ``temperature``, or are the most probable ones for 0. Raises UserError
+    if ``params`` does not match the net.
     """
     check_params(generator.net, params)
     predictor = Predictor(generator.net, params, phase=Phase.kTest, carries_state=True)

@@ -21,7 +21,7 @@ class CRF(Layer):
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B.
 
     The feature is the most probable tags, (B, T) int64, -1 after the end of a sequence. The first source gives scores
-    (B, T, K) of K tags for each step, the second the true tags as its labels (B, T), -1 after the end. P(tags) is
+    (B, T, K) of K tags for each step. The second gives the true tags as its labels (B, T), -1 after the end. P(tags) is
     proportional to exp of
 
         start[tag 0] + Σ score[t, tag t] + Σ transitions[tag t-1, tag t]

@@ -133,14 +133,9 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 class TextEncoder:
     """Turns texts into codes of words.
 
-    Args:
-        words: the words of the codes 2, 3, ...
-        standardize: the change of a text first, one of ``STANDARDIZE``.
-        split: what separates words, one of ``SPLIT``.
-        steps: the number of codes, by cutting or padding with 0; defaults to the longest text's.
-
-    Raises:
-        UserError: unknown ``standardize`` or ``split``, or a word that occurs twice or is invalid.
+    ``words`` have the codes 2, 3, ... ``standardize``, one of ``STANDARDIZE``, changes a text, and ``split``, one of
+    ``SPLIT``, divides it. Texts are cut or padded with 0 to ``steps`` codes, by default the longest text's. Raises
+    UserError for other settings, and for a word that occurs twice or is invalid.
     """
 
     def __init__(

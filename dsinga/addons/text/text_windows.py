@@ -21,8 +21,8 @@ class TextWindows(RecordSource):
     """A text as records, each a window of T + 1 codes: record s·B + b is row b of the batch of step s (B rows).
 
     As in SINGA, the text is divided into B streams of equal length. Row b reads stream b, advances by T (``steps``)
-    codes a step, and restarts at the stream's end. Codes beyond the last full window are left out. (SINGA reads on into
-    the next stream, and beyond the text's memory.)
+    codes a step, and restarts at the stream's end, without codes beyond the last full window. (SINGA reads on into the
+    next stream, and beyond the text's memory.)
 
     If ``labelled``, a record has the first T codes, and its labels (T,) are each one's next code. Raises UserError if
     the text is too short for one step.

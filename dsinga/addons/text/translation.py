@@ -344,9 +344,9 @@ def _advance(
 
 
 def _highest(logs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each row's ``count`` codes with the highest numbers, and these as float64; ``logs`` is overwritten.
+    """Return each row's ``count`` codes with the highest numbers, and these as float64; overwrite ``logs``.
 
-    For a few of thousands, repeated maxima are several times as fast as a partition.
+    For a few of thousands, repeated maxima are faster than a partition.
     """
     rows = np.arange(len(logs))
     codes, best = np.empty((len(logs), count), np.int64), np.empty((len(logs), count))

@@ -34,7 +34,7 @@ class MLflow(Extension):
 
     Metrics are named by phase and name, as in "val/loss". The artifacts are the job as text, ``job.conf``, and the last
     checkpoint of a run with a workspace. A resumed run continues MLflow's run with the id in the workspace's file
-    ``mlflow_run``, and logs no metric twice. A run that fails has the status FAILED.
+    ``mlflow_run``, and logs no metric twice. Failed runs have the status FAILED.
 
     Raises UserError if MLflow is not installed.
     """

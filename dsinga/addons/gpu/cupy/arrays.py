@@ -158,7 +158,6 @@ class CupyArrays(CupyRecording):
 
 
 def _steps(constant: Array | None, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a constant's strides along each axis of ``shape``, in numbers; 0 for broadcast axes."""
     if constant is None:
         return 0, 0, 0
     return tuple(step // constant.itemsize for step in cupy.broadcast_to(constant, shape).strides)

@@ -54,7 +54,6 @@ def filter_gradients(x: Array, dy: Array) -> Array:
 
 
 def _shared(rows: int, width: int) -> int:
-    """Return the bytes of shared memory for a band of x with its border, and one of dy."""
     return 4 * _PAIRS * ((rows + 2) * (width + 2) + rows * width)
 
 
@@ -220,7 +219,6 @@ def is_pixelwise(w: tuple[int, ...], stride: Sizes, pad: Sizes) -> bool:
 
 
 def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Sizes, pad: Sizes) -> Array:
-    """Return im2col of x: (B·H'·W', kh·kw·C); x itself if windows are pixels."""
     if is_pixelwise(w, stride, pad):
         return by_channel(x)
     columns = cupy.empty((y[0] * y[2] * y[3], w[2] * w[3] * w[1]), x.dtype)

@@ -37,8 +37,8 @@ SECTIONS = {"float32": "float32", "tf32": "tf32", "bf16": "bf16 between layers"}
 class PlanRunner:
     """Runs a plan on one thread's handle, with addresses in a reused array.
 
-    For the front ends of FAST, a private method runs a plan by its tensors' addresses, sorted by number
-    (:func:`describe`), in 8 instead of 45 µs. Others use a dict.
+    For the front ends of FAST, a private method runs a plan by its tensors' addresses, sorted by number, in 8 instead
+    of 45 µs. Others use a dict.
     """
 
     def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):

@@ -19,7 +19,6 @@ FLT_MIN = float(np.finfo(np.float32).tiny)
 
 
 def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] = ()) -> Array:
-    """Run an elementwise kernel on arrays of one shape; the result has x's layout and dtype."""
     if x.flags.c_contiguous:  # asked once: each look at the flags takes as long as a launch's other arguments
         result = cupy.empty(x.shape, x.dtype)
     else:

@@ -230,7 +230,6 @@ class CupyBatchNorm(CupyNormalisation):
         self, rows: Array, y: Array | None, dy: Array, scale: Array, moments: tuple[Array, Array], size: int,
         epsilon: float,
     ) -> tuple[Sequence[Array], tuple[Array, Array]]:  # fmt: skip
-        """Return the constants of the gradient of x, given as ``rows``, and the gradients of scale and bias."""
         sums = ChannelSums(*rows.shape)
         dscale, dbias, *slopes = results = _empty(5, sums.channels, FLOAT32)
         arrays = rows, y, dy, contiguous(scale, FLOAT32), *moments

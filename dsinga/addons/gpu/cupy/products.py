@@ -190,7 +190,6 @@ class Blas:
 
 
 def _batch(x: Array) -> tuple[Array, bool, int]:
-    """Return matrices x (..., rows, columns), whether each is transposed in memory, and their vectors' stride."""
     if x.swapaxes(-1, -2).flags.c_contiguous and not x.flags.c_contiguous:
         return x, True, max(1, x.shape[-2])
     return contiguous(x), False, max(1, x.shape[-1])

@@ -222,7 +222,6 @@ class CupyGroupedConvolution(CupyVolumeConvolution):
 def _by_group(
     direction: Direction, shapes: Shapes, dilation: Sizes, groups: int, left: Array, right: Array, compute: OfGroup
 ) -> Array:
-    """Compute a convolution group by group, with zeros in the gaps of windows."""
     x, w, y, stride, pad = shapes
     spread = (w[0] // groups, w[1], *extents(w[2:], dilation))
     taps = (slice(None), slice(None), *(slice(None, None, gap) for gap in dilation))

@@ -71,8 +71,8 @@ def conll(
         source: the file.
         vocabulary: for validation and test sentences, the folder of the imported training sentences. Words and tags get
             its codes, unknown words the code of <unk>; unknown tags are an error.
-        min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
-        has_label: whether the file has tags; without tags all labels are 0, padded with -1 after the last word.
+        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        has_label: whether the file has tags; otherwise all labels are 0, padded with -1 after the last word.
     """
     check_min_count(min_count)
     if vocabulary is None:

@@ -42,8 +42,8 @@ def text(
     """Read a file of text, plain, .gz or .xz: a record is the code of one character or word.
 
     Characters are bytes in any encoding, as in SINGA, with codes in byte order. Words are separated by white space in
-    UTF-8 text, with </s> added at the end of each line, and have codes by decreasing frequency. With a tokenizer of
-    Hugging Face, tokens come from the whole UTF-8 text, which is then in memory.
+    UTF-8 text, with </s> added at line ends, and have codes by decreasing frequency. A tokenizer of Hugging Face makes
+    tokens of the whole UTF-8 text, which is then in memory.
 
     Args:
         source: the file.

@@ -51,12 +51,12 @@ def movielens(source: str, min_count: int = 2, held_out: float = 0.2) -> dict[st
     The destination is a folder. In its folders ``train`` and ``test`` a record is a rating. ``users.zarr`` has the
     user's code, with the rating from 1 to 5 as a float label, ``films.zarr`` the film's code. ``titles.zarr`` has the
     words of its title in lower case, including the year, -1 after the end, and ``genres.zarr`` a 1 for each genre. The
-    folder ``films`` has the stores films, titles and genres with a record for each film, in the order of the codes. The
-    vocabularies are users' numbers and films' titles.
+    folder ``films`` has the stores films, titles and genres with a record a film, in code order. The vocabularies are
+    users' numbers and films' titles.
 
     Args:
         source: the folder.
-        min_count: words that occur in fewer titles become <unk>.
+        min_count: words in fewer titles become <unk>.
         held_out: the share of the ratings, evenly spaced in u.data, that is kept for tests.
     """
     check_min_count(min_count)

@@ -1,7 +1,7 @@
 """The importers of labelled sentences, of translated pairs of sentences, and of words with their contexts.
 
-Labelled sentences are a folder with a file for each class. Pairs are two text files of sentences, where equal lines
-translate each other. Word vectors are learned from contexts.
+Labelled sentences are a folder with a file for each class. Pairs are two files with a sentence and its translation in
+the same line. Word vectors are learned from contexts.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def sentences(
         source: the folder; files with names that begin with a dot are left out.
         vocabulary: for further sentences, the store of the training sentences, which gives the codes of words and
             classes. Then nothing is held out.
-        min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
-        held_out: the share of the sentences of each class, evenly spaced, that is kept for tests. The destination is
-            then a folder with train_data.zarr and test_data.zarr; with 0 it is one store.
+        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        held_out: the share of each class's sentences, evenly spaced, that is kept for tests. The destination is then a
+            folder with train_data.zarr and test_data.zarr; with 0 it is one store.
         encoding: of the files, such as latin-1.
     """
     check_min_count(min_count)
@@ -163,8 +163,8 @@ def pairs(
         target: the file of their translations, with as many lines.
         vocabulary: for validation and test pairs, the folder of the imported training pairs, which gives the codes of
             words; unknown words get the code of <unk>.
-        min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
-        max_length: pairs with a sentence of more words are left out, and counted in the log. By default all are kept.
+        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        max_length: pairs with a longer sentence are left out, and counted in the log. By default all are kept.
         encoding: of the files, such as latin-1.
     """
     check_min_count(min_count)
@@ -240,16 +240,16 @@ FREQUENT = 1e-3  # the share of a text from which on a word is left out now and 
 def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float = 0.1) -> dict[str, StoreContents]:
     """Read a file of text, plain, .gz or .xz, in UTF-8: records are contexts of words, with a word as their label.
 
-    The destination is a folder. ngrams/train_data.zarr and test_data.zarr have a record for each word: the words before
-    it, with the word itself as the label. skipgrams/train_data.zarr and test_data.zarr have a record for each pair of
-    near words: one word, with the other as the label. As in word2vec, a word's pairs are at most a random distance from
-    1 to ``window`` apart, and frequent words are left out at random. The seed is fixed; pairs are in random order.
-    Words become lower case; punctuation marks are words of their own.
+    The destination is a folder. Its folder ngrams, with train_data.zarr and test_data.zarr, has a record for each word:
+    the words before it, with the word as the label. Its folder skipgrams has, in two such stores, a record for each
+    pair of near words: one word, with the other as the label. As in word2vec, a word's pairs are at most a random
+    distance from 1 to ``window`` apart, and frequent words are left out at random. The seed is fixed; pairs are in
+    random order. Words become lower case; punctuation marks are words of their own.
 
     Args:
         source: the file.
         window: the number of context words before a word, and the largest distance of a pair.
-        min_count: words that occur less often become <unk>.
+        min_count: rarer words become <unk>.
         held_out: the share of the text, at its end, that is kept for tests.
     """
     check_min_count(min_count)
