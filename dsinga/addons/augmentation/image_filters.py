@@ -75,7 +75,7 @@ def hue(images: np.ndarray, shifts: np.ndarray) -> np.ndarray:
     turn += np.asarray(shifts, np.float32)[:, None, None]
     turn -= np.floor(turn)
     turn *= 6
-    # A channel is high within a third of the circle around its own hue, and changes in a line beside it.
+    # A channel is high within a third of the circle around its own hue, and changes linearly next to it.
     out = np.empty_like(images)
     for channel, offset in enumerate((5, 3, 1)):
         place = turn + np.float32(offset)

@@ -161,7 +161,7 @@ def _check_gradient(
         with np.errstate(all="ignore"):
             wide = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in arrays]
             error, is_cut = _gradient_error(found, wide, needs)
-    except Exception:  # such as that of a PyTorch module, whose params are float32
+    except Exception:  # such as for a PyTorch module with float32 params
         error, is_cut = _gradient_error(found, arrays, needs)
     if is_loss and is_cut:
         raise UserError(

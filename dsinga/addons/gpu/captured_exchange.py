@@ -55,8 +55,8 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         self._values: dict[str, Array] = {}
         self._gradients: dict[str, Array] = {}  # those that are not in a block yet
         self._blocks: dict[Block, Array] = {}  # the gradients of a block, flat
-        self._missing: list[set[str]] = []  # by group: the params whose gradients are missing
-        self._fetched: set[int] = set()  # groups whose values are there before the present layer
+        self._missing: list[set[str]] = []  # by group: the params with missing gradients
+        self._fetched: set[int] = set()  # groups with values fetched before the present layer
         self._sent: set[int] = set()  # groups that are sent between two graphs
         self._after: Group | None = None  # the blocks that are sent after the pass
 

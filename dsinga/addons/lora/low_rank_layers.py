@@ -160,7 +160,7 @@ def merged_params(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray])
     weights, named, merged = weight_names(layers), {layer.name: layer for layer in layers}, dict(params)
     for name, (rank, alpha, _) in low_rank_layers(layers).items():
         first, last = (merged.pop(weights[f"{name}{suffix}"], None) for suffix in (A, B))
-        if first is None or last is None:  # those of another layer, which shares the weight
+        if first is None or last is None:  # another layer, which shares the weight, has them
             continue
         base, weight = named[f"{name}{BASE}"], weights[f"{name}{BASE}"]
         change = last.astype(np.float64) @ (first.T if base.embedding_conf else first) * (alpha / rank)

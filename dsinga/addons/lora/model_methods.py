@@ -306,4 +306,4 @@ def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArra
         kept = [change for change in model.job_changes if not isinstance(change, LowRankChange)]
         model.job_changes = [*kept, LowRankChange({**low_rank})] if low_rank else kept
     model.params = params
-    model.known_params(model.shaped_net())  # those of new layers begin now
+    model.known_params(model.shaped_net())  # creates the params of new layers

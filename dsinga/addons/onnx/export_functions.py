@@ -22,7 +22,7 @@ def traced_function(w: ExportedLayer) -> str:
     try:
         model = onnx.inliner.inline_local_functions(_trace(w, function.function))
         is_same = all(_computes(w, model, rows) for rows in (1, 5))
-    except Exception as error:  # of many kinds: also those of the function itself
+    except Exception as error:  # of many kinds, including the function's own
         raise Refused(f"calls a function that PyTorch does not export {remedy} ({first_line(error)})") from error
     if not is_same or any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
         raise Refused(f"calls a function that PyTorch does not export {remedy}")

@@ -38,7 +38,7 @@ class GraphWriter:
         self.types: dict[str, int] = {}
         self.encoded: dict[str, str] = {}
         self.joined: dict[tuple[str, ...], str] = {}
-        self._values, self._nodes = set(params), set[str]()  # names that are taken
+        self._values, self._nodes = set(params), set[str]()  # names in use
         self._constants: dict[Any, str] = {}
 
     def unique(self, name: str) -> str:
@@ -227,4 +227,4 @@ class ExportedLayer:
         return self.add("Where", self.add("Unsqueeze", self.counted(x, lengths), [2]), x, fill)
 
 
-WriteLayer = Callable[[ExportedLayer], Any]  # returns the name of the feature's value, or a list of those of its parts
+WriteLayer = Callable[[ExportedLayer], Any]  # returns the name of the feature's value, or a list with one for each part

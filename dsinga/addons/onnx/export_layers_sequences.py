@@ -13,7 +13,7 @@ from dsinga.addons.onnx.export_layers_records import lengths_of_codes
 from dsinga.layers.sequences.convolution1d import CHOOSING
 from dsinga.layers.sequences.steps import StepWindows
 
-ORDER = {"gru": (0, 1, 2), "lstm": (0, 3, 1, 2), "rnn": (0,)}  # of ONNX's gates in those of dsinga
+ORDER = {"gru": (0, 1, 2), "lstm": (0, 3, 1, 2), "rnn": (0,)}  # dsinga's gates in ONNX's order
 PARTS = {"gru": ("gate", "candidate"), "lstm": ("gate", "candidate", "cell"), "rnn": ("candidate",)}
 FUNCTIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "identity": "Affine"}
 LOWEST = float(np.finfo(np.float32).min)
@@ -57,7 +57,7 @@ def sequence_length(w: ExportedLayer) -> str:
     if not w.settings.anywhere:
         return x
     late = w.add("Mul", w.chain(codes, ("Less", 0), ("Cast", {"to": INT64})), w.size(codes))
-    keys = w.add("Add", late, w.places(codes))  # those of steps that count are smaller, both in their order
+    keys = w.add("Add", late, w.places(codes))  # valid steps are smaller, both in their order
     _, order = w.parts("TopK", keys, w.size(codes), outputs=2, axis=1, largest=0)
     if mask is None:
         return w.as_integers(w.add("GatherElements", x, order, axis=1))

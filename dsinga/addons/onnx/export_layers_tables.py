@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.addons.onnx.export_graph import FLOAT, ExportedLayer, WriteLayer
 
-FLT_MIN = float(np.finfo(np.float32).tiny)  # the least mean probability of members, whose logarithm is finite
+FLT_MIN = float(np.finfo(np.float32).tiny)  # the least mean probability of members with a finite logarithm
 
 
 def categories(w: ExportedLayer) -> str:

@@ -34,14 +34,14 @@ from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
 ML_OPSET = 3  # of the operators of ai.onnx.ml
-STEPS = 64  # of codes, by which the net of a model is made that takes any number of them
+STEPS = 64  # of codes: the size of the net of a model that accepts any number of steps
 LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES, **ATTENTION, **TABLES, "kFunction": traced_function}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
     "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
     "kRGBImage": "kImagePreprocess",
 }  # fmt: skip
-# Types whose functions write the same nodes for one step as for sequences, since they compute each number by itself.
+# Types with the same nodes for one step as for sequences, since they compute each number by itself.
 BY_NUMBER = {"kReLU", "kSigmoid", "kSTanh", "kActivation", "kDropout", "kAdd", "kMultiply", "kArithmetic"}
 IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 
@@ -89,7 +89,7 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
     shapes = {name: stored_shape(net.layer(name)) for name in net.inputs}
     augmented = {name: records[name] for name in shapes if records.get(name, shapes[name]) != shapes[name]}
 
-    others = Values()  # inputs of which records are made
+    others = Values()  # inputs from which records are made
 
     def write(net: NeuralNet) -> tuple[GraphWriter, Values]:
         graph = GraphWriter(params, augmented)

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 MOST_BYTES = (2 << 30) - 1  # of a message of protobuf, so of a file without its external data
 OLDEST_IR, OLDEST_OPSET = 3, 7  # since opset 7 arrays are broadcast as in numpy
-MOST_NODES, MOST_DEPTH = 1 << 18, 100  # of a net whose functions are written out; of functions that call each other
+MOST_NODES, MOST_DEPTH = (
+    1 << 18,
+    100,
+)  # nodes of a net with its functions written out; depth of functions that call each other
 MOST_SIZE, MOST_RANK = 1 << 40, 32  # the product of the sizes of an array's axes, but for 0; the number of axes
 DOMAINS = ("", "ai.onnx.ml")
 MOST_RECORD = 1 << 28  # numbers of one record
@@ -36,7 +39,7 @@ MOST_SEEN = 1024  # numbers of a tensor that may be a shape
 MOST_PATH, MOST_DIGITS = 4096, 40  # letters of the path of an external file, digits of a place in it
 MOST_WRITTEN = 1 << 26  # bytes of nodes that come of calls of the file's functions
 REMEDY = "get the file anew, or export it again"
-# The kinds of numbers that are taken; float64 only of tensors, which scalars of nets in float32 often are.
+# The supported dtypes; float64 only for tensors, as scalars of float32 nets often are.
 DTYPES = {"FLOAT", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL"}
 
 

@@ -23,19 +23,19 @@ from dsinga.base.errors import UserError
 from dsinga.nn.writing.reshaping import NoLayer
 
 STRING, MOST_LETTERS = 8, 300  # ONNX's number of texts; letters of a message of numpy
-MOST_BYTES = 1 << 27  # of constants that are computed and of params, beside those that the file has
+MOST_BYTES = 1 << 27  # of computed constants and params, in addition to the file's
 MOST_TIMES = 4  # as many bytes as a file has may be computed from them, besides
 RECORD_BYTES, MOST_RECORD = 1 << 12, 1 << 18  # of params for each number of a record, as in onnx's nets without weights
 MOST_NUMBERS, NODE, FUNCTION = 1 << 29, 1 << 16, 16  # that are computed with; a node costs more, and a function times
 MOST_FILLED = 1 << 27  # times that one number may be repeated
 RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}  # the same numbers, arranged
-TAKING = {"Slice", "Gather", "GatherND", "Split", "Concat"}  # some of the numbers, or those of several
-# Operators of params whose result does not depend on their numbers, or whose gradient is 0.
+TAKING = {"Slice", "Gather", "GatherND", "Split", "Concat"}  # some of the numbers, or several tensors' numbers
+# Operators with a result that does not depend on the params' numbers, or with a gradient of 0.
 WITHOUT_GRADIENT = {
     "Shape", "Size", "ConstantOfShape", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "IsNaN",
     "IsInf", "ArgMax", "ArgMin", "NonZero", "Sign", "Floor", "Ceil", "Round", "QuantizeLinear", "DequantizeLinear",
 }  # fmt: skip
-# Operators whose result has the type of the first input, among those that stand beside CastLike.
+# Operators with a result of the first input's type, among those that occur next to CastLike.
 SAME_TYPE = {"Reshape", "InstanceNormalization", "Mul", "Add", "Sub", "Div", "Transpose"}
 FUNCTIONS = {"Pow", "Mod", "Exp", "Log", "Sin", "Cos", "Tanh", "Sigmoid", "Softplus"}
 TRUTHS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}

@@ -19,7 +19,7 @@ from dsinga.nn.words.keras_arguments import checked
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-KIND = "pkg.torch.export.graph_signature.InputSpec.kind"  # PyTorch's newer exporter writes it beside a value
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"  # PyTorch's newer exporter writes it as metadata of a value
 
 
 @register("word", "load_onnx")

@@ -29,7 +29,7 @@ from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import Tensor
 
 MOST_LAYERS, MOST_LETTERS = 4000, 200  # of a net; of the name of one
-MOST_REPEATED = 1 << 22  # numbers of a param that is repeated and of which layers take parts
+MOST_REPEATED = 1 << 22  # numbers of a repeated param with parts in layers
 
 
 class MadeLayers:
@@ -233,7 +233,9 @@ class NodePlace:
 
         It trains if the file names it as a param; otherwise it keeps its numbers.
         """
-        array = without_repeats(x.array) if x.is_param else x.array  # repeated axes are those of operators that take it
+        array = (
+            without_repeats(x.array) if x.is_param else x.array
+        )  # operators that use it repeat these axes themselves
         if array.size > LARGEST:
             raise NoLayer(f"of more than {LARGEST} numbers")
         if not x.is_param:

@@ -18,7 +18,7 @@ from dsinga.nn.writing.reshaping import NoLayer, refuse
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import Tensor, batched, joined
 
-# The gates of each operator in the order of ours, as numbers of those of ONNX: i o f c, and z r h.
+# The gates of each operator in dsinga's order, as numbers of ONNX's gates: i o f c, and z r h.
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
 ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 NAMES = {"Sigmoid": "SIGMOID", "Tanh": "TANH", "Relu": "RELU"}

@@ -235,7 +235,7 @@ def cast(place: NodePlace, x: Any, like: Any = None, to: int = 1) -> Any:
     from onnx import helper
 
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(to)) if like is None else like.dtype
-    if isinstance(x, Constant):  # whose dtype a tensor of the layers says
+    if isinstance(x, Constant):  # a tensor of the layers gives its dtype
         return replace(x, array=x.array.astype(dtype))
     if dtype == BOOL != x.dtype:
         return arithmetic(place, "NOT_EQUAL", x, 0.0, dtype=BOOL)

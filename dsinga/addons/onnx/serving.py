@@ -28,7 +28,7 @@ from dsinga.base.errors import UserError
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
-TRITON, MLFLOW = "config.pbtxt", "MLmodel"  # the file by which a folder is known as a net for the server
+TRITON, MLFLOW = "config.pbtxt", "MLmodel"  # the file that marks a folder as a net for the server
 TRITON_BATCH = 64  # the most rows that Triton joins in one batch
 DTYPES = {"tensor(int64)": np.int64, "tensor(double)": np.float64, "tensor(bool)": np.bool_, "tensor(string)": object}
 

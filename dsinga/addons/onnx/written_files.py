@@ -16,7 +16,7 @@ from dsinga.base.errors import UserError
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-EXTERNAL_BYTES = 10**9  # of all params, from which on they are in a file of their own
+EXTERNAL_BYTES = 10**9  # of all params; from this size they are in a separate file
 SMALL_BYTES = 1024  # of a param that is in the net's file in any case
 ALIGNMENT = 4096  # of the first byte of a param, so that servers can map the file into their memory
 DATA = ".data"  # ends the name of the file with params

@@ -144,7 +144,7 @@ def _draw(
 
 COLOURS = 3  # channels of an image in colour
 MOST_CLASSES = 2000  # of a confusion matrix
-MOST_COUNTED = 30  # classes of a confusion matrix whose counts are written into it
+MOST_COUNTED = 30  # most classes of a confusion matrix with counts written into it
 SHORT_TITLE = 14  # characters that have room above an image
 
 

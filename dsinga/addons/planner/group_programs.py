@@ -359,7 +359,6 @@ def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: Gro
 
 
 def _all_reduce(builder: ProgramBuilder, stage: Stage, sums: int, what: str, group: GroupProgram) -> None:
-    """Request a layer's sums over the batch if this worker has only a part of it."""
     if stage.layer.region or (stage.rows and rows_of(stage) < stage.rows.total):
         builder.all_reduce(stage.layer, what, sums, group)
 

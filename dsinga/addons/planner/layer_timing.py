@@ -206,7 +206,7 @@ def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> l
         futures = [pool.submit(call) for _ in range(barrier.parties)]
     errors = [error for future in futures if (error := future.exception())]
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
-        raise error  # that of the call which broke the barrier
+        raise error  # the error of the call that broke the barrier
     return [future.result() for future in futures]
 
 

@@ -23,7 +23,7 @@ from dsinga.cluster.transport.interface import DirectTransport, Transport
 from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.mailbox import GroupPeers
 
-NUMBERS = 1 << 16  # float32 whose tanh is computed: about 0.25 ms, and they fit into a core's cache
+NUMBERS = 1 << 16  # float32 to compute tanh of: about 0.25 ms, and they fit into a core's cache
 BLOCKS = 6  # repetitions; the first one is a warm-up
 BARRIERS = {8: 12, 96: 4}  # passes over NUMBERS before each barrier -> barriers in a block
 

@@ -142,7 +142,7 @@ def _work(layer: Layer, arguments: Sequence[Any], computed: Any) -> PassWork:
     params, sources, *rest = arguments
     cost, sparse = layer_cost(layer), any(spec.sparse for spec in layer.params)
     numbers, read = math.prod(layer.shape), (() if sparse else params, sources)
-    if len(rest) == 1:  # a forward pass, whose only other argument is ctx
+    if len(rest) == 1:  # a forward pass, with ctx as its only other argument
         return PassWork(numbers if sparse else cost.forward, _bytes((*read, computed.feature)))
     _, grad, needs, _ = rest
     # A recurrent layer always computes the gradient of its state.

@@ -89,7 +89,7 @@ class RateStore:
         self._announced_at = -ANNOUNCE_SECONDS
         self._repeat_seconds = 0.0
         self.measured = 0  # how many keys were missing
-        self.doubtful: set[str] = set()  # keys whose figures were measured while the machine was busy
+        self.doubtful: set[str] = set()  # keys with figures measured while the machine was busy
         self._figures = _read(path) if path else {}
 
     def get(self, key: str, measure: Callable[[], Sequence[float]], what: str = "") -> Figures:

@@ -171,7 +171,7 @@ def layers_with_whole_params(net: NeuralNet, updater: Updater) -> set[str]:
     return {node.layer.name for node in net.nodes if whole.intersection(node.params)}
 
 
-WORDS = {ROWS: "rows", FEATURES: "features"}  # from SPACE on: "space"
+WORDS = {ROWS: "rows", FEATURES: "features"}  # SPACE and above: "space"
 
 
 def by_rows(net: NeuralNet, workers: int) -> dict[str, LayerCut]:

@@ -121,8 +121,6 @@ def simulate(group: GroupProgram, links: Links, overlap: bool = True) -> Predict
 
 
 class _Reply:
-    """The server's reply to a worker's packet, sent when no key is missing."""
-
     def __init__(self, packet: Packet, worker: int, number: int, iteration: int):
         self.packet, self.worker = packet, worker
         self.event = (worker, number, iteration)

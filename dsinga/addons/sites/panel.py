@@ -38,7 +38,7 @@ def sites_of(record: RunRecord) -> dict[int, Site]:
     for group in sorted({int(server[0]) for server in servers}):
         step, age, sent, used = zip(*(server[1:] for server in servers if server[0] == group), strict=True)
         used_before = max((server[4] for server in before if server[0] == group), default=max(used))
-        share = (max(used) - used_before) / max(now - begun, 1e-6)  # less than 0 of servers that began anew
+        share = (max(used) - used_before) / max(now - begun, 1e-6)  # less than 0 if servers restarted
         sites[group] = Site(int(min(step)), int(max(age)), int(sum(sent)), min(1.0, max(0.0, share)))
     return sites
 

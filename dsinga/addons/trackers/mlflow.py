@@ -24,7 +24,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.message import readable, set_fields
 from dsinga.monitor import NOT_METRICS
 
-RUN_FILE = "mlflow_run"  # in the workspace: the id of the run, by which a resumed run goes on with it
+RUN_FILE = "mlflow_run"  # in the workspace: the id of the run that a resumed run continues
 PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow
 
 

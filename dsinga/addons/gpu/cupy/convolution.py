@@ -135,7 +135,7 @@ class CupyConvolution(Ops):
             return separate()
         problem = ConvolutionProblem("fprop", *shapes[:3], (*stride,), (*pad,), True, bias=True, relu=relu)
         if not self.plans.knows(problem):
-            separate()  # whose plan must be known where it is timed as a candidate
+            separate()  # its plan must be known before it is timed as a candidate
         bias = contiguous(b, FLOAT32)
         return self.plans.compute(problem, lambda: [to_rows(x), to_rows(w), bias], {SEPARATE: separate})
 

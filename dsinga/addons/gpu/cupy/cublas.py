@@ -26,7 +26,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     "cublasDestroy_v2": (_P,),
     "cublasSetStream_v2": (_P, _P),
     "cublasSetWorkspace_v2": (_P, _P, ctypes.c_size_t),
-    # A, its type and leading dimension, likewise B; beta; likewise C; the way of computing and the algorithm
+    # A, its type and leading dimension, the same for B; beta; the same for C; compute type and algorithm
     "cublasGemmEx": (*_FIRST, _P, _I, _I, _P, _I, _I, _P, _P, _I, _I, _I, _I),
     # the same, with the stride of each kind of matrix after its leading dimension, and their number
     "cublasGemmStridedBatchedEx": (*_FIRST, _P, _I, _I, _L, _P, _I, _I, _L, _P, _P, _I, _I, _L, _I, _I, _I),

@@ -28,7 +28,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     "cublasLtMatmulPreferenceSetAttribute": _SET,
     # handle, descriptor, layouts of A, B, C, D, preference, how many results, results, how many were written
     "cublasLtMatmulAlgoGetHeuristic": (_P, _P, *_MATRICES, _P, _I, _P, _P),
-    # handle, descriptor, alpha, A and its layout, B likewise, beta, C and D, algorithm, workspace, its bytes, stream
+    # handle, descriptor, alpha, A, its layout, B, its layout, beta, C and D, algorithm, workspace, its bytes, stream
     "cublasLtMatmul": (_P, _P, _P, *_MATRICES, _P, *_MATRICES, _P, _P, _SIZE, _P),
 }
 """The arguments of cuBLASLt's functions, as in cublasLt.h; each returns a status, 0 for success."""

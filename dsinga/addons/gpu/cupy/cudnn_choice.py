@@ -25,7 +25,7 @@ from dsinga.ops.types import Array
 _log = logging.getLogger(__name__)
 
 PRODUCTS = "products"  # a choice that is no plan
-SEPARATE = "separate"  # likewise, of a convolution whose bias another kernel adds
+SEPARATE = "separate"  # also no plan: a convolution after which another kernel adds the bias
 CALLS, RUNS = 3, 3  # calls in the graph that is timed, and launches of it
 TINY = 1e-30
 NEAR = 1.05  # the first candidate in order that takes at most this many times the shortest time is chosen

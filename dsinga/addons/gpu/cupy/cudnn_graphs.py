@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 Direction = Literal["fprop", "dgrad", "wgrad"]
 CANDIDATES = 10  # plans of a problem that are timed
-FLOAT = "float "  # begins the names of plans for gradients of bfloat16 filters whose results are float32
+FLOAT = "float "  # begins the names of plans with float32 results for gradients of bfloat16 filters
 INEXACT = "eng17_"
 """The engine of weight gradients that is left out in float32 and TF32, although no numerical note covers it: errors of
 1e-3 of the root mean square, 1e-2 at most, where others have 1e-6 (cuDNN 9.19 on an H200, November 2026)."""

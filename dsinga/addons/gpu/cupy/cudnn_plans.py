@@ -27,7 +27,7 @@ Others = Mapping[str, Callable[[], Array]]
 PLANS = 512  # of one worker; a net has three for each convolution
 ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
 LARGEST = 2**30  # bytes of workspace of a plan that is chosen: a thread keeps one workspace for all of its plans
-FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
+FAST = "1.32."  # the versions of the front end that can run plans by an array of addresses
 
 
 SECTIONS = {"float32": "float32", "tf32": "tf32", "bf16": "bf16 between layers"}
@@ -43,7 +43,7 @@ class PlanRunner:
 
     def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):
         self._plan, self._handle, self._workspace = plan, handle, workspace
-        self.dtype = FLOAT32 if plan.float_result else None  # of the result; None for that of the inputs
+        self.dtype = FLOAT32 if plan.float_result else None  # of the result; None for the inputs' dtype
         self._count = len(plan.tensors)
         self._addresses = (ctypes.c_void_p * self._count)()
         self._fast = fast_execution(frontend, plan.graph, self._count)

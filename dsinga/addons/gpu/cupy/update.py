@@ -19,7 +19,7 @@ from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, U
 from dsinga.ops.update import Update, apply
 
 CHUNK = 2048  # elements that a block changes, as in update.cu
-STATE = 6  # the first column of a param's state, likewise
+STATE = 6  # the first column of a param's state, as in update.cu
 TABLES = 64  # of chunks that are kept
 FLOAT32 = np.dtype(np.float32)
 

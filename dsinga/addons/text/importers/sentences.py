@@ -233,7 +233,7 @@ def _targets(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> G
 
 WORD = re.compile(r"<\w+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]")
 CONTEXTS_PER_BATCH = 1 << 16
-FREQUENT = 1e-3  # the share of a text from which on a word is left out now and then: word2vec's default
+FREQUENT = 1e-3  # words with a larger share of a text are sometimes left out: word2vec's default
 
 
 @register("importer", "contexts")
