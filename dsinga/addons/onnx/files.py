@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = (2 << 30) - 1  # of a message of protobuf, so of a file without its external data
 OLDEST_IR, OLDEST_OPSET = 3, 7  # since opset 7 arrays are broadcast as in numpy
-MOST_NODES, MOST_DEPTH = (
-    1 << 18,
-    100,
-)  # nodes of a net with its functions written out; depth of functions that call each other
+MOST_NODES, MOST_DEPTH = 1 << 18, 100  # nodes with functions written out; depth of functions that call each other
 MOST_SIZE, MOST_RANK = 1 << 40, 32  # the product of the sizes of an array's axes, but for 0; the number of axes
 DOMAINS = ("", "ai.onnx.ml")
 MOST_RECORD = 1 << 28  # numbers of one record

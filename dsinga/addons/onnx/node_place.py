@@ -233,9 +233,7 @@ class NodePlace:
 
         It trains if the file names it as a param; otherwise it keeps its numbers.
         """
-        array = (
-            without_repeats(x.array) if x.is_param else x.array
-        )  # operators that use it repeat these axes themselves
+        array = without_repeats(x.array) if x.is_param else x.array  # operators repeat these axes themselves
         if array.size > LARGEST:
             raise NoLayer(f"of more than {LARGEST} numbers")
         if not x.is_param:

@@ -62,10 +62,7 @@ def batch_normalise(
         raise NoLayer("by statistics that layers compute")
     channels = x.shape[1:2]
     params = affine(scale, bias, channels)
-    for role, given in (
-        ("mean", mean),
-        ("variance", variance),
-    ):  # each layer has its own statistics, even if others are equal
+    for role, given in (("mean", mean), ("variance", variance)):  # each layer has its own, even if equal
         params[role] = Constant(given.array), vector_of(given, channels)
     settings = {"momentum": round(1 - momentum, 7), "keep_initial": True, **epsilon_of(epsilon)}
     return place.layer("kBM", params, **settings)(x.feature())
