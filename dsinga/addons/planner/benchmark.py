@@ -46,8 +46,8 @@ def measure(
     """Train a job for a warm-up and ``steps`` more iterations; return the median times of an iteration.
 
     The job is trained without tests and checkpoints, if ``synthetic`` on random records of its shapes. Then one worker
-    in this process measures each layer if ``profiled``, and in kFloat32 and kBF16 if ``precisions``. Relative paths are
-    looked up in ``roots``.
+    in this process measures each layer in as many steps if ``profiled``, and in kFloat32 and kBF16 if ``precisions``.
+    Relative paths are looked up in ``roots``.
 
     Returns a dict: ``ms_per_iteration`` and ``samples_per_second``. ``compute_ms`` and ``data_ms`` are the longest
     among partitions; ``exchange_ms`` is the rest. ``crossing_mb`` is the megabytes between processes for a worker
