@@ -29,7 +29,7 @@ class CRF(Layer):
     (Lafferty, McCallum and Pereira 2001). Weights transitions (K, K), from row to column, and start (K,), initially 0
     unless the job has an ``init``. Metrics: "loss", and "accuracy", the share of steps with the right tag.
 
-    For prediction, labels only give the lengths of the sequences: a number from 0 marks a step.
+    For prediction, labels only give the lengths of sequences: each number above -1 marks a step.
     """
 
     source_count = 2
