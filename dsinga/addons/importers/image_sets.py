@@ -1,8 +1,8 @@
 """The importers of CIFAR-10, and of MNIST and data sets in its idx format (Fashion-MNIST, KMNIST, ...).
 
 CIFAR-10's binary version, https://www.cs.toronto.edu/~kriz/cifar.html, has rows of 3,073 bytes: the label, then 1,024
-bytes each of red, green and blue. An idx file, http://yann.lecun.com/exdb/mnist, has a magic number, dimensions as
-big-endian 32-bit numbers, then bytes.
+bytes each of red, green and blue, row by row. An idx file, http://yann.lecun.com/exdb/mnist, has a magic number,
+dimensions as big-endian 32-bit numbers, then bytes.
 """
 
 from __future__ import annotations
