@@ -23,12 +23,9 @@ Shape = tuple[int, ...]
 
 
 class RecordFacts(NamedTuple):
-    """The layer, shape and dtype of the records that an augmentation gets.
+    """The layer, shape and dtype of the records that an augmentation receives.
 
-    Attributes:
-        layer: the name of the input layer, for messages.
-        shape: (C, H, W) of images, (T,) of sequences.
-        dtype: uint8, int32 or float32.
+    ``shape`` is (C, H, W) of images, (T,) of sequences, ``dtype`` uint8, int32 or float32; messages name the ``layer``.
     """
 
     layer: str
@@ -37,24 +34,19 @@ class RecordFacts(NamedTuple):
 
 
 class Augmentation(Configured):
-    """Base of augmentations: each changes a batch of images (n, C, H, W) by random numbers of its records.
+    """Base of augmentations: each changes a batch of images (n, C, H, W) with random numbers for each record.
 
-    A subclass is registered, ``@register("augmentation", "Name")``, and may have settings, ``Conf``. It sets ``shape``
-    and ``dtype`` in ``__init__`` where they differ from those of the records that it gets.
+    Register a subclass with ``@register("augmentation", "Name")``; it may have settings, ``Conf``. Its ``__init__``
+    sets ``shape`` and ``dtype`` if they differ from the received records'.
 
     Attributes:
-        draws: how many random numbers it takes for each record.
-        dtypes: the dtypes of the records that it takes.
-        facts: the records that it gets.
-        shape: the shape of a record that it returns.
-        dtype: the dtype of the records that it returns.
+        draws: how many random numbers it needs for each record.
+        dtypes: the dtypes of records that it accepts.
+        facts: the received records.
+        shape: of a returned record.
+        dtype: of the returned records.
 
-    Args:
-        conf: its message in a job.
-        facts: the records that it will get.
-
-    Raises:
-        JobError: settings are wrong, or do not fit the records.
+    Raises JobError if its message ``conf`` in a job is wrong, or does not match the records.
     """
 
     draws: int = 0
@@ -79,11 +71,11 @@ class Augmentation(Configured):
             )
 
     def fail(self, message: str, field: str | None = None) -> Exception:
-        """Return an error about this augmentation, with the name of its layer; the caller raises it."""
+        """Return an error about this augmentation, naming its layer; the caller raises it."""
         return self.conf.error(f"layer {self.facts.layer!r}: {self.conf.type_name} {message}", field)
 
     def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """Return changed records (n, *shape); those that are given may be overwritten.
+        """Return changed records (n, *shape); the given records may be overwritten.
 
         Args:
             records: (n, ...) of the shape and dtype of ``facts``.
@@ -92,7 +84,7 @@ class Augmentation(Configured):
         raise NotImplementedError
 
     def check_changed(self, records: Any, count: int) -> None:
-        """Raise JobError unless ``records``, which :meth:`augment` returned, are ``count`` of the shape ``shape``."""
+        """Raise JobError unless ``records``, from :meth:`augment`, are ``count`` of the shape ``shape``."""
         if not isinstance(records, np.ndarray) or records.shape != (count, *self.shape):
             given = f"the shape {records.shape}" if isinstance(records, np.ndarray) else type(records).__name__
             raise self.fail(
@@ -101,23 +93,17 @@ class Augmentation(Configured):
             )
 
     def evaluate(self, records: np.ndarray) -> np.ndarray:
-        """Return records as phases other than training get them: unchanged, but of the shape ``shape``."""
+        """Return records for phases other than training: unchanged, but of the shape ``shape``."""
         return records
 
     @staticmethod
     def augmented_info(
         layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, training: bool
     ) -> tuple[RecordInfo, AugmentationList | None]:
-        """Return the description of records after the augmentations of an input layer, and these, None where none act.
+        """Return the description of an input layer's augmented records, and its augmentations, None if none act.
 
-        Args:
-            layer: the input layer.
-            info: the description of its records as stored.
-            dtype: their dtype.
-            seed: the job's.
-            training: whether the phase is training; the augmentations keep the shape of records equal in all phases.
-
-        Raises UserError where an augmentation does not take these records.
+        ``info`` describes its stored records, of ``dtype``. Augmented records have the same shape in all phases. Raises
+        UserError if an augmentation does not accept these records.
         """
         assert layer.store_conf is not None
         labels = info if info.has_labels else None
@@ -134,7 +120,7 @@ class Augmentation(Configured):
 
 
 class Mixing(Augmentation):
-    """Base of augmentations that mix each record with a partner: that of the place before it in the group's batch.
+    """Base of augmentations that mix each record with a partner: the record before it in the group's batch.
 
     The partner of the first place is the last one. A worker with a part of the batch reads one record more. Labels are
     mixed, too, as numbers: those of classes are vectors (K,) with a 1 for the class. kSoftmaxLoss computes
@@ -144,22 +130,22 @@ class Mixing(Augmentation):
     mixes_records = True
 
     def mix(self, records: np.ndarray, partners: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mixed records (n, *shape), and the share of the own record, (n,) float64, which labels have, too."""
+        """Return mixed records (n, *shape), and the own record's share, (n,) float64, also used for labels."""
         raise NotImplementedError
 
 
 class AugmentationList:
     """The augmentations of an input layer, in order; outside training only their changes of shape apply.
 
-    The random numbers of a record depend on the seed, the place in the list, the record and its epoch. So cutting the
-    batch over workers, its size, the number of worker groups and the processes that read it change nothing, and two
-    input layers whose lists begin alike, for images and their masks, are changed alike.
+    A record's random numbers depend only on the seed, the place in the list, the record and its epoch. The batch's size
+    and cut, worker groups and reading processes do not matter. Two input layers with lists that begin alike, for images
+    and their masks, change alike.
 
     Attributes:
-        stored_shape: the shape of a record as the augmentations get it.
+        stored_shape: the shape of a record before the augmentations.
         shape: the shape of a record after them.
-        classes: the length of mixed labels, 0 for labels that are not mixed or are no classes.
-        partners: how many records of the places before a part of a batch are read for it, as partners.
+        classes: the length of mixed labels, 0 if labels are not mixed or no classes.
+        partners: how many preceding records are read for a part of a batch, as partners.
     """
 
     def __init__(
@@ -182,7 +168,7 @@ class AugmentationList:
 
     @property
     def changes_shape(self) -> bool:
-        """Whether records have another shape after the augmentations."""
+        """Whether augmentations change records' shape."""
         return self.shape != self.stored_shape
 
     def augment(
@@ -191,9 +177,9 @@ class AugmentationList:
         """Return the changed records of a part of a batch, and their labels.
 
         Args:
-            records: (partners + n, ...) as stored: those of the places before the part, which are not returned, and
-                those of its n rows. They may be overwritten.
-            labels: their labels (partners + n, ...), None without.
+            records: (partners + n, ...) as stored: the preceding partners, which are not returned, and the part's n
+                rows. They may be overwritten.
+            labels: their labels (partners + n, ...), or None.
             numbers: the number of each record in its store, (partners + n,).
             epochs: the epoch of each record, (partners + n,).
 
@@ -223,11 +209,11 @@ class AugmentationList:
         return self._as_stored(self._evaluate(self._as_images(records)))
 
     def cut_labels(self, labels: np.ndarray) -> np.ndarray:
-        """Return the labels of records of ``shape``: of sequences that are cut, the first of (n, T) step labels."""
+        """Return the labels of records of ``shape``: for cut sequences, the first of (n, T) step labels."""
         return np.ascontiguousarray(labels[:, : self.shape[0]]) if self.cuts_labels(labels.shape[1:]) else labels
 
     def cuts_labels(self, label_shape: Shape) -> bool:
-        """Whether records with labels of this shape are sequences with a label for each step, which are cut."""
+        """Whether records with such labels are sequences with a label a step, which are cut."""
         return self.changes_shape and len(self.stored_shape) == 1 and tuple(label_shape) == self.stored_shape
 
     def _evaluate(self, records: np.ndarray) -> np.ndarray:
@@ -236,19 +222,16 @@ class AugmentationList:
         return records
 
     def _as_images(self, records: np.ndarray) -> np.ndarray:
-        """Return records as the augmentations take them: those of the first one's shape."""
         if self._channels_last:
             return np.ascontiguousarray(np.moveaxis(records.reshape(len(records), *self.stored_shape), -1, 1))
         return records.reshape(len(records), *self._augmentations[0].facts.shape)
 
     def _as_stored(self, records: np.ndarray) -> np.ndarray:
-        """Return images (n, C, H, W) with their axes as those of stored records."""
         if self._channels_last:
             return np.ascontiguousarray(np.moveaxis(records, 1, -1))
         return records[:, 0] if self._has_rows else records
 
     def _as_floats(self, labels: np.ndarray) -> np.ndarray:
-        """Return labels as numbers that can be mixed: those of classes as vectors (n, classes)."""
         if not self.classes:
             return labels.astype(np.float32)
         if labels.size and not 0 <= labels.min() <= labels.max() < self.classes:
@@ -261,7 +244,6 @@ class AugmentationList:
 
 
 def _mixed(labels: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return share·label + (1 - share)·label of the place before, (n, ...), for labels (1 + n, ...)."""
     weights = shares.astype(np.float32).reshape(-1, *(1,) * (labels.ndim - 1))
     return weights * labels[1:] + (1 - weights) * labels[:-1]
 
@@ -276,19 +258,10 @@ def create_augmentations(
     training: bool,
     labels: RecordInfo | None = None,
 ) -> AugmentationList:
-    """Return the augmentations of an input layer that has some, for training or for other phases.
+    """Return an input layer's augmentations, for training or for other phases.
 
-    Args:
-        layer: the name of the input layer.
-        conf: its store_conf.
-        shape: the shape of a record in the store.
-        dtype: the dtype of the records.
-        seed: the job's.
-        training: whether the phase is training.
-        labels: the description of the labels; None for records without.
-
-    Raises:
-        JobError: an augmentation does not take these records or labels.
+    ``conf`` is its store_conf, ``shape`` and ``dtype`` describe a stored record, and ``labels`` its labels, None if it
+    has none. Raises JobError if an augmentation does not accept these records or labels.
     """
     stored = tuple(conf.shape) or tuple(shape)
     if math.prod(stored) != math.prod(shape):
@@ -330,14 +303,9 @@ def create_augmentations(
 def uniform(key: tuple[int, int], records: np.ndarray, epochs: np.ndarray, columns: int) -> np.ndarray:
     """Return uniform float64 numbers in (0, 1) of shape (n, ``columns``), a row for each record.
 
-    They are words w of Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011), as
-    (w + ½)/2³². The counter is the record, its epoch and the column, so that a row depends on nothing else.
-
-    Args:
-        key: two numbers below 2³², as :func:`stream_key` returns them.
-        records: the number of each record, (n,) integers.
-        epochs: the epoch of each record, (n,) integers.
-        columns: how many numbers a record gets.
+    They are (w + ½)/2³² for words w of Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3,
+    2011). The counter is the record, its epoch and the column, so a row depends on nothing else. ``key`` is from
+    :func:`stream_key`; ``records`` and ``epochs`` are (n,) integers.
     """
     blocks = -(-columns // 4)
     records, epochs = np.asarray(records, np.uint64)[:, None], np.asarray(epochs, np.uint64)[:, None]
@@ -350,7 +318,7 @@ def uniform(key: tuple[int, int], records: np.ndarray, epochs: np.ndarray, colum
 
 @functools.cache
 def stream_key(seed: int, stream: int) -> tuple[int, int]:
-    """Return the key of the random numbers of augmentation number ``stream`` of a job with this seed."""
+    """Return the key of random numbers for augmentation number ``stream`` of a job with this seed."""
     digest = hashlib.blake2b(f"augmentation {seed} {stream}".encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
@@ -358,7 +326,6 @@ def stream_key(seed: int, stream: int) -> tuple[int, int]:
 def _philox(
     key: tuple[int, int], c0: np.ndarray, c1: np.ndarray, c2: np.ndarray, c3: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the four 32-bit words of Philox4x32-10 for each counter, as uint64."""
     for number in range(_ROUNDS):
         k0, k1 = (np.uint64((word + number * step) & 0xFFFF_FFFF) for word, step in zip(key, _WEYL, strict=True))
         first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
@@ -368,7 +335,7 @@ def _philox(
 
 
 def pick(uniform: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Return whole numbers from ``low`` to ``high`` - 1, int64, each as probable, for uniform numbers in (0, 1)."""
+    """Return equally probable whole numbers from ``low`` to ``high`` - 1, int64, for uniform ones in (0, 1)."""
     low, high = np.asarray(low, np.int64), np.asarray(high, np.int64)
     return low + np.floor(uniform * (high - low)).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Augmentations that crop images, cut sequences, erase parts of images, or mix each record with another one."""
+"""Augmentations that crop images, cut sequences, erase parts of images, or mix records in pairs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CENTRAL_SHARE = 7 / 8  # of the shorter side, what is kept of images outside tra
 
 @register("augmentation", kRandomCrop=1)
 class RandomCrop(Augmentation):
-    """Crop of images at a random place, after ``pad`` pixels of zeros are put around them; the centre in other phases.
+    """Crop of images at a random place, after padding with ``pad`` pixels of zeros; in other phases, of the centre.
 
-    As torchvision's RandomCrop. Images (C, H, W) become (C, *size).
+    Like torchvision's RandomCrop. Images (C, H, W) become (C, *size).
     """
 
     class Conf(Settings):
@@ -104,7 +104,7 @@ class RandomResizedCrop(Augmentation):
         return resize(records, self.boxes(uniform), self.size)
 
     def boxes(self, uniform: np.ndarray) -> Boxes:
-        """Return the boxes to cut out of images, from their random numbers (n, ``draws``)."""
+        """Return images' boxes from their random numbers (n, ``draws``)."""
         height, width = self.facts.shape[1:]
         widths, heights = _random_sides(uniform, height * width, self.settings)
         fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
@@ -119,7 +119,6 @@ class RandomResizedCrop(Augmentation):
         return Boxes(tops, lefts, heights, widths)
 
     def _largest_box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return top, left, height and width of the largest box in the centre whose ratio is within the bounds."""
         low, high = self.settings.ratio
         if width / height < low:
             box = round(width / low), width
@@ -140,7 +139,7 @@ class RandomResizedCrop(Augmentation):
 
 
 def _random_sides(uniform: np.ndarray, area: int, settings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sides of ATTEMPTS boxes for each image, whole numbers (n, attempts); their ratio is first / second."""
+    """Return the sides of ATTEMPTS boxes for each image, whole numbers (n, attempts), first / second = ratio."""
     low, high = map(math.log, settings.ratio)
     areas = area * between(uniform[:, :ATTEMPTS], *settings.scale)
     ratios = np.exp(between(uniform[:, ATTEMPTS : 2 * ATTEMPTS], low, high))
@@ -148,18 +147,18 @@ def _random_sides(uniform: np.ndarray, area: int, settings: Any) -> tuple[np.nda
 
 
 def pair(size: list[int]) -> tuple[int, int] | None:
-    """Return (height, width) for one or two numbers, None for none."""
+    """Return (height, width) for one or two numbers, or None."""
     return (size[0], size[-1]) if size else None
 
 
 def size_faults(size: list[int]) -> Iterator[Fault]:
-    """Yield that a size has more than two numbers."""
+    """Yield a fault for a size of more than two numbers."""
     if len(size) > 2:
         yield Fault(f"size has {len(size)} numbers; give height and width, or one number for both", "size")
 
 
 def range_faults(name: str, bounds: list[float], most: float = math.inf) -> Iterator[Fault]:
-    """Yield that ``bounds`` are not two numbers, the smaller first, of at most ``most``."""
+    """Yield a fault unless ``bounds`` are two numbers, the smaller first, of at most ``most``."""
     if len(bounds) != 2 or bounds[0] > bounds[1] or bounds[1] > most:
         limit = "" if most == math.inf else f", which is at most {most:g}"
         yield Fault(f"{name} must be two numbers, the least and the largest{limit}, not {bounds}", name)
@@ -167,7 +166,7 @@ def range_faults(name: str, bounds: list[float], most: float = math.inf) -> Iter
 
 @register("augmentation", kTruncate=11)
 class Truncate(Augmentation):
-    """Keep the first ``length`` steps of sequences (T,), and of their labels where each step has one; in all phases."""
+    """Keep the first ``length`` steps of sequences (T,), and of their step labels; in all phases."""
 
     class Conf(Settings):
         """Settings of kTruncate."""
@@ -294,7 +293,7 @@ class CutMix(Mixing):
 
 
 def box_mask(starts: np.ndarray, stops: np.ndarray, length: int) -> np.ndarray:
-    """Return which of ``length`` places lie from ``starts`` to ``stops`` - 1, (n, length) bool, for n images."""
+    """Mark the places from ``starts`` to ``stops`` - 1 among ``length``, (n, length) bool."""
     places = np.arange(length)
     return (places >= starts[:, None]) & (places < stops[:, None])
 
@@ -302,7 +301,7 @@ def box_mask(starts: np.ndarray, stops: np.ndarray, length: int) -> np.ndarray:
 def symmetric_beta(uniform: np.ndarray, alpha: float) -> np.ndarray:
     """Return numbers (n,) in [0, 1] distributed as Beta(alpha, alpha), for uniform ones in (0, 1).
 
-    It is the inverse of the distribution function, interpolated between 4096 places; the error is below 1e-5.
+    The inverse distribution function is interpolated between 4096 places; the error is below 1e-5.
     """
     shares, places = _beta_table(alpha)
     upper = uniform > 0.5
@@ -312,7 +311,7 @@ def symmetric_beta(uniform: np.ndarray, alpha: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _beta_table(alpha: float, count: int = 4096) -> tuple[np.ndarray, np.ndarray]:
-    """Return x from 0 to ½ and F(x)^(1/alpha), in which the distribution function F is nearly a line.
+    """Return x from 0 to ½ and F(x)^(1/alpha), which makes the distribution function F nearly linear.
 
     F(x) = (x·(1 - x))^a/(a·B(a, a))·Σ (2a)(2a + 1)...(2a + k - 1)/((a + 1)(a + 2)...(a + k))·x^k.
     """

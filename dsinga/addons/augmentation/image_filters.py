@@ -1,7 +1,7 @@
 """Brightness, contrast and other filters of batches of uint8 images, a strength for each image, computed as in Pillow.
 
-All take and return images (n, C, H, W) uint8, C being 1 or 3 (red, green, blue) where colours matter; factors and
-other strengths are (n,) float. A factor 1 changes nothing.
+All accept and return images (n, C, H, W) uint8, with C = 1 or 3 (red, green, blue) if colours matter. Factors and other
+strengths are (n,) float; a factor 1 changes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def contrast(images: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 
 def saturation(images: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """Blend with the luminance of each pixel, as ``ImageEnhance.Color``; an image of one channel stays as it is."""
+    """Blend with each pixel's luminance, as ``ImageEnhance.Color``; images of one channel are unchanged."""
     return images if images.shape[1] == 1 else blend(grayscale(images), images, factors)
 
 
@@ -75,7 +75,7 @@ def hue(images: np.ndarray, shifts: np.ndarray) -> np.ndarray:
     turn += np.asarray(shifts, np.float32)[:, None, None]
     turn -= np.floor(turn)
     turn *= 6
-    # A channel is high within a third of the circle around its own hue, and changes in a line beside it.
+    # A channel is high within a third of the circle around its own hue, and changes linearly next to it.
     out = np.empty_like(images)
     for channel, offset in enumerate((5, 3, 1)):
         place = turn + np.float32(offset)
@@ -92,12 +92,12 @@ def posterize(images: np.ndarray, bits: np.ndarray) -> np.ndarray:
 
 
 def solarize(images: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Invert the numbers that are at least the threshold, as ``ImageOps.solarize``."""
+    """Invert numbers from the threshold up, as ``ImageOps.solarize``."""
     return np.where(images < np.asarray(thresholds)[:, None, None, None], images, 255 - images)
 
 
 def autocontrast(images: np.ndarray) -> np.ndarray:
-    """Stretch each channel so that its least number becomes 0 and its largest 255, as ``ImageOps.autocontrast``."""
+    """Stretch each channel's numbers to 0 to 255, as ``ImageOps.autocontrast``."""
     low, high = images.min(axis=(2, 3)).astype(np.float64), images.max(axis=(2, 3)).astype(np.float64)
     scale = 255.0 / np.where(high > low, high - low, 255.0)
     offset = np.where(high > low, -low * scale, 0.0)
@@ -106,7 +106,7 @@ def autocontrast(images: np.ndarray) -> np.ndarray:
 
 
 def equalize(images: np.ndarray) -> np.ndarray:
-    """Spread the numbers of each channel so that all are about as frequent, as ``ImageOps.equalize``."""
+    """Make each channel's numbers about equally frequent, as ``ImageOps.equalize``."""
     count, channels = images.shape[:2]
     places = np.arange(count * channels).reshape(count, channels, 1, 1) * 256
     counts = np.bincount((places + images).reshape(-1), minlength=count * channels * 256)
@@ -120,7 +120,6 @@ def equalize(images: np.ndarray) -> np.ndarray:
 
 
 def _look_up(images: np.ndarray, tables: np.ndarray) -> np.ndarray:
-    """Return images whose numbers are replaced by those of a table for each channel, (n, C, 256)."""
     count, channels = images.shape[:2]
     numbers = np.take_along_axis(tables, images.reshape(count, channels, -1).astype(np.intp), axis=2)
     return numbers.reshape(images.shape)

@@ -25,7 +25,7 @@ EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140],
 class RandomFlip(Augmentation):
     """Mirror images, each with a probability: from left to right, and from top to bottom.
 
-    As torchvision's RandomHorizontalFlip and RandomVerticalFlip.
+    Like torchvision's RandomHorizontalFlip and RandomVerticalFlip.
     """
 
     class Conf(Settings):
@@ -47,7 +47,7 @@ class RandomFlip(Augmentation):
 
 @register("augmentation", kRandomRotation=4)
 class RandomRotation(Augmentation):
-    """Turn images around their centre by a random angle, bilinearly; what comes from outside is 0.
+    """Rotate images around their centre by a random angle, bilinearly, with 0 outside the image.
 
     The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise. The size stays. It is torchvision's
     RandomRotation with bilinear interpolation.
@@ -67,9 +67,9 @@ class RandomRotation(Augmentation):
 
 @register("augmentation", kRandomTranslation=12)
 class RandomTranslation(Augmentation):
-    """Move images by a random share of their height and width, bilinearly; what comes from outside is a mirror image.
+    """Move images by a random share of their height and width, bilinearly, with a mirror image outside.
 
-    As Keras's RandomTranslation with its fill_mode "reflect".
+    Like Keras's RandomTranslation with its fill_mode "reflect".
     """
 
     class Conf(Settings):
@@ -92,7 +92,7 @@ class RandomTranslation(Augmentation):
 
 
 def rotations(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return the matrices (n, 6) of :func:`transform_nearest` that turn images around their centre."""
+    """Return matrices (n, 6) for :func:`transform_nearest` that rotate images around their centre."""
     angles = np.deg2rad(degrees)
     cosine, sine = np.round(np.cos(angles), 15), np.round(np.sin(angles), 15)
     x, y = width / 2, height / 2
@@ -163,7 +163,7 @@ class Lighting(Augmentation):
 
 
 def normal(uniform: np.ndarray) -> np.ndarray:
-    """Return as many normal numbers as there are uniform ones in (0, 1), (n, an even number), by Box and Muller."""
+    """Return normal numbers by Box and Muller, from as many uniform ones in (0, 1), (n, an even number)."""
     radius = np.sqrt(-2 * np.log(uniform[:, ::2]))
     angle = 2 * np.pi * uniform[:, 1::2]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
@@ -218,7 +218,7 @@ class RandAugment(Augmentation):
 
 
 def apply(name: str, images: np.ndarray, magnitude: int, signs: np.ndarray) -> np.ndarray:
-    """Return uint8 images (n, C, H, W) after an operation of ``OPERATIONS``; ``signs`` are 1 or -1, (n,)."""
+    """Apply an operation of ``OPERATIONS`` to uint8 images (n, C, H, W); ``signs`` are 1 or -1, (n,)."""
     return OPERATIONS[name](images, signs, magnitude)
 
 
@@ -227,7 +227,6 @@ def _share(magnitude: int) -> float:
 
 
 def _affine(a: Any = 1, b: Any = 0, c: Any = 0, d: Any = 0, e: Any = 1, f: Any = 0) -> np.ndarray:
-    """Return matrices (n, 6) of numbers and arrays (n,)."""
     return np.stack(np.broadcast_arrays(*map(np.float64, (a, b, c, d, e, f))), axis=-1)
 
 
@@ -240,7 +239,6 @@ def _translate_y(images: np.ndarray, signs: np.ndarray, magnitude: int) -> np.nd
 
 
 def _pixels(length: int, magnitude: int) -> int:
-    """Return the number of pixels by which images of this width or height are moved."""
     return int(150 / 331 * length * _share(magnitude))
 
 

@@ -34,8 +34,8 @@ def crop(images: np.ndarray, tops: np.ndarray, lefts: np.ndarray, size: tuple[in
 def resize(images: np.ndarray, boxes: Boxes, size: tuple[int, int]) -> np.ndarray:
     """Return the box of each image (n, C, H, W) resized to ``size``, (n, C, *size) of the same dtype.
 
-    Pixels are weighted by a triangle that is as wide as two pixels of the result or, where that is larger, of the
-    image: bilinear with antialiasing, as in Pillow and torchvision. Integers are rounded.
+    Pixels are weighted by a triangle as wide as two pixels of the result or, if larger, of the image: bilinear with
+    antialiasing, as in Pillow and torchvision. Integers are rounded.
     """
     count, channels, height, width = images.shape
     out = np.empty((count, channels, *size), images.dtype)
@@ -52,14 +52,14 @@ def resize(images: np.ndarray, boxes: Boxes, size: tuple[int, int]) -> np.ndarra
 
 
 class _Taps(NamedTuple):
-    """Indices and weights of the pixels summed for each pixel of the result along one axis: (n, size, K) each."""
+    """Indices and weights of the pixels summed for each result pixel along one axis: (n, size, K) each."""
 
     places: np.ndarray
     weights: np.ndarray
 
     @classmethod
     def of(cls, starts: np.ndarray, lengths: np.ndarray, size: int) -> _Taps:
-        """Return the taps for a box from ``starts``, of ``lengths`` pixels, (n,), that becomes ``size`` pixels."""
+        """Return the taps for a box from ``starts``, of ``lengths`` pixels, (n,), resized to ``size`` pixels."""
         scale = (lengths / size)[:, None]
         support = np.maximum(scale, 1.0)
         centres = scale * (np.arange(size) + 0.5)
@@ -73,15 +73,12 @@ class _Taps(NamedTuple):
         return cls(places, weights.astype(np.float32))
 
     def part(self, rows: slice) -> _Taps:
-        """Return the taps of some images."""
         return _Taps(self.places[rows], self.weights[rows])
 
     def shifted(self, by: int) -> _Taps:
-        """Return the taps for images whose first ``by`` pixels are left out."""
         return _Taps(self.places - by, self.weights)
 
     def combine(self, images: np.ndarray) -> np.ndarray:
-        """Return the weighted sums (n, size, ...) of ``images`` (n, length, ...) along axis 1, float32."""
         rows = np.arange(len(images))[:, None]
         total = None
         for tap in range(self.places.shape[2]):
@@ -93,15 +90,11 @@ class _Taps(NamedTuple):
 
 
 def transform_nearest(images: np.ndarray, matrices: np.ndarray, fill: int = 0) -> np.ndarray:
-    """Return images (n, C, H, W) whose pixel (x, y) is the image's at (a·x + b·y + c, d·x + e·y + f), for centres.
+    """Return images (n, C, H, W) with pixel (x, y) taken from (a·x + b·y + c, d·x + e·y + f), for centres.
 
-    The nearest pixel is taken, in Pillow's fixed-point arithmetic: the bits are those of ``Image.transform`` with
-    ``Image.Transform.AFFINE`` and ``NEAREST``. What is outside of the image becomes ``fill``.
-
-    Args:
-        images: of any dtype.
-        matrices: (a, b, c, d, e, f) of each image, (n, 6) float64.
-        fill: the number of pixels outside.
+    The nearest pixel is used, in Pillow's fixed-point arithmetic: bitwise equal to ``Image.transform`` with
+    ``Image.Transform.AFFINE`` and ``NEAREST``. Pixels outside the image become ``fill``. ``matrices`` are (a, b, c, d,
+    e, f) of each image, (n, 6) float64.
     """
     count, channels, height, width = images.shape
     matrices = np.array(matrices, np.float64)
@@ -124,7 +117,7 @@ def transform_nearest(images: np.ndarray, matrices: np.ndarray, fill: int = 0) -
 
 
 def transform_bilinear(images: np.ndarray, matrices: np.ndarray) -> np.ndarray:
-    """Return images like :func:`transform_nearest`, with weighted sums of the four nearest pixels; 0 is around images.
+    """Transform like :func:`transform_nearest`, with weighted sums of the four nearest pixels, and 0 outside.
 
     Integers are rounded.
     """
@@ -155,7 +148,6 @@ def transform_bilinear(images: np.ndarray, matrices: np.ndarray) -> np.ndarray:
 
 
 def _chunks(count: int, image_bytes: int) -> Iterator[slice]:
-    """Yield the images that are computed together, as slices."""
     step = max(1, CHUNK_BYTES // image_bytes)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))

@@ -29,7 +29,7 @@ FUNCTION = 'the function: "module:function", or a name by dsinga.register("funct
 
 
 class OnList:
-    """Wraps a function of one list, so that it takes the list's items as arguments."""
+    """Wraps a function of one list as a function of the list's items."""
 
     def __init__(self, function: Any):
         self.function, self.title = function, title_of(function)
@@ -47,9 +47,7 @@ class OnList:
 class FunctionLayer(Layer):
     """Base of layers that call a user's function, in host memory, on all rows at once.
 
-    Attributes:
-        probed: the function with its gradient.
-        user_code: the user's function or class, which workers must be able to load.
+    ``probed`` is the function with its gradient, ``user_code`` the user's function or class, which workers must load.
     """
 
     cut = Cut(gathered_because="calls a function of whole rows")
@@ -59,7 +57,7 @@ class FunctionLayer(Layer):
     runs_user_code = True
 
     def find(self, field: str = "function") -> Any:
-        """Return the function or class named in the settings. Raises JobError where there is none."""
+        """Return the function or class named in the settings; raise JobError if it is not found."""
         try:
             self.user_code = find_function(self.settings.function)
             return self.user_code
@@ -67,14 +65,14 @@ class FunctionLayer(Layer):
             raise self.fail(str(error), self.settings, field) from error.__cause__
 
     def probe(self, function: Any, rows: Sequence[Shape], labels: int | None = None) -> Probed:
-        """Return the function with its gradient. Raises JobError for one that cannot be called so."""
+        """Return the function with its gradient; raise JobError if it cannot be called like this."""
         try:
             return probe(function, tuple(map(tuple, rows)), labels)
         except UserError as error:
             raise self.fail(str(error), field="function") from error
 
     def on_host(self, arrays: Arrays, ctx: Context) -> list[np.ndarray]:
-        """Return arrays of the backend as numpy arrays."""
+        """Convert the backend's arrays to numpy."""
         return [np.ascontiguousarray(ctx.ops.to_numpy(array)) for array in arrays]
 
     def compute(self, function: LibraryFunction, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
@@ -85,7 +83,7 @@ class FunctionLayer(Layer):
         return Computed(np.zeros((0, *self.probed.row_shape), np.float32), lambda grad: nothing)
 
     def checked(self, value: np.ndarray, like: np.ndarray, rows: int) -> np.ndarray:
-        """Return ``value`` in the dtype of ``like``, if that is a float; raise UserError for an unexpected shape."""
+        """Return ``value`` in the dtype of ``like`` if that is a float; raise UserError for an unexpected shape."""
         expected = (rows, *self.probed.row_shape)
         if value.shape != expected:
             raise self.fail(f"its function returns the shape {value.shape} for {rows} rows; it must be {expected}")
@@ -137,7 +135,7 @@ class CalledFunction(FunctionLayer):
 
     @staticmethod
     def call_of(cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool) -> LayerCall:
-        """Return the ``call`` of a class, with its params, for sources whose rows have these shapes."""
+        """Return a class's ``call``, with its params, for sources with rows of these shapes."""
         return LayerCall(cls, arguments, rows, as_list)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -166,7 +164,7 @@ class CalledFunction(FunctionLayer):
 
 
 def no_gradient(function: Any) -> str:
-    """Return the reason why a function has no gradient for training."""
+    """Explain why a function has no gradient for training."""
     return (
         f"the function {title_of(function)} returns numpy's arrays, which have no gradient; write it in jax.numpy, "
         "autograd.numpy or torch, or as a layer with a gradient of its own (docs/howto/own-code.md)"
@@ -200,7 +198,7 @@ class FunctionLoss(FunctionLayer):
 
     @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
-        """Return labels of the shape that is known, or else of one that the function takes."""
+        """Return labels of the known shape, or else of one that the function accepts."""
         for labels in (shape, ()) if known is None else ():
             with contextlib.suppress(UserError):
                 probe(find_function(settings["function"]), (labels, shape), 0)
@@ -231,7 +229,7 @@ class FunctionLoss(FunctionLayer):
         factors = factors if weights is None else factors * self.settings.scale
 
         def gradient(rows_total: int) -> np.ndarray:
-            """Return the gradient of the mean over a batch of so many rows, for x."""
+            """Return the gradient of the mean over ``rows_total`` rows, for x."""
             slopes = (factors / (rows_total * size)).reshape(rows, *[1] * (value.ndim - 1))
             computed = pull(np.array(np.broadcast_to(slopes, value.shape), value.dtype))[1]
             assert computed is not None
@@ -254,7 +252,7 @@ class FunctionLoss(FunctionLayer):
 
 
 def weights_of_layer(layer: Any) -> dict[str, LayerWeight]:
-    """Return the params of a layer that was built, by role: its attributes, and items of lists among them."""
+    """Return the params of a built layer, by role: its attributes, and items of lists among them."""
     weights: dict[str, LayerWeight] = {}
     for value in vars(layer).values():
         for weight in value if type(value) is list else [value]:
@@ -264,9 +262,9 @@ def weights_of_layer(layer: Any) -> dict[str, LayerWeight]:
 
 
 class LayerCall:
-    """The ``call`` of a class as a function of arrays: the params in their order, then the sources.
+    """The ``call`` of a class as a function of arrays: the params in order, then the sources.
 
-    Equal ones, of one class with equal arguments for rows of one shape, compute the same.
+    Calls of one class with equal arguments and row shapes are equal.
     """
 
     def __init__(self, cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool):
@@ -291,7 +289,7 @@ class LayerCall:
 
     @property
     def title(self) -> str:
-        """The name of the call in messages."""
+        """The call's name in messages."""
         return f"{self.cls.__name__}.call"
 
     @property
@@ -300,7 +298,7 @@ class LayerCall:
         return probe(self, self.rows, None, tuple(weight.shape for weight in self.weights.values()))
 
     def of_phase(self, training: bool) -> LibraryFunction:
-        """Return the call's function for training, or for the other phases."""
+        """Return the function for training, or for the other phases."""
         function = self.probed.function
         if not self.takes_training or not training:
             return function
@@ -334,7 +332,6 @@ class LayerCall:
 
 
 def _made(cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool, training: bool) -> LayerCall:
-    """Return a new call of the class with these arguments and rows."""
     call = LayerCall(cls, arguments, rows, as_list)
     call.training = training
     return call

@@ -41,9 +41,9 @@ def Lambda(
 ) -> LayerBuilder:
     """Return a layer (kFunction) that computes f(x) from a feature or from a list of features.
 
-    A function that consists of operators and layers is a model of these. Others compute with arrays, whose first axis
-    is the batch, of JAX, autograd or PyTorch, from which the gradient comes; of numpy where no params are below. The
-    shape of the feature is that of what the function returns, so that ``output_shape`` is not needed.
+    A function of operators and layers becomes a model of them. Other functions compute with arrays of JAX, autograd or
+    PyTorch, which give the gradient, or of numpy if no params are below. The first axis is the batch. The function's
+    result gives the shape of the feature.
 
     Args:
         function: the function.

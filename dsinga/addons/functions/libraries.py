@@ -1,7 +1,7 @@
 """Computes the gradient of a user's function with the function's own library: JAX, autograd or PyTorch.
 
-None of the three is imported here: a function is of the library whose arrays it returns, which it has imported then.
-What a compiled function reads is compared by :class:`ReadValues`, since JAX takes it for constant.
+None is imported here: the arrays that a function returns tell its library, which it has imported. JAX treats values
+that a compiled function reads as constants, so :class:`ReadValues` compares them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class ReadValues:
-    """The values, such as globals, that a function reads besides its arguments. With equal ones it computes the same.
+    """The values, such as globals, that a function reads besides its arguments; equal ones mean equal results.
 
-    Numbers, texts and numpy arrays count by their values. Lists, dicts, functions of the same module, and attributes
-    that the code names are followed. Everything else, such as arrays of JAX, counts by its identity.
+    Numbers, texts and numpy arrays are compared by value. Lists, dicts, functions of the same module, and attributes
+    that the code names are followed. Everything else, such as JAX arrays, is compared by identity.
     """
 
     def __init__(self, function: Any):
@@ -50,7 +50,6 @@ class ReadValues:
         return other is not None and self._values == other._values
 
     def _add(self, value: Any, names: frozenset[str], module: str | None) -> None:
-        """Add a value that code of a module reads, in which ``names`` stand."""
         if type(value) in PLAIN:
             self._values.append((type(value), value))
         elif type(value) is np.ndarray and not value.dtype.hasobject:
@@ -66,7 +65,7 @@ class ReadValues:
 
 
 def user_functions(function: Any) -> list[Any]:
-    """Return the user's functions that a function of this package calls; of another one itself."""
+    """Return the user's functions that a function calls: for a user's function, itself."""
     if is_user_code(function):
         return [function]
     if hasattr(function, "function"):
@@ -76,7 +75,6 @@ def user_functions(function: Any) -> list[Any]:
 
 
 def _parts(value: Any, names: frozenset[str], module: str | None) -> tuple[list[Any], frozenset[str]]:
-    """Return what a value consists of, and the names that stand in the code which reads that."""
     if isinstance(value, FunctionType) and (value.__module__ == module or not is_importable(value)):
         names = _names(value.__code__)
         read = [value.__globals__[name] for name in sorted(names & value.__globals__.keys())]
@@ -101,7 +99,6 @@ def _parts(value: Any, names: frozenset[str], module: str | None) -> tuple[list[
 
 @functools.lru_cache(maxsize=1024)
 def _names(code: CodeType | None) -> frozenset[str]:
-    """Return the names of globals and attributes in code, and in the functions within it."""
     if code is None:
         return frozenset()
     return frozenset(code.co_names).union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))
@@ -115,7 +112,7 @@ class Computed(NamedTuple):
 
 
 class LibraryFunction(ABC):
-    """A function of arrays with its gradient. Pickles as the function does; computes in any thread."""
+    """A function of arrays with its gradient; pickles like the function, and computes in any thread."""
 
     library: ClassVar[str]
     """The name of the library, for messages."""
@@ -132,22 +129,22 @@ class LibraryFunction(ABC):
         self.__init__(**state)  # type: ignore[misc]
 
     def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the function of numpy arrays, as a numpy array."""
+        """Return the function's value as a numpy array."""
         return np.asarray(self.function(*arrays))
 
     @abstractmethod
     def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
-        """Return the function of numpy arrays, with the pull-back for those that need a gradient."""
+        """Return the value, with the pull-back for arrays that need a gradient."""
 
     def row_by_row(self) -> LibraryFunction:
-        """Return the function that calls this one on each row alone; see :class:`RowByRow`."""
+        """Return the function that calls this one on each row alone."""
         return type(self)(RowByRow(self.function, self.package))
 
 
 class RowByRow:
     """A function of whole arrays that calls another on each row alone, (1, ...), and stacks the numbers, (B,).
 
-    ``package`` is the library's, which vectorises that where it can.
+    The library ``package`` vectorises this if it can.
     """
 
     def __init__(self, function: Function, package: str):
@@ -180,7 +177,6 @@ class JaxFunction(LibraryFunction):
         self._has_changed = False
 
     def _follow_changes(self) -> None:
-        """Drop the compiled functions if a value that the function reads has changed since compiling."""
         read = ReadValues(self.function) if self._compiles else None
         if self._compiled is not None and read is not None and not read.equals(self._read):
             self._compiled = None
@@ -194,7 +190,7 @@ class JaxFunction(LibraryFunction):
         self._read = read
 
     def _call(self, which: int, *arguments: Any) -> Any:
-        """Call the function (0) or its pull-back (1), compiled unless it branches by the numbers in its arrays."""
+        """Call the function (0) or its pull-back (1), compiled unless it branches by the arrays' numbers."""
         import jax
 
         if self._compiled is None:
@@ -227,7 +223,7 @@ class JaxFunction(LibraryFunction):
 def _plain_functions(function: Function) -> tuple[Function, Function]:
     """Return new functions that compute a function of JAX and its pull-back.
 
-    What JAX has compiled for a function lives as long as that. These two live as long as the model, not the user's.
+    JAX's compiled code lives as long as these two, which the model owns.
     """
     import jax
 
@@ -288,7 +284,7 @@ class TorchFunction(LibraryFunction):
 
 
 class NumpyFunction(LibraryFunction):
-    """A function of numpy's arrays, which has no gradient: its sources must need none."""
+    """A function of numpy arrays, without a gradient: no source may need one."""
 
     library = package = "numpy"
 
@@ -303,17 +299,15 @@ LIBRARIES: dict[str, type[LibraryFunction]] = {
 
 
 def _spread(gradients: Sequence[Any], needs: Sequence[bool]) -> list[np.ndarray | None]:
-    """Return the gradients of needed arguments in the places of all arguments."""
     needed = iter(gradients)
     return [np.asarray(next(needed)) if need else None for need in needs]
 
 
 def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> LibraryFunction:
-    """Return a function with its gradient, by the library whose arrays it returns for these arguments.
+    """Return a function with its gradient, by the library of the arrays that it returns.
 
-    A function of operators alone, which computes with the arrays of any library, gets that of a library that is loaded
-    or, where none is, installed. One that returns numpy's arrays otherwise has no gradient. Raises what the function
-    raises, and TypeError where it returns no array.
+    A function of operators alone works with any library, and gets a loaded or else installed one. Other functions that
+    return numpy arrays have no gradient. Raises the function's error, and TypeError if it returns no array.
     """
     failure: Exception | None = None
     try:

@@ -1,4 +1,4 @@
-"""Checks a user's function before training: finds its library, shape and gradient, and checks that rows do not mix."""
+"""Checks a user's function before training: finds its library, shape and gradient, and whether rows mix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Probed:
-    """A function with its gradient, and the shape of a row of its value."""
+    """A function with its gradient, and a row's shape."""
 
     function: LibraryFunction
     row_shape: Shape
@@ -41,12 +41,11 @@ def probe(
 ) -> Probed:
     """Check a user's function on random rows; return the function with its gradient and the shape of a row.
 
-    It is checked once as long as a model has it, since what a library compiles for it takes megabytes.
+    It is checked once while a model has it, since compiled functions take megabytes. ``labels`` is the index of the
+    labels among arguments: numbers, or else classes 0 and 1. A loss that is a mean over rows is called on each row.
+    Arrays of the shapes ``params`` precede the rows.
 
-    ``labels`` is the index of the argument that has labels: numbers, or else classes 0 and 1. A loss that is a mean
-    over the rows is called on each row. Arguments of the shapes of ``params`` come before those of rows. Raises
-    UserError for a function that fails, that mixes rows, or that returns no floats, and
-    for a loss whose gradient is cut off.
+    Raises UserError for a function that fails, mixes rows or returns no floats, and for a loss with a cut-off gradient.
     """
     key = function, rows, labels, params
     if (probed := _in_use.get(key)) is not None:
@@ -70,16 +69,16 @@ def probe(
 
 
 def title_of(function: Function) -> str:
-    """Return the name of a function for messages."""
+    """Return a function's name for messages."""
     return getattr(function, "title", "") or value_text(function)
 
 
 def _find(
     function: Function, arrays: list[np.ndarray], needs: Sequence[bool], labels: int | None, params: int
 ) -> LibraryFunction:
-    """Return a function with its gradient; labels become integer classes in ``arrays`` if it rejects other numbers.
+    """Return a function with its gradient; labels become classes in ``arrays`` if it rejects other numbers.
 
-    Raises UserError for one that fails: of a loss, for labels that are numbers, and for classes if that differs.
+    Raises UserError if it fails: for a loss, with numbers as labels, and with classes if that error differs.
     """
     try:
         return find_library(function, arrays, needs)
@@ -116,7 +115,6 @@ def _check_rows(
     labels: int | None,
     params: int,
 ) -> bool:
-    """Return whether the value of a loss is the mean over the rows; raise UserError where rows are mixed."""
     fixed, of_rows = arrays[:params], arrays[params:]
     ones = [found.value([*fixed, *(array[row : row + 1] for array in of_rows)]) for row in range(ROWS)]
     if labels is not None and value.ndim == 0:
@@ -154,16 +152,16 @@ def _is_near(value: Any, other: Any) -> bool:
 def _check_gradient(
     function: Function, found: LibraryFunction, arrays: Sequence[np.ndarray], needs: Sequence[bool], is_loss: bool
 ) -> None:
-    """Log how far the gradient is from finite differences, in float64 where the function takes it.
+    """Log how far the gradient is from finite differences, in float64 if the function accepts it.
 
-    Raises UserError for a loss whose gradient is 0 where differences are not: it would train nothing.
+    Raises UserError for a loss with zero gradient and nonzero differences: it would train nothing.
     """
     what = f"the gradient of {title_of(function)} by {found.library}"
     try:
         with np.errstate(all="ignore"):
             wide = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in arrays]
             error, is_cut = _gradient_error(found, wide, needs)
-    except Exception:  # such as that of a PyTorch module, whose params are float32
+    except Exception:  # such as for a PyTorch module with float32 params
         error, is_cut = _gradient_error(found, arrays, needs)
     if is_loss and is_cut:
         raise UserError(
@@ -183,9 +181,9 @@ def _check_gradient(
 
 
 def _gradient_error(found: LibraryFunction, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> tuple[float, bool]:
-    """Return the largest difference of derivatives in a random direction of each argument, as a share of the bound.
+    """Return the largest error of derivatives in a random direction of each argument, as a share of the bound.
 
-    With it, whether all gradients are 0 although finite differences are not.
+    Also return whether all gradients are 0 although finite differences are not.
     """
     random = np.random.default_rng(1)
     computed = found.compute(arrays, needs)

@@ -1,9 +1,9 @@
 """Captures training iterations as CUDA graphs, between which params are exchanged with servers.
 
-The iteration is cut before the first layer that needs the params of a group, and after the layer that completes their
-gradients. Between two graphs the host only starts copies, so that the exchange goes on beside the graphs that follow.
-No gradient leaves the worker before the metrics are known to be finite: a step that is not, or whose capture fails, has
-changed nothing on servers, and is computed again by calls.
+The iteration is cut before the first layer that needs a group's params, and after the layer that completes their
+gradients. Between graphs the host only starts copies, so the exchange overlaps the following graphs. Gradients leave
+the worker only after all metrics are known to be finite. A step that is not finite, or not captured, has changed
+nothing on servers, and is computed again by calls.
 """
 
 from __future__ import annotations
@@ -36,17 +36,11 @@ Group = Sequence[Block]
 
 
 class ExchangedPass(CapturedPass, Mapping[str, Array]):
-    """A training pass, and the params in it: values in fixed memory, gradients in one array for each block.
+    """A training pass with its params: values in fixed memory, gradients in one array for each block.
 
-    While it is recorded all values are there before, and gradients are pushed after it, so that no other thread calls
-    kernels meanwhile.
-
-    Args:
-        memory: its device memory.
-        params: the params of the worker.
-        groups: those on servers, as they are exchanged, in the order of the forward pass.
-        static: those that get no gradient.
-        ops: the kernels of the worker (CupyOps).
+    During recording all values exist before the pass, and gradients are pushed after it, so that no other thread calls
+    kernels. ``groups`` are the params on servers, as they are exchanged, in forward order, ``static`` the params
+    without gradients.
     """
 
     def __init__(
@@ -61,13 +55,13 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         self._values: dict[str, Array] = {}
         self._gradients: dict[str, Array] = {}  # those that are not in a block yet
         self._blocks: dict[Block, Array] = {}  # the gradients of a block, flat
-        self._missing: list[set[str]] = []  # by group: the params whose gradients are missing
-        self._fetched: set[int] = set()  # groups whose values are there before the present layer
+        self._missing: list[set[str]] = []  # by group: the params with missing gradients
+        self._fetched: set[int] = set()  # groups with values fetched before the present layer
         self._sent: set[int] = set()  # groups that are sent between two graphs
         self._after: Group | None = None  # the blocks that are sent after the pass
 
     def __getitem__(self, name: str) -> Array:
-        """Return the memory of a value; before the first layer that needs one of its group the pass is cut."""
+        """Return the memory of a value; the pass is cut before the first layer that needs its group."""
         if name not in self._group_of:
             return self._params[name]
         if (group := self._group_of[name]) not in self._fetched:
@@ -82,7 +76,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         return len(self._params)
 
     def push(self, name: str, gradient: Array) -> None:
-        """Take a gradient; after the last one of its group the pass is cut, unless it is the last one of all."""
+        """Store a gradient; cut the pass after the last gradient of a group, unless it is the last of all."""
         if isinstance(gradient, SparseRows) or type(gradient) is np.ndarray:
             raise NotCapturable(f"the gradient of {name!r} is in host memory")
         if name not in self._group_of:
@@ -112,7 +106,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
     def compute_or_launch(
         self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
     ) -> bool:
-        """Compute the pass, and let gradients be pushed once :meth:`DeviceParams.release` accepts it."""
+        """Compute the pass; gradients are pushed once :meth:`DeviceParams.release` accepts it."""
         if not self.memory.captured:
             for group in range(len(self._groups)):
                 self._fetch(group)
@@ -128,13 +122,12 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         return was_launched
 
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
-        """Launch the graphs, beginning with the values of the first group."""
+        """Launch the graphs, starting with the first group's values."""
         if self._groups:
             self._fetch(0)
         super().launch(step, records)
 
     def _fetch(self, group: int) -> None:
-        """Copy the values of a group to their memory, waiting until they have arrived."""
         for block in self._groups[group]:
             value = self._params.value_of(block)
             if isinstance(value, AsyncCopy):
@@ -149,13 +142,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
 
 
 class ExchangedIterations:
-    """The training iterations of a worker that exchanges params with servers.
-
-    Args:
-        ops: the kernels of the worker (CupyOps).
-        step: its training steps.
-        params: its params.
-    """
+    """The training iterations of a worker that exchanges params with servers."""
 
     def __init__(self, ops: Any, step: TrainingStep, params: DeviceParams):
         self._net, self._params = step.net, params
@@ -165,7 +152,7 @@ class ExchangedIterations:
         self._passes = CapturedPasses(ops, "training iterations", create)
 
     def train(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
-        """Run the iteration of a step; return its metrics, None where it has changed nothing and must run eagerly."""
+        """Run an iteration; return its metrics, or None if it changed nothing and must run eagerly."""
         result = None
 
         def compute(on_device: Mapping[str, Records], _: Mapping[str, Array], ctx: Context) -> None:
@@ -190,10 +177,9 @@ class ExchangedIterations:
 
 
 def groups_of(net: NeuralNet, served: Collection[str]) -> list[Group]:
-    """Return the params on servers in groups that are exchanged together, in the order of the forward pass.
+    """Group the params on servers that are exchanged together, in forward order.
 
-    A group ends with the layer with which it has GROUP_BYTES. Its params are copied in blocks: those of half that size
-    alone, the others together.
+    A group ends with the layer that fills GROUP_BYTES. Params of half that size are copied alone, others together.
     """
     groups: list[list[str]] = [[]]
     left, nbytes = set(served), 0

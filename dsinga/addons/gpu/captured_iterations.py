@@ -25,15 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class CapturedIterations:
-    """The iterations and evaluations of a worker on a device, captured as graphs where possible.
+    """The iterations and evaluations of a worker on a device, captured as graphs if possible.
 
-    Args:
-        ops: its kernels (CupyOps).
-        step: its training steps.
-        updater: the updater of its params.
-        params: the values of its params on the device.
-        updates: changes them.
-        is_local: whether the worker updates all params itself.
+    ``params`` are the values on the device, which ``updates`` changes; ``is_local`` says that the worker updates them
+    all itself.
     """
 
     def __init__(
@@ -54,7 +49,7 @@ class CapturedIterations:
             _log.info("training iterations are not captured as CUDA graphs: %s", self._why_not)
 
     def train(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
-        """Run the iteration of a step; return its metrics, None where it has changed nothing and must run eagerly."""
+        """Run an iteration; return its metrics, or None if it changed nothing and must run eagerly."""
         if self._why_not:
             return None
         if self._exchanged is not None:
@@ -74,17 +69,17 @@ class CapturedIterations:
         return metrics
 
     def begin(self, step: int) -> None:
-        """Go back to ``step`` after this step, or a later one, was launched and changed nothing.
+        """Return to ``step`` after launches of it or later steps that changed nothing.
 
-        With servers none is launched before the one before it has ended.
+        With servers, launches do not overlap.
         """
         if self._is_local and not self._why_not:
             self._updates.begin(step)
 
     def launch(self, records: Mapping[str, Records], ctx: Context) -> bool:
-        """Launch the graph of an iteration without waiting for it; return whether it has one.
+        """Launch the graph of an iteration without waiting; return whether it has one.
 
-        :meth:`finish` must be called for each, before another one is launched than the graph that runs.
+        Call :meth:`finish` for each launch, before launching another graph.
         """
         if not self._is_local or self._why_not:
             return False
@@ -96,9 +91,9 @@ class CapturedIterations:
         return True
 
     def finish(self) -> Metrics | None:
-        """Return the metrics of the earliest iteration that is still running.
+        """Return the metrics of the earliest running iteration; None if one is not finite.
 
-        None if one of them is not finite: neither it nor one that was launched after it has changed a param.
+        Then neither it nor later launches have changed a param.
         """
         assert self._running is not None
         metrics = self._training.finish(self._running, self._step.net)
@@ -111,7 +106,7 @@ class CapturedIterations:
         return ctx.rows, self._updater.averages_at(ctx.step)
 
     def evaluate(self, net: NeuralNet, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
-        """Return the metrics of a batch of another phase; None where the pass must run eagerly."""
+        """Return a batch's metrics in another phase; None if the pass must run eagerly."""
         if not self._is_local:
             return None
 
@@ -122,7 +117,7 @@ class CapturedIterations:
         return None if result is None else result.metrics
 
     def clear(self) -> None:
-        """Forget all graphs, because params have other addresses now."""
+        """Drop all graphs, because params have new addresses."""
         self._training.clear()
         self._evaluation.clear()
         if self._exchanged is not None:
@@ -130,7 +125,7 @@ class CapturedIterations:
 
 
 class GraphCapture:
-    """How the kernels of a GPU repeat passes: as CUDA graphs (:class:`dsinga.ops.Capture`)."""
+    """Repeats passes on a GPU as CUDA graphs (:class:`dsinga.ops.Capture`)."""
 
     def __init__(self, ops: Any):
         self._ops = ops
@@ -142,14 +137,14 @@ class GraphCapture:
         return CapturedIterations(self._ops, step, updater, params, updates, is_local)
 
     def exchange(self, exchange: Exchange, **options: Any) -> DeviceParams:
-        """Return the params of a worker on the device, which calls its ``exchange``."""
+        """Return the worker's params on the device, which calls its ``exchange``."""
         return DeviceParams(exchange, ops=self._ops, **options)
 
 
 def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_batches: int, skips_batches: bool) -> str:
-    """Return why no iteration of a job can be captured, "" if that depends on its layers.
+    """Return why no iteration of a job can be captured; "" if its layers decide.
 
-    ``is_local`` says that a worker updates all params itself.
+    ``is_local``: a worker updates all params itself.
     """
     if algorithm is not bp:
         return "only back-propagation is"
@@ -163,7 +158,7 @@ def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_ba
 
 
 def describe_capture(job: Job, net: NeuralNet) -> str:
-    """Return how the iterations of a job on GPUs are captured, or why not, as far as it is known beforehand."""
+    """Describe how a job's iterations on GPUs are captured, or why not, as far as known."""
     cluster = job.cluster or ClusterConf()
     is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
     reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches, job.skip_bad_batches)

@@ -1,9 +1,8 @@
 """The params of a worker that computes on a GPU: copies to and from the device while kernels run.
 
-Servers send values and receive gradients in host memory. A thread of its own calls the exchange: it uploads each value
-as soon as it has arrived, in the order in which layers need them, and pushes each gradient once it is downloaded. So
-the thread that calls kernels waits for late values only (5.4.2 of the paper). Params that the worker updates itself,
-without servers, stay on the device.
+Servers send values and receive gradients in host memory. A separate thread calls the exchange: it uploads values as
+they arrive, in the order in which layers need them, and pushes downloaded gradients. So the thread that calls kernels
+waits only for late values (5.4.2 of the paper). Params updated without servers stay on the device.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Block = tuple[str, ...]
-"""Params that are copied together, one after the other in one array."""
+"""Params that are copied together in one array."""
 
 
 class DeviceParams(Mapping[str, Array]):
@@ -35,13 +34,13 @@ class DeviceParams(Mapping[str, Array]):
 
     Args:
         exchange: exchanges values and gradients in host memory.
-        local: the params that the worker updates itself, without servers.
-        replicated: those that it updates itself, in memory that stays, also by sums that servers send.
-        ops: the backend of the device.
-        meter: counts the waiting of this thread.
-        inner: the meter of the exchange, whose bytes are added to ``meter``.
-        ahead: whether values are fetched when a step begins, not only when they are looked up.
-        is_shared: whether servers keep the other params on this device, so that gradients are not copied to the host.
+        local: params that the worker updates itself, without servers.
+        replicated: params that it updates itself in fixed memory, also by sums from servers.
+        ops: the device's backend.
+        meter: counts this thread's waiting.
+        inner: the exchange's meter; its bytes are added to ``meter``.
+        ahead: fetch values when a step begins, not only on lookup.
+        is_shared: servers keep other params on this device, so gradients stay there.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class DeviceParams(Mapping[str, Array]):
         return len(self._exchange)
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of a param on the device, for kernels that are called afterwards."""
+        """Return a param's value on the device, for kernels called afterwards."""
         if name in self._local:
             return self._exchange[name]
         self._fetch(name)
@@ -78,12 +77,12 @@ class DeviceParams(Mapping[str, Array]):
         return len(self._local) == len(self._exchange)
 
     def discard(self) -> None:
-        """Forget the gradients that were pushed in the present step; all params must be local."""
+        """Drop the gradients pushed in this step; all params must be local."""
         assert self.is_local
         self._exchange.discard()
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present step and start to fetch values, as :meth:`Exchange.begin` does."""
+        """Begin ``step`` and start to fetch values, see :meth:`Exchange.begin`."""
         self._inner.start()
         self._exchange.begin(step)
         if not self._ahead:
@@ -95,9 +94,9 @@ class DeviceParams(Mapping[str, Array]):
                 self._fetch(name)
 
     def push(self, name: str, gradient: Array) -> None:
-        """Push a gradient once it is computed, and downloaded if servers are in host memory.
+        """Push a gradient once computed, and downloaded if servers are in host memory.
 
-        :meth:`finish` raises errors of that.
+        :meth:`finish` raises its errors.
         """
         if name in self._local:
             self._exchange.push(name, gradient)
@@ -107,20 +106,20 @@ class DeviceParams(Mapping[str, Array]):
         self._pushes.append(self._thread.submit(self._push, name, download))
 
     def is_served(self, name: str) -> bool:
-        """Whether gradients of a param go to servers."""
+        """Whether a param's gradients go to servers."""
         return name not in self._local
 
     def stays(self, name: str) -> bool:
-        """Whether the values of a param are in the same memory in each step."""
+        """Whether a param's values are in the same memory in each step."""
         return name in self._replicated
 
     def value_of(self, block: Block) -> AsyncCopy | list[Array]:
-        """Wait for the values of a block; return their joint copy to the device, or the arrays already there."""
+        """Wait for a block's values; return their joint copy to the device, or arrays already there."""
         self._fetch_block(block)
         return self._wait(self._of_blocks.pop(block))
 
     def split(self, block: Block, flat: Array) -> list[Array]:
-        """Return the arrays of a block, views of one array."""
+        """Return a block's arrays as views of one array."""
         arrays, start = [], 0
         for name in block:
             shape = self._exchange.shape(name)
@@ -130,7 +129,7 @@ class DeviceParams(Mapping[str, Array]):
         return arrays
 
     def push_block(self, block: Block, gradients: Array) -> None:
-        """Push the gradients of a block, one after the other in one array, as :meth:`push` does, after a release."""
+        """Push a block's gradients, joined in one array, after :meth:`release`; see :meth:`push`."""
         assert self._verdict is not None
         download = self._take(gradients) if self.is_served(block[0]) else FinishedCopy(gradients)
         self._pushes.append(self._thread.submit(self._push_block, block, download, self._verdict))
@@ -140,7 +139,7 @@ class DeviceParams(Mapping[str, Array]):
         self._verdict = Future()
 
     def release(self, is_accepted: bool) -> None:
-        """Push the gradients of blocks that were held, or forget them: then nothing of the step has left the worker."""
+        """Push the held gradients of blocks, or drop them: then nothing has left the worker."""
         assert self._verdict is not None
         self._verdict.set_result(is_accepted)
         self._verdict = None
@@ -150,30 +149,30 @@ class DeviceParams(Mapping[str, Array]):
                 self._wait(push)
 
     def finish(self) -> None:
-        """End the present step, with all gradients downloaded and pushed."""
+        """End the step, with all gradients downloaded and pushed."""
         pushes, self._pushes = self._pushes, []
         for push in pushes:
             self._wait(push)
         self._end(self._exchange.finish)
 
     def skip(self) -> None:
-        """End the present step without a change of any param."""
+        """End the step without changing params."""
         self._end(self._exchange.skip)
 
     def refresh(self) -> None:
-        """Forget all values of the present step and request them again."""
+        """Drop all values of the step and request them again."""
         self._end(self._exchange.refresh)
 
     def wait_all(self) -> None:
-        """Wait for all values of the present step."""
+        """Wait for all values of the step."""
         self._call(self._exchange.wait_all)
 
     def all_reduce(self, key: str, array: Array) -> Array:
-        """Return the sum of the workers' arrays, of the backend or of the host."""
+        """Return the sum of the workers' arrays, on the device or host."""
         return self._collective(self._exchange.all_reduce, key, array)
 
     def all_gather(self, key: str, array: Array) -> Array:
-        """Return the joined rows of all workers, as an array of the backend or of the host."""
+        """Return all workers' rows, joined, on the device or host."""
         return self._collective(self._exchange.all_gather, key, array)
 
     def close(self) -> None:
@@ -223,7 +222,7 @@ class DeviceParams(Mapping[str, Array]):
         self._inner.start()
 
     def _call(self, method: Callable[..., T], *arguments: Any) -> T:
-        """Call a method of the exchange in its thread; directly where the worker updates all params itself."""
+        """Call a method of the exchange in its thread; directly if all params are local."""
         if self.is_local:
             return method(*arguments)
         return self._wait(self._thread.submit(method, *arguments))

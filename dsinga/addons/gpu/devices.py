@@ -1,4 +1,4 @@
-"""Chooses a GPU for each worker of a run, each Dask worker, or this process, by what the processes see."""
+"""Chooses a GPU for each worker of a run, each Dask worker, or this process."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class ProcessGpus(NamedTuple):
 
     Attributes:
         gpus: their number.
-        visible: CUDA_VISIBLE_DEVICES: which of the host's GPUs they are.
-        text: a description of the backend that computes there.
-        lacks: a description of what the backend is missing, or "".
-        trouble: the reason why there are none, or "".
-        choices: a digest of the plans that their host has chosen by measurement, or "".
+        visible: CUDA_VISIBLE_DEVICES, their places among the host's GPUs.
+        text: describes the backend.
+        lacks: what the backend is missing, or "".
+        trouble: why there are none, or "".
+        choices: a digest of the host's plans chosen by measurement, or "".
     """
 
     gpus: int
@@ -54,7 +54,7 @@ def find_gpus() -> ProcessGpus:
 
 
 def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None) -> dict[int, int]:
-    """Return the free bytes of those GPUs that ``devices`` lists for this Dask worker's address, by number."""
+    """Return the free bytes of the GPUs, by number, in ``devices`` for this Dask worker's address."""
     free: dict[int, int] = {}
     for device in set(devices[getattr(dask_worker, "address", "")]):
         try:
@@ -65,14 +65,10 @@ def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None
 
 
 class GpuRequest(NamedTuple):
-    """A worker of a group that is to compute on a GPU.
+    """A worker of a group that needs a GPU.
 
-    Attributes:
-        group: the number of the group.
-        number: the worker's number in the group.
-        address: the address of its Dask worker.
-        device: the GPU that the job names; None for any.
-        description: the worker in words, for messages.
+    ``number`` is its number in the group, ``device`` the GPU that the job names (None for any), and ``description``
+    names it in messages.
     """
 
     group: int
@@ -98,14 +94,14 @@ class CupyBackend(DeviceBackend):
         job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
         ask: Ask, host: Callable[[str], str], is_required: bool,
     ) -> Devices:  # fmt: skip
-        """Return the GPU of each worker of ``groups``, None for those that compute on CPU cores.
+        """Return the GPU of each worker of ``groups``; None for workers on CPU cores.
 
-        On each host, worker k gets the GPU of the job's k-th ``gpu`` line; workers beyond the last line compute on CPU
-        cores. Where the processes of a host see different GPUs (dask-cuda sets CUDA_VISIBLE_DEVICES so), each worker
-        gets the first one that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
+        On each host, worker k gets the GPU of the job's k-th ``gpu`` line; further workers compute on CPU cores. If a
+        host's processes see different GPUs, as with dask-cuda's CUDA_VISIBLE_DEVICES, each worker gets the first one
+        that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
 
-        If a worker cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores. One warning
-        says why, for all workers and, in a process, for all later calls. Where GPUs are required this is a UserError.
+        A worker computes on CPU cores if it cannot have its GPU, or the GPU has too little free memory. One warning
+        gives the reasons for all workers, once in a process. If GPUs are required, it is a UserError.
         """
         devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
         requests = list(_requests(groups, None if is_required else job.gpu, describe, host))
@@ -132,14 +128,14 @@ class CupyBackend(DeviceBackend):
 
     @staticmethod
     def describe_capture(job: Job, net: NeuralNet) -> str:
-        """Return how the iterations of a job are captured, or why not, as far as it is known beforehand."""
+        """Describe how a job's iterations are captured, or why not, as far as known beforehand."""
         from dsinga.addons.gpu.captured_iterations import describe_capture  # which choosing GPUs does not need
 
         return describe_capture(job, net)
 
 
 def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
-    """Warn, once in a process for the same reasons, that workers do not compute on the GPUs that the job names."""
+    """Warn, once a process for the same reasons, that workers do not use the job's GPUs."""
     reasons = "; ".join(dict.fromkeys(refused.values()))
     if not refused or reasons in _reasons_said:
         return
@@ -153,7 +149,7 @@ def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
 
 
 def _warn_of_choices(gpus: Mapping[str, ProcessGpus]) -> None:
-    """Warn, once in a process, of hosts with the same GPU that have chosen other plans of cuDNN by measurement."""
+    """Warn, once a process, of hosts with the same GPU but other plans of cuDNN."""
     first: dict[str, str] = {}  # an address by the description of its GPU
     for address, process in gpus.items():
         like = first.setdefault(process.text, address)
@@ -176,7 +172,7 @@ def _requests(
     describe: Callable[[int, int, str], str],
     host: Callable[[str], str],
 ) -> Iterator[GpuRequest]:
-    """Yield a request for each worker that is to have a GPU: by the job's ``gpu`` lines, or all workers for None."""
+    """Yield a request for each worker of the job's ``gpu`` lines, or for all workers if they are None."""
     workers_on: dict[str, int] = {}  # how many workers of each host came before
     for group, addresses in enumerate(groups):
         for number, address in enumerate(addresses):
@@ -191,7 +187,6 @@ def _requests(
 def _assign(
     requests: Sequence[GpuRequest], gpus: Mapping[str, ProcessGpus], host: Callable[[str], str]
 ) -> Iterator[tuple[GpuRequest, int]]:
-    """Yield the GPU of each request, by the number that the requesting process knows it by."""
     visible_on: dict[str, set[str]] = {}
     for request in requests:
         visible_on.setdefault(host(request.address), set()).add(gpus[request.address].visible)
@@ -222,7 +217,7 @@ def _troubles(
     bytes_needed: Callable[[int], int],
     host: Callable[[str], str],
 ) -> Iterator[tuple[GpuRequest, str]]:
-    """Yield each request with the reason why its GPU cannot be used, or "". Several workers may share a GPU."""
+    """Yield each request with the reason why its GPU cannot be used, or "". Workers may share a GPU."""
     reserved: dict[tuple[str, str, int], int] = {}  # bytes of the requests before, by GPU
     for request, device in assigned.items():
         process = gpus[request.address]

@@ -37,12 +37,11 @@ def import_records(
     """Import ``source`` into a store or a folder of stores, in bounded memory; an error or an interrupt leaves nothing.
 
     Args:
-        kind: the name of an importer, whose function's docstring says what it reads, such as that of a user's:
-            ``@register("importer", "name")``.
+        kind: the name of an importer, such as your own ``@register("importer", "name")``; its docstring says what it
+            reads.
         source: file or folder.
-        destination: path or URL of the store to write; for mnist and cifar10 the folder for train_data.zarr,
-            test_data.zarr (and image_mean.zarr), for mat, conll, pairs, contexts and movielens the folder for
-            several stores.
+        destination: path or URL of the store to write. For mnist and cifar10 it is the folder for train_data.zarr,
+            test_data.zarr (and image_mean.zarr); for mat, conll, pairs, contexts and movielens, of several stores.
         progress: called after each batch with the amount read and the total, both in records or both in bytes.
         overwrite: whether existing stores are replaced; see :func:`dsinga.data.write_store`.
         **options: options of the importer.
@@ -96,7 +95,6 @@ def import_records(
 
 
 def _write(stores: dict[str, StoreContents], staged: StagedStores, progress: Progress | None) -> dict[str, int]:
-    """Write the contents of each store, by location, and return the number of records of each."""
     counts = {}
     total = sum(contents.total or 0 for contents in stores.values())
     done = 0
@@ -116,12 +114,10 @@ def _write(stores: dict[str, StoreContents], staged: StagedStores, progress: Pro
 
 
 def _closing(batches: Iterable[Batch]) -> contextlib.AbstractContextManager[object]:
-    """Return a context that closes a generator, and so its files, if the import ends early; lists need no closing."""
     return contextlib.closing(batches) if isinstance(batches, Generator) else contextlib.nullcontext()
 
 
 def _report_batches(contents: StoreContents, start: int, total: int, progress: Progress | None) -> Generator[Batch]:
-    """Yield the batches of a store and call ``progress`` after each."""
     records = 0
     for batch in contents.batches:
         yield batch
@@ -135,19 +131,19 @@ logger = logging.getLogger(__name__)
 
 @register("records", "kvfile", ".bin")
 def open_kvfile(location: str, *, encoded: bool = False, **_: Any) -> RecordStore:
-    """Return the records of a kvfile; ``encoded`` says that their pixels are image files, such as JPEG."""
+    """Return the records of a kvfile; with ``encoded`` their pixels are image files, such as JPEG."""
     return RecordStore(import_once(location, "kvfile", {"encoded": encoded}))
 
 
 @register("records", "textfile", ".csv", ".txt")
 def open_textfile(location: str, *, separator: str = ",", has_label: bool = True, **_: Any) -> RecordStore:
-    """Return the records that are the lines of a text file; the first value of each is its label."""
+    """Return the lines of a text file as records; the first value of each is its label."""
     return RecordStore(import_once(location, "textfile", {"separator": separator, "has_label": has_label}))
 
 
 @register("records", "lmdb", ".mdb", "/data.mdb")
 def open_lmdb(location: str, *, encoded: bool = False, **_: Any) -> RecordStore:
-    """Return the records of an LMDB, a file or its folder."""
+    """Return the records of an LMDB database, given as a file or its folder."""
     return RecordStore(import_once(location, "lmdb", {"encoded": encoded}))
 
 
@@ -160,8 +156,8 @@ def open_imagefolder(location: str, *, shape: Sequence[int] = (), **_: Any) -> R
 def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Sequence[str] = ()) -> str:
     """Return the path of the store imported from ``source``; import it if it is missing or outdated.
 
-    A store with another vocabulary than ``vocabulary`` is outdated, too. Several processes may import at once: each
-    writes a store of its own, the first to rename it wins, and the others use that one.
+    A store with another vocabulary is outdated. Several processes may import at once: all use the first store that is
+    renamed.
     """
     destination = imported_name(source)
     if not options.get("has_label", True):  # without labels the same file gives a different store
@@ -186,7 +182,6 @@ def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Seq
 
 
 def _modified_ns(source: str) -> int:
-    """Return when a file, or a folder or one of its direct entries, was last modified, in nanoseconds."""
     entries = [entry.path for entry in os.scandir(source)] if os.path.isdir(source) else []
     # LMDB's lock file is left out, since every open modifies it.
     return max(os.stat(path).st_mtime_ns for path in (source, *entries) if not path.endswith("lock.mdb"))

@@ -1,4 +1,4 @@
-"""Opens data set files for importers, and defines batches of records and the contents of a store to write."""
+"""Opens data set files for importers; defines batches of records and the contents of stores."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ class Batch(NamedTuple):
 class StoreContents(NamedTuple):
     """The contents of a store to write: its batches, their total size, and the names of labels and codes.
 
-    ``total`` is a number of records; if the batches have ``done``, it has the same unit, such as bytes. ``classes`` are
-    the names of labels, ``vocabulary`` those of data that are codes; ``tokenizer`` is the content of the tokenizer.json
-    that made the codes.
+    ``total`` is a number of records, or in the unit of the batches' ``done``, such as bytes. ``classes`` name labels,
+    ``vocabulary`` the data's codes; ``tokenizer`` is the tokenizer.json that made them.
     """
 
     batches: Iterable[Batch]
@@ -48,7 +47,7 @@ class StoreContents(NamedTuple):
 class Record(NamedTuple):
     """One record: data (*shape), label or None, its place (file and row or offset) for errors, and ``Batch.done``.
 
-    A label is an integer or a float, or an array (K,) of them.
+    A label is an integer, a float, or an array (K,) of them.
     """
 
     data: np.ndarray
@@ -62,7 +61,7 @@ def stack(records: Iterable[Record]) -> Generator[Batch]:
     """Collect single records into batches of about one MiB.
 
     Raises:
-        UserError: a record differs from the first one in shape, in dtype or in having a label; the message says where.
+        UserError: a record differs from the first in shape, dtype or having a label; the message says where.
     """
     first: Record | None = None
     pending: list[Record] = []
@@ -80,7 +79,7 @@ def stack(records: Iterable[Record]) -> Generator[Batch]:
 
 
 def in_batches(data: np.ndarray, labels: np.ndarray | None, rows: int) -> Generator[Batch]:
-    """Yield records and their labels, if there are any, in batches of ``rows``."""
+    """Yield records with their labels, if any, in batches of ``rows``."""
     for start in range(0, len(data), rows):
         yield Batch(data[start : start + rows], None if labels is None else labels[start : start + rows])
 
@@ -105,7 +104,7 @@ SUFFIXES = ("", ".gz", ".xz")
 
 
 class OpenFile(NamedTuple):
-    """A file to read bytes from, and ``tell``, which returns the number of bytes read from disk."""
+    """A file to read bytes from, and ``tell``, which returns the bytes read from disk."""
 
     file: IO[bytes]
     tell: Callable[[], int]
@@ -115,7 +114,7 @@ class OpenFile(NamedTuple):
 def opened(path: str) -> Iterator[OpenFile]:
     """Open ``path`` for reading bytes, decompressed if its suffix is .gz or .xz.
 
-    Errors of reading within the context are raised as UserError, naming the file.
+    Errors of reading within the context become a UserError that names the file.
     """
     with naming_errors(path), open_regular(path) as raw:
         suffix = os.path.splitext(path)[1]
@@ -130,9 +129,9 @@ def opened(path: str) -> Iterator[OpenFile]:
 
 
 def text_lines(path: str, encoding: str = "UTF-8", remedy: str = "convert the file") -> Iterator[tuple[int, str]]:
-    """Yield the number, from 1, and the text of each line of a file, decompressed if its suffix is .gz or .xz.
+    """Yield (number from 1, text) of each line of a file, decompressed if its suffix is .gz or .xz.
 
-    Raises UserError, naming file and line, for bytes that are not of the encoding, which ``remedy`` mends.
+    Raises UserError, naming file and line, for bytes that are not in the encoding, with a ``remedy``.
     """
     with opened(path) as (file, _):
         for number, line in enumerate(file, 1):
@@ -148,9 +147,9 @@ def text_lines(path: str, encoding: str = "UTF-8", remedy: str = "convert the fi
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Yield the lines of a text file, whose bytes that are not UTF-8 become surrogates.
+    """Yield the lines of a text file; bytes that are not UTF-8 become surrogates.
 
-    Raises UserError, naming the file, where it cannot be read.
+    Raises UserError, naming the file, if it cannot be read.
     """
     with naming_errors(path), io.TextIOWrapper(open_regular(path), "utf-8", "surrogateescape") as file:
         yield from file

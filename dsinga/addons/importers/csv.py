@@ -1,4 +1,4 @@
-"""The importer of text files with a record of numbers a line: CSV files and SINGA's text files (kCSVInput)."""
+"""The importer of text files with a line of numbers a record: CSV files and SINGA's text files (kCSVInput)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def textfile(
         source: the file.
         separator: character between the numbers of a line.
         has_label: whether the first number of each line is its label, an integer.
-        label_columns: K, where the first K numbers of each line are float labels, (N,) for 1 and else (N, K).
+        label_columns: K, if the first K numbers of each line are float labels, (N,) for 1 and else (N, K).
     """
     if label_columns is not None and (label_columns < 1 or not has_label):
         raise UserError(f"label_columns is {label_columns}; give at least 1 column, or leave it out with --no-label")
@@ -46,7 +46,6 @@ def _read(path: str, separator: str, has_label: bool, label_columns: int | None)
 
 
 def _parse(path: str, number: int, lines: list[bytes], separator: str, columns: int) -> np.ndarray:
-    """Return the numbers (lines, columns) of ``lines``, which start at line ``number``."""
     text = [line.decode("utf-8", "replace") for line in lines]
     try:
         values = np.loadtxt(text, delimiter=separator, dtype=np.float64, comments=None, ndmin=2)
@@ -58,7 +57,6 @@ def _parse(path: str, number: int, lines: list[bytes], separator: str, columns: 
 
 
 def _parse_error(path: str, number: int, lines: list[str], separator: str, columns: int) -> UserError:
-    """Return an error that gives the faulty line of the file; numpy's own error counts from the start of a block."""
     for at, line in enumerate(lines, number):
         cells = line.strip().split(separator)
         if cells == [""]:
@@ -78,7 +76,7 @@ def _parse_error(path: str, number: int, lines: list[str], separator: str, colum
 
 
 def header_hint(cells: list[str]) -> str:
-    """Return a hint for a first line whose cells look like the names of columns, "" for another line."""
+    """Return a hint if the cells of a first line look like column names, else ""."""
     if not all(cell.strip(" \"'")[:1].isalpha() for cell in cells):
         return ""
     return (

@@ -31,7 +31,7 @@ ROWS = 1000
 
 
 class _File(NamedTuple):
-    """A file of the data set: its name without .gz or .xz, its path, its size on disk, and a function that opens it."""
+    """A file of the data set: its name without .gz or .xz, path, size on disk, and function that opens it."""
 
     name: str
     path: str
@@ -43,8 +43,8 @@ class _File(NamedTuple):
 def cifar10(source: str) -> dict[str, StoreContents]:
     """Read a folder with data_batch_*.bin and test_batch*.bin (also .gz, .xz), or cifar-10-binary.tar.gz.
 
-    Records are uint8 (3, 32, 32), labels 0 to 9. The mean image of the training records, float32, becomes a third
-    store, since SINGA's jobs subtract it.
+    Records are uint8 (3, 32, 32), labels 0 to 9. A third store has the training records' mean image, float32, which
+    SINGA's jobs subtract.
     """
     files = _folder(source) if os.path.isdir(source) else _tar(source)
     train = _matching(files, r"data_batch_\d+\.bin")
@@ -98,7 +98,6 @@ def _opened_member(source: str, member: tarfile.TarInfo) -> Iterator[OpenFile]:
 
 
 def _matching(files: list[_File], pattern: str) -> list[_File]:
-    """Return the files whose name matches ``pattern``, each name once, in the order of their numbers."""
     matches = {
         file.name: file for file in sorted(files, key=lambda file: -len(file.path)) if re.fullmatch(pattern, file.name)
     }
@@ -139,7 +138,7 @@ def _read(files: list[_File]) -> Generator[Batch]:
 
 
 class _Mean:
-    """The mean image of the records that pass through :meth:`accumulate`; exact, since it adds up integers."""
+    """The exact mean image of the records that pass through :meth:`accumulate`, from integer sums."""
 
     def __init__(self) -> None:
         self._sum = np.zeros(SHAPE, np.int64)
@@ -185,7 +184,7 @@ def _header(path: str, magic: int) -> tuple[int, ...]:
 
 
 def _read_idx(path: str, magic: int, rows: int) -> Iterator[np.ndarray]:
-    """Yield the array of an idx file, uint8, in blocks of ``rows`` rows.
+    """Yield an idx file's array, uint8, in blocks of ``rows`` rows.
 
     Raises:
         UserError: the magic number or the number of bytes does not match the header.

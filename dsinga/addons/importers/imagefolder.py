@@ -20,8 +20,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".
 def imagefolder(source: str, size: int | Sequence[int] = ()) -> dict[str, StoreContents]:
     """Read images as uint8 (3, height, width), from a folder with a subfolder for each class, or from a list file.
 
-    The classes are the names of the subfolders, sorted; the images are stored shuffled, always in the same order. A
-    list file has a line "path label" for each image, with paths relative to the file; its order is kept.
+    Classes are the sorted names of the subfolders; images are stored shuffled, always in the same order. A list file
+    has a line "path label" for each image, with paths relative to the file; its order is kept.
 
     Args:
         source: the folder or the list file.
@@ -84,7 +84,7 @@ def _read(images: list[tuple[str, int]], size: tuple[int, int] | None) -> Iterat
 
 
 def decode_image(encoded: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Return the pixels of an image file, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given.
+    """Return an image file's pixels, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given.
 
     Raises:
         UserError: the bytes are not an image, or Pillow is not installed.

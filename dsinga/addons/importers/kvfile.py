@@ -1,8 +1,7 @@
-"""The importer of SINGA's kvfiles: sequences of key-value pairs whose values are RecordProto messages.
+"""The importer of SINGA's kvfiles: sequences of key-value pairs with RecordProto messages as values.
 
 Each pair is the key's size (8 bytes, native endian), the key, the value's size, the value; there is no header. The
-message classes of the records of SINGA and Caffe are made from descriptors at run time, so there is no generated code
-to keep up to date.
+message classes of SINGA and Caffe are made from descriptors at run time.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
     """Yield the records of a kvfile.
 
     Raises:
-        UserError: the file is truncated or not a kvfile, or a value is not a record; the message has number and offset.
+        UserError: the file is truncated or no kvfile, or a value is no record; the message has number and offset.
     """
     total = os.path.getsize(path)
     with naming_errors(path), open_regular(path) as file:
@@ -91,7 +90,7 @@ def decode_record(value: bytes, where: str, encoded: bool = False) -> tuple[np.n
     Pixels become uint8 and ``data`` float32, in the message's shape; ``encoded`` image files become (C, H, W).
 
     Raises:
-        UserError: ``value`` is not such a message, or its shape does not match its data.
+        UserError: ``value`` is no such message, or its shape does not match its data.
     """
     record = _parsed(RecordProto, value, where)
     if record.HasField("image"):
@@ -104,7 +103,7 @@ def decode_record(value: bytes, where: str, encoded: bool = False) -> tuple[np.n
 
 
 def decode_datum(value: bytes, where: str, encoded: bool = False) -> tuple[np.ndarray, int | None] | None:
-    """Return the array (channels, height, width) and the label of a CaffeDatum; None for another message."""
+    """Return the array (channels, height, width) and the label of a CaffeDatum; None for other messages."""
     datum = _parsed(CaffeDatum, value, where)
     if not datum.HasField("width"):  # in a RecordProto field 3 has another wire type
         return None

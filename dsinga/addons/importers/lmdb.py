@@ -1,9 +1,8 @@
 """The importer of LMDB databases written by Caffe or SINGA; it reads the file page by page, without LMDB's library.
 
-LMDB itself maps the file into memory: a page beyond the end of a file that was cut ends the process by SIGBUS, and one
-that was changed may, too. The format is that of LMDB 0.9 on 64-bit little-endian machines (mdb.c of OpenLDAP): pages of
-equal size, of which the first two are meta pages; the one with the later transaction has the root of a B+ tree. A value
-that does not fit into a page is in overflow pages, which lie side by side.
+LMDB itself maps the file into memory, so a truncated or damaged file may end the process by SIGBUS. The format is LMDB
+0.9 on 64-bit little-endian machines (mdb.c of OpenLDAP). The first two of its equal pages are meta pages; the one with
+the later transaction has the root of a B+ tree. Values too large for a page are in consecutive overflow pages.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dsinga.base.regular_files import open_regular
 
 @register("importer", "lmdb")
 def lmdb(source: str, encoded: bool = False) -> dict[str, StoreContents]:
-    """Read a database whose values are CaffeDatum or RecordProto messages, in the order of its keys.
+    """Read a database of CaffeDatum or RecordProto messages, in the order of its keys.
 
     Args:
         source: the database's folder, or its file.
@@ -43,7 +42,6 @@ def _read(path: str, encoded: bool) -> Iterator[Record]:
 
 
 def _pairs(path: str, pages: LmdbPages) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of a database; raise UserError where its pages are damaged."""
     try:
         yield from pages.pairs()
     except LmdbError as error:
@@ -76,12 +74,10 @@ _DEEPEST = 32  # levels of a tree, as LMDB limits them
 
 
 class LmdbError(ValueError):
-    """A file is no LMDB database, or its pages are damaged."""
+    """The file is no LMDB database, or its pages are damaged."""
 
 
 class _Meta(NamedTuple):
-    """The contents of a meta page that are needed, in the order of ``_META``."""
-
     magic: int
     version: int
     page_bytes: int
@@ -95,10 +91,7 @@ class _Meta(NamedTuple):
 
 
 class LmdbPages:
-    """The main database of an open file of LMDB.
-
-    Raises LmdbError where the file is none. ``entries`` is the number of pairs.
-    """
+    """The main database of an open LMDB file, with ``entries`` pairs; raises LmdbError for other files."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -110,7 +103,7 @@ class LmdbPages:
         self.entries = self._meta.entries
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys and values in the order of keys. Raises LmdbError where a page is damaged or missing."""
+        """Yield keys and values in the order of keys. Raises LmdbError if a page is damaged or missing."""
         if self._meta.root == _NO_PAGE:
             return
         count = 0
@@ -134,7 +127,7 @@ class LmdbPages:
         return meta
 
     def _walk(self, number: int, depth: int, visited: set[int]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the pairs below the page ``number``, which has ``depth`` levels; each branch page counts once."""
+        """Yield the pairs below page ``number``, which has ``depth`` levels; a branch page may occur once."""
         page, offsets = self._read_page(number, _LEAF if depth == 1 else _BRANCH)
         if depth > 1:
             if number in visited:
@@ -159,7 +152,6 @@ class LmdbPages:
                 yield key, page[start : start + length]
 
     def _read_page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
-        """Return a page, and the offsets of its nodes."""
         page = self._read(number * self._page_bytes, self._page_bytes, f"page {number}")
         page_number, _, flags, end, _ = _PAGE.unpack_from(page)
         if page_number != number or not flags & kind or not _PAGE.size <= end <= len(page):
@@ -167,7 +159,6 @@ class LmdbPages:
         return page, struct.unpack_from(f"<{(end - _PAGE.size) // 2}H", page, _PAGE.size)
 
     def _read_big(self, number: int, length: int) -> bytes:
-        """Return the value of ``length`` bytes in the overflow pages from ``number`` on."""
         content = self._read(number * self._page_bytes, _PAGE.size + length, f"page {number}")
         page_number, _, flags, _, _ = _PAGE.unpack_from(content)
         if page_number != number or not flags & _OVERFLOW:
@@ -175,7 +166,6 @@ class LmdbPages:
         return content[_PAGE.size :]
 
     def _read(self, start: int, length: int, what: str) -> bytes:
-        """Return a range of the file, all of which must be there."""
         content = b""
         if start + length <= self._size:
             self._file.seek(start)

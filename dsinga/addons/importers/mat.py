@@ -29,11 +29,10 @@ def mat(source: str) -> dict[str, StoreContents]:
     """Read a MATLAB file (version 7 or earlier), or a folder with one: a store NAME.zarr for each matrix NAME (N, ...).
 
     Names with the same ending after the last underscore belong together: row i of ``I_tr`` and row i of ``T_tr`` are a
-    pair. Their labels are the vector of N whole numbers with the same ending. Without one, if the source is a folder,
-    they are the last column of its text file whose name begins with that ending and ends in .list (``trainset.list``
-    for ``_tr``). A matrix may have no labels. Labels that count from 1, as in MATLAB, are changed to count from 0. The
-    lines of ``categories.list`` in the folder name the classes. Bytes and logicals stay bytes, all other numbers become
-    float32.
+    pair. Their labels are the vector of N whole numbers with that ending. Without one, a folder's text file that begins
+    with the ending and ends in .list (``trainset.list`` for ``_tr``) has labels in its last column. Labels are
+    optional; counts from 1, as in MATLAB, become counts from 0. The lines of ``categories.list`` in the folder name the
+    classes. Bytes and logicals stay bytes, all other numbers become float32.
     """
     path = _file(source) if os.path.isdir(source) else source
     variables = _scipy(path, "whosmat")  # shapes, without reading the data
@@ -69,7 +68,6 @@ def _file(folder: str) -> str:
 
 
 def _ending(name: str) -> str:
-    """Return the end of a matrix's name after its last underscore, ``tr`` of ``I_tr``, which its labels share."""
     return name.rpartition("_")[2] if "_" in name else ""
 
 
@@ -79,7 +77,6 @@ def _load(path: str, name: str) -> np.ndarray:
 
 
 def _scipy(path: str, function: str, **options: Any) -> Any:
-    """Call a function of scipy.io with the file; raise UserError if it cannot read the file."""
     try:
         import scipy.io
     except ImportError:
@@ -96,7 +93,6 @@ def _scipy(path: str, function: str, **options: Any) -> Any:
 
 
 def _vectors(path: str, names: list[str]) -> dict[str, np.ndarray]:
-    """Return the vectors of whole numbers, which are labels, by the ending of their names."""
     labels: dict[str, tuple[str, np.ndarray]] = {}
     for name in names:
         vector, ending = _load(path, name).ravel(), _ending(name)
@@ -109,7 +105,6 @@ def _vectors(path: str, names: list[str]) -> dict[str, np.ndarray]:
 
 
 def _lists(folder: str, endings: set[str]) -> dict[str, np.ndarray]:
-    """Return the last columns of the folder's list files, which are labels, by the beginning of the file name."""
     columns = {}
     for ending in filter(None, endings):
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"{ending}*.list"))):

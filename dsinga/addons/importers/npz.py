@@ -39,7 +39,7 @@ def npz(source: str) -> dict[str, StoreContents]:
     """Read the array ``data``, ``x`` or ``images`` (N, *shape), and ``labels`` or ``y`` if there is one.
 
     Bytes and booleans stay bytes, all other numbers become float32. Labels are (N,) or (N, K), integers or floats. An
-    array in Fortran order, whose rows are spread over the file, is unpacked into a temporary file first.
+    array in Fortran order, with rows spread over the file, is first unpacked into a temporary file.
     """
     with _archive(source) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
@@ -78,12 +78,11 @@ def _read(source: str, data: str, labels: str | None, header: _Header) -> Genera
 
 
 def _as_numbers(block: np.ndarray) -> np.ndarray:
-    """Return int32 records as float32, since a store treats int32 as codes."""
+    """Convert int32 records, which a store treats as codes, to float32."""
     return block.astype(np.float32) if block.dtype == np.int32 else block
 
 
 def _blocks(archive: zipfile.ZipFile, source: str, name: str, rows: int) -> Iterator[np.ndarray]:
-    """Yield the array ``name`` in blocks of ``rows`` rows."""
     with archive.open(f"{name}.npy") as file:
         header = _read_header(file, source, name)
         if header.fortran:
@@ -99,7 +98,7 @@ def _blocks(archive: zipfile.ZipFile, source: str, name: str, rows: int) -> Iter
 
 
 def _fortran_blocks(file: IO[bytes], source: str, name: str, header: _Header, rows: int) -> Iterator[np.ndarray]:
-    """Yield an array in Fortran order in blocks of ``rows`` rows; blocks are gathered together from all columns."""
+    """Yield an array in Fortran order in blocks of ``rows`` rows, several gathered together from all columns."""
     length, size = header.shape[0], header.shape[0] * header.row_bytes
     columns, itemsize = math.prod(header.shape[1:]), header.dtype.itemsize
     band = rows * max(1, BAND_BYTES // (rows * header.row_bytes))
@@ -115,7 +114,7 @@ def _fortran_blocks(file: IO[bytes], source: str, name: str, header: _Header, ro
 
 
 def _unpack(file: IO[bytes], copy: IO[bytes], source: str, name: str, size: int) -> None:
-    """Copy the ``size`` bytes of an array into a temporary file; raise UserError where one of them is too short."""
+    """Copy an array of ``size`` bytes into a temporary file; raise UserError if array or disk is too short."""
     try:
         shutil.copyfileobj(file, copy, 1 << 20)
     except OSError as error:

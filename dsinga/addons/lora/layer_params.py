@@ -1,4 +1,4 @@
-"""Finds layers of a job by patterns of their names, and changes the configurations of their params."""
+"""Finds a job's layers by patterns of names, and changes their params' configurations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.net import NeuralNet
 
 
 def fitting(pattern: str, names: Collection[str], fail: Callable[[str], UserError]) -> list[str]:
-    """Return the names that fit a pattern; raise what ``fail`` makes of a sentence where none does."""
+    """Return the names that match a pattern; raise ``fail(sentence)`` if none does."""
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
         raise fail(f"no layer is called {pattern!r}{nearest_or_listed(pattern.strip('*'), names, 'there are')}")
@@ -21,7 +21,7 @@ def fitting(pattern: str, names: Collection[str], fail: Callable[[str], UserErro
 
 
 def layers_by_name(net: NeuralNet) -> dict[str, Layer]:
-    """Return the layers of a net by their names in the job; of the copies of a layer the last."""
+    """Return a net's layers by their names in the job; of a layer's copies the last."""
     return {node.layer.name.rpartition("#")[2]: node.layer for node in net.nodes}
 
 
@@ -31,9 +31,9 @@ def with_layers(job: Job, layers: Sequence[LayerConf]) -> Job:
 
 
 def with_params(layer: LayerConf, built: Layer, change: Callable[[str, ParamConf], ParamConf]) -> LayerConf:
-    """Return a layer of a job with changed configurations of its trained params, which ``change`` makes of their names.
+    """Return a job's layer with changed configurations of its trained params: ``change(name, conf)``.
 
-    Params that it shares with other layers stay as they are.
+    Params shared with other layers are unchanged.
     """
     specs = [spec for spec in built.params if not spec.by_rows]
     given = [*layer.param, *(ParamConf() for _ in specs[len(layer.param) :])]

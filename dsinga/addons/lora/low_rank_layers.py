@@ -1,9 +1,9 @@
-"""Puts low-rank layers beside others of a job that have a weight W, W + alpha/rank·B·A, and takes them out again.
+"""Adds low-rank layers to a job's layers with a weight W, for W + alpha/rank·B·A, and removes them.
 
-Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021). The layer "x" becomes "x.base"; "x.lora_a" gives
-``rank`` features of the same source, "x.lora_b" brings these to the features of "x", and the sum of both is called "x",
-so that other layers need no change. Params of "x" keep their names. Of a convolution A has its windows, and B is a
-convolution of single points, as in PEFT.
+Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021). The layer "x" becomes "x.base". "x.lora_a"
+computes ``rank`` features of the same source, and "x.lora_b" brings them to the shape of "x". The sum is called "x", so
+other layers need no change. Params of "x" keep their names. For a convolution, A has its windows, and B single points,
+as in PEFT.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NORMAL = {"type": "kGaussian"}
 
 
 class LowRank(NamedTuple):
-    """The low-rank layers beside a layer: their rank, alpha, and whether the second computes each step of sequences."""
+    """A layer's low-rank layers: their rank, alpha, and whether the second computes each step of sequences."""
 
     rank: int
     alpha: float
@@ -35,12 +35,12 @@ class LowRank(NamedTuple):
 
 
 def has_weight(layer: LayerConf) -> bool:
-    """Whether a layer has a weight W of which a change is B·A; that of a convolution in groups is none."""
+    """Whether a layer's weight W supports a change B·A; a grouped convolution's does not."""
     return layer.type in ROLES and (layer.convolution_conf is None or layer.convolution_conf.group == 1)
 
 
 def weight_names(layers: Sequence[LayerConf]) -> dict[str, str]:
-    """Return the name of the weight of each layer that may have low-rank ones beside it, by the name of the layer."""
+    """Return the weight's name of each layer that may have low-rank layers, by layer."""
     confs = {layer.name: layer.param[0] if layer.param else ParamConf() for layer in layers if has_weight(layer)}
     names = {layer: conf.name or f"{layer}_weight" for layer, conf in confs.items()}
     shared = {names[layer]: conf.share_from for layer, conf in confs.items() if conf.share_from}
@@ -52,9 +52,9 @@ def weight_names(layers: Sequence[LayerConf]) -> dict[str, str]:
 
 
 def with_low_rank(layers: Sequence[LayerConf], added: Mapping[str, LowRank]) -> list[LayerConf]:
-    """Return the layers of a job with the low-rank layers that are ``added``, by the name of the layer beside them.
+    """Return a job's layers with the low-rank layers ``added``, by layer.
 
-    Layers that share a weight share those of its first layer.
+    Layers that share a weight share the low-rank layers of its first layer.
     """
     weights, written = weight_names(layers), list[LayerConf]()
     owners = {weights[layer.name]: layer.name for layer in reversed(layers) if layer.name in added}
@@ -65,7 +65,6 @@ def with_low_rank(layers: Sequence[LayerConf], added: Mapping[str, LowRank]) -> 
 
 
 def _low_rank(layer: LayerConf, low_rank: LowRank, owner: str) -> list[LayerConf]:
-    """Return the layers in place of one, with the params of those beside the layer ``owner``."""
     table, windows, factor = layer.embedding_conf, layer.convolution_conf, low_rank.alpha / low_rank.rank
     sizes: dict[str, Any]
     last_sizes: dict[str, Any] = {"innerproduct_conf": {"num_output": outputs_of(layer), "bias_term": False}}
@@ -78,7 +77,6 @@ def _low_rank(layer: LayerConf, low_rank: LowRank, owner: str) -> list[LayerConf
         sizes = {"innerproduct_conf": {"num_output": low_rank.rank, "bias_term": False}}
 
     def beside(suffix: str, type: str, source: LayerConf, init: Any = None, **fields: Any) -> LayerConf:
-        """Return a layer in the phases and at the place of ``layer``."""
         none = dict.fromkeys(
             ("innerproduct_conf", "embedding_conf", "convolution_conf", "per_step", "unroll_conn_type", "shift")
         )
@@ -102,14 +100,13 @@ def _low_rank(layer: LayerConf, low_rank: LowRank, owner: str) -> list[LayerConf
 
 
 def outputs_of(layer: LayerConf) -> int:
-    """Return how many features, or channels, a layer with a weight gives."""
+    """Return the number of features, or channels, of a layer with a weight."""
     if layer.embedding_conf is not None:
         return int(layer.embedding_conf.feature_dim)
     return int(layer.convolution_conf.num_filters if layer.convolution_conf else layer.innerproduct_conf.num_output)
 
 
 def _named(layer: LayerConf) -> list[ParamConf]:
-    """Return the params of a layer under the names that they have by default, whatever the layer is called."""
     roles = ROLES[layer.type]
     conf = layer.innerproduct_conf or layer.convolution_conf
     roles = roles if conf is None or conf.bias_term else roles[:1]
@@ -121,9 +118,9 @@ def _named(layer: LayerConf) -> list[ParamConf]:
 
 
 def low_rank_layers(layers: Sequence[LayerConf]) -> dict[str, LowRank]:
-    """Return the low-rank layers that a job has, by the name of the layer beside them.
+    """Return a job's low-rank layers, by layer.
 
-    A user's own layer may have such a name. It is ignored unless a sum adds its output to the layer beside it.
+    A user's layer with such a name is ignored unless a sum adds its output to the base layer.
     """
     named, found = {layer.name: layer for layer in layers}, {}
     for name in (name.removesuffix(B) for name in named if name.endswith(B)):
@@ -147,7 +144,7 @@ def without_low_rank(layers: Sequence[LayerConf]) -> list[LayerConf]:
 
 
 def low_rank_shapes(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the params of a job's low-rank layers, by name, from those of the weights beside them."""
+    """Return the shapes of low-rank layers' params, by name, from the base weights' shapes."""
     weights, named = weight_names(layers), {layer.name: layer for layer in layers}
     shapes: dict[str, tuple[int, ...]] = {}
     for name, (rank, *_) in low_rank_layers(layers).items():
@@ -159,11 +156,11 @@ def low_rank_shapes(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray
 
 
 def merged_params(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray]) -> ParamArrays:
-    """Return the params of a job without its low-rank layers: W + alpha/rank·B·A, computed in float64, for each W."""
+    """Return a job's params without low-rank layers: W + alpha/rank·B·A, in float64, for each W."""
     weights, named, merged = weight_names(layers), {layer.name: layer for layer in layers}, dict(params)
     for name, (rank, alpha, _) in low_rank_layers(layers).items():
         first, last = (merged.pop(weights[f"{name}{suffix}"], None) for suffix in (A, B))
-        if first is None or last is None:  # those of another layer, which shares the weight
+        if first is None or last is None:  # another layer, which shares the weight, has them
             continue
         base, weight = named[f"{name}{BASE}"], weights[f"{name}{BASE}"]
         change = last.astype(np.float64) @ (first.T if base.embedding_conf else first) * (alpha / rank)

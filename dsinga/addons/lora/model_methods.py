@@ -64,7 +64,7 @@ def add_lora(
     layers: str | Sequence[str] = "*attention*",
     trainable: str | Sequence[str] = (),
 ) -> None:
-    """Train low-rank changes of weights, W + alpha/rank·B·A, in place of the model's params, which are frozen.
+    """Train low-rank changes of weights, W + alpha/rank·B·A, instead of the model's params, which are frozen.
 
     Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021). :meth:`save_lora` writes A and B, and
     :meth:`merge_lora` adds their product to the weights. The optimizer starts from an empty state.
@@ -78,12 +78,12 @@ def add_lora(
         model: the model.
         rank: the columns of B, and rows of A.
         alpha: the factor of the change is alpha/rank; by default it is 1.
-        layers: the names of dense layers, embeddings and convolutions without groups in the job, or patterns, of which
-            other layers are left out; the log names those that share their weight with a layer of another form.
-        trainable: names or patterns of layers that are trained as a whole, such as a new head.
+        layers: names or patterns of the job's dense layers, embeddings and convolutions without groups. Patterns skip
+            other layers; the log names layers that share their weight with one of another form.
+        trainable: names or patterns of layers to train as a whole, such as a new head.
 
     Raises:
-        UserError: no such layer, one of another type, or one that has low-rank layers already.
+        UserError: no such layer, another type of layer, or one with low-rank layers.
     """
     check_whole("rank", rank, 1)
     if rank > MOST_RANK:
@@ -101,8 +101,8 @@ def add_lora(
 def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     """Write the params of LoRA to a safetensors file, for :meth:`load_lora` of another copy of the model.
 
-    The file has all others that are not frozen, too: those of a new head, and statistics of batch normalisations.
-    Raises UserError for a model without LoRA, and where the file cannot be written.
+    The file also has other params that are not frozen: a new head's, and statistics of batch normalisations. Raises
+    UserError for a model without LoRA, and if the file cannot be written.
     """
     layers, params, file = _layers(model), model.ordered_params(), local_folder(path)
     described = {name: {"rank": each.rank, "alpha": each.alpha} for name, each in _required(model, layers).items()}
@@ -119,9 +119,9 @@ def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
 @register("method", "load_lora")
 @checked
 def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
-    """Add the low-rank layers of a file of :meth:`save_lora`, with their params, as :meth:`add_lora` does.
+    """Add the low-rank layers of a file of :meth:`save_lora`, with their params, like :meth:`add_lora`.
 
-    A layer whose own params are in the file stays trainable, as with ``trainable=`` of :meth:`add_lora`. Raises
+    Layers with their own params in the file stay trainable, as with ``trainable=`` of :meth:`add_lora`. Raises
     UserError if the file is damaged, or belongs to another net.
     """
     model.refuse_while_training("load_lora")
@@ -153,7 +153,7 @@ def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
 
 @register("method", "merge_lora")
 def merge_lora(model: Trainable) -> None:
-    """Add alpha/rank·B·A to the weights, and take the low-rank layers out; params that are frozen stay so.
+    """Add alpha/rank·B·A to the weights, and remove the low-rank layers; frozen params stay frozen.
 
     Raises UserError for a model without LoRA.
     """
@@ -164,7 +164,7 @@ def merge_lora(model: Trainable) -> None:
 
 
 def merged_net(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
-    """Return the net of a model for predictions and its params, with LoRA merged where the model has some."""
+    """Return a model's net for predictions and its params, with any LoRA merged."""
     local = model.shaped_net()
     if not low_rank_layers(local.job.neuralnet.layer):
         return model.predicting_net(), model.params
@@ -174,7 +174,7 @@ def merged_net(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class LowRankChange:
-    """The change of a model's job by which layers, by name, get low-rank layers."""
+    """The change of a model's job that adds low-rank layers, by layer."""
 
     added: Mapping[str, LowRank]
 
@@ -184,13 +184,12 @@ class LowRankChange:
 
 
 def merged_lora(job: Job, params: Mapping[str, np.ndarray]) -> tuple[Job, ParamArrays]:
-    """Return a job and its params without low-rank layers, whose product is added to the weights."""
+    """Return a job and its params with low-rank layers merged into the weights."""
     layers = job.neuralnet.layer
     return with_layers(job, without_low_rank(layers)), merged_params(layers, params)
 
 
 def _patterns(argument: str, given: Any) -> list[str]:
-    """Return names or patterns as a list; raise UserError for anything else."""
     patterns = [given] if isinstance(given, str) else given
     is_named = isinstance(patterns, (list, tuple)) and all(isinstance(pattern, str) for pattern in patterns)
     if not is_named or (argument == "layers" and not patterns):
@@ -199,7 +198,6 @@ def _patterns(argument: str, given: Any) -> list[str]:
 
 
 def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
-    """Return the names of the layers that fit, with those that share their weights; raise UserError where none fits."""
     added, weights = low_rank_layers(layers), weight_names(layers)
     inner = {f"{name}{suffix}" for name in added for suffix in (BASE, A, SCALED, B)}
     types = {layer.name: layer.type_name for layer in layers if layer.name not in inner}
@@ -233,19 +231,16 @@ def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
 
 
 def _fault(sentence: str) -> UserError:
-    """Return the error that says a sentence about arguments of add_lora."""
     return UserError(f"add_lora: {sentence}")
 
 
 def _required(model: Trainable, layers: Sequence[LayerConf]) -> dict[str, LowRank]:
-    """Return the low-rank layers; raise UserError for a model that has none."""
     if not (added := low_rank_layers(layers)):
         raise UserError(f"{model!r} has no LoRA; call add_lora or load_lora first")
     return added
 
 
 def _metadata(path: Path) -> dict[str, tuple[int, float]]:
-    """Return the rank and alpha of each layer in a file of :func:`save_lora`; raise UserError for another file."""
     try:
         with safetensors.safe_open(path, "numpy", backend="pread") as file:
             described = json.loads(file.metadata()[METADATA])
@@ -258,12 +253,10 @@ def _metadata(path: Path) -> dict[str, tuple[int, float]]:
 
 
 def _layers(model: Trainable) -> list[LayerConf]:
-    """Return the layers of the model's job. Raises UserError where the shapes of its records are not known."""
     return model.shaped_net().job.neuralnet.layer
 
 
 def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Sequence[str]) -> None:
-    """Freeze the params of the model but those of the layers that are ``trainable``, and add low-rank layers."""
     local = model.shaped_net()
     try:
         net = local.net
@@ -286,7 +279,6 @@ def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Se
 
 
 def _freeze(model: Any, trainable: Sequence[str]) -> None:
-    """Set which layers of a model described in Python are trained."""
     outputs = flatten([model.output])
     names = layer_names([*flatten([model.input]), *outputs])
     builders = layers_with_losses(outputs, model.objective)
@@ -299,7 +291,7 @@ def _freeze(model: Any, trainable: Sequence[str]) -> None:
 def _freeze_job(
     model: JobModel, built: Mapping[str, Layer], trainable: Sequence[str], low_rank: Mapping[str, LowRank]
 ) -> None:
-    """Set which params of a model's job are static: all but those of ``trainable`` layers and of low-rank ones."""
+    """Make the params of a model's job static, except in ``trainable`` and low-rank layers."""
     layers = model.base.neuralnet.layer
     trained = {found for pattern in trainable for found in fitting(pattern, [*built], _fault)}
     trained |= {f"{name}{suffix}" for name in low_rank for suffix in (A, SCALED, B)}
@@ -313,11 +305,10 @@ def _freeze_job(
 
 
 def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArrays) -> None:
-    """Give the model these low-rank layers and no others, and these params; its optimizer begins anew."""
     if isinstance(model, JobModel):
         model.base = with_layers(model.base, with_low_rank(without_low_rank(model.base.neuralnet.layer), low_rank))
     else:
         kept = [change for change in model.job_changes if not isinstance(change, LowRankChange)]
         model.job_changes = [*kept, LowRankChange({**low_rank})] if low_rank else kept
     model.params = params
-    model.known_params(model.shaped_net())  # those of new layers begin now
+    model.known_params(model.shaped_net())  # creates the params of new layers

@@ -1,4 +1,4 @@
-"""Defines Unfreeze, the extension by which groups of layers begin to train one after the other."""
+"""Defines Unfreeze, the extension with which groups of layers begin to train one after the other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Unfreeze(Extension):
         steps: Count | None = setting(None, "after how many steps, in place of epochs")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield that both are given, or none."""
+            """Yield a fault unless exactly one is given."""
             if (self.epochs is None) == (self.steps is None):
                 yield Fault("extension kUnfreeze needs either epochs, as in epochs: 1, or steps, as in steps: 500")
 
@@ -49,14 +49,14 @@ class Unfreeze(Extension):
     pauses = False  # what it does is in the job
 
     def set_up(self) -> None:
-        """Run at the end, where there is nothing to do."""
+        """Choose a trigger that does nothing."""
         self.trigger = AtEnd()
 
     def run(self, loop: LoopView) -> None:
-        """Do nothing: the params have their first steps."""
+        """Do nothing: the job has the params' first steps."""
 
     def change_job(self, checked: CheckedJob) -> Job:
-        """Return the job in which each param has the first step of its group."""
+        """Return the job in which each param has its group's first step."""
         job, net = checked.job, checked.net(Phase.kTrain)
         first: dict[str, int] = {}
         for number, names in enumerate(self._groups(net)):
@@ -76,7 +76,6 @@ class Unfreeze(Extension):
         return with_layers(job, layers)
 
     def _groups(self, net: NeuralNet) -> list[set[str]]:
-        """Return the names of the layers of each group. Raises UserError for a pattern that fits no layer."""
         names = [name for name, layer in layers_by_name(net).items() if layer.params]
         if not self.settings.groups:
             return [{name} for name in reversed(names)]
@@ -88,5 +87,4 @@ class Unfreeze(Extension):
         return groups
 
     def _fault(self, sentence: str) -> UserError:
-        """Return the error that says a sentence about the groups."""
         return self.error(sentence, "groups")

@@ -40,9 +40,9 @@ CHECKED_RECORDS = 100  # that are compared, from the first on
 def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ...], data_root: str | None) -> None:
     """Write a trained net for a server.
 
-    CHECKPOINT is a checkpoint, a workspace, or a folder that model.save, or save of an estimator, wrote. The server
-    takes raw records, or the columns of a data frame, and gives what the net, or the estimator, predicts. Names of
-    classes come from the job's data, where they are; so do the shapes of records, where the job does not say them.
+    CHECKPOINT is a checkpoint, a workspace, or a folder written by model.save or an estimator's save. The server
+    accepts raw records, or the columns of a data frame, and returns the net's or estimator's predictions. Names of
+    classes, and shapes of records that the job lacks, come from the job's data if they exist.
     """
     from dsinga.addons.onnx.export_net import model_to_onnx
     from dsinga.addons.onnx.serving import write_checked
@@ -58,7 +58,7 @@ def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ..
 def saved_model(path: Path, data_root: str | None) -> JobModel:
     """Return the model at a path: a checkpoint, a folder of checkpoints, a workspace, a saved model or estimator.
 
-    Raises UserError for a checkpoint that does not say its job, and for a job without shapes whose data are missing.
+    Raises UserError for a checkpoint without its job, and a job without shapes or data.
     """
     from dsinga import nn
     from dsinga.base.durable_files import current_file
@@ -92,7 +92,7 @@ def saved_model(path: Path, data_root: str | None) -> JobModel:
 
 
 def take_from_data(model: JobModel, data_root: str | None) -> None:
-    """Take the shapes of records, and the names of classes and columns, from the data of a job. Raises UserError."""
+    """Set shapes of records, and names of classes and columns, from a job's data. Raises UserError."""
     from dsinga.api import roots
     from dsinga.data import RecordNames
     from dsinga.job import Phase
@@ -108,7 +108,7 @@ def take_from_data(model: JobModel, data_root: str | None) -> None:
 
 
 def first_records(paths: tuple[str, ...], model: JobModel) -> Any:
-    """Return the first records of a store, or of several in a list; of a model of tables, those of files of parquet."""
+    """Return the first records of stores (several in a list), or of parquet files for tables."""
     import numpy as np
 
     from dsinga.addons.onnx.export_tables import served_columns
@@ -137,7 +137,7 @@ def first_records(paths: tuple[str, ...], model: JobModel) -> Any:
 def import_net(net: Path, out: str | None, shape: tuple[str, ...]) -> None:
     """Make a job file and params of the ONNX file NET.
 
-    Its layers are those of dsinga, with the params of NET; give the job data and a loss to train it.
+    Its layers are dsinga's, with the params of NET; give the job data and a loss to train it.
     """
     from dsinga import nn
 

@@ -1,7 +1,7 @@
-"""Writes what an estimator does before and after its net as ONNX nodes: scaling, classes, probabilities, targets.
+"""Writes an estimator's steps before and after its net as ONNX nodes: scaling, classes, probabilities, targets.
 
-Inputs and outputs are called as skl2onnx calls them: "X" for an array, a column each for a frame, "label" and
-"probabilities" of a classifier (as without ZipMap), "variable" of a regressor and of a transformer.
+Inputs and outputs have skl2onnx's names: "X" for an array, or each column of a frame; "label" and "probabilities" of a
+classifier (as without ZipMap), "variable" of a regressor or transformer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ARRAY, LABEL, PROBABILITIES, NUMBERS = "X", "label", "probabilities", "variable"
 
 
 def write_records(graph: GraphWriter, model: Predictable) -> Values:
-    """Write what becomes records of a net's inputs, where servers give others; return these other inputs."""
+    """Write the nodes that make records of other inputs; return these inputs."""
     columns, served, inputs = served_columns(model), model.served, Values()
     for definitions in model.trained_definitions().values() if served is None else ():
         if (scaled := definitions.get("scaled")) is not None:
@@ -53,7 +53,7 @@ def write_records(graph: GraphWriter, model: Predictable) -> Values:
 
 
 def write_predictions(graph: GraphWriter, served: Any, scores: str, shape: tuple[int, ...]) -> Values:
-    """Write what an estimator makes of the output (N, ...) of its net; return the outputs."""
+    """Write an estimator's steps after the output (N, ...) of its net; return the outputs."""
     w = writer_of(graph, "predictions")
     if (classes := served.classes) is None:
         return [named(graph, NUMBERS, *numbers(w, served, scores, shape))]
@@ -71,7 +71,7 @@ def write_predictions(graph: GraphWriter, served: Any, scores: str, shape: tuple
 
 
 def numbers(w: ExportedLayer, served: Any, x: str, shape: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
-    """Write the point predictions of targets, or features; return their value, its type and the shape of a row."""
+    """Write the point predictions of targets, or features; return their value, type and row shape."""
     if not served.targets:
         return w.add("Flatten", x), FLOAT, (int(np.prod(shape)),)
     x = w.add("Cast", x, to=DOUBLE)
@@ -101,13 +101,13 @@ def point(w: ExportedLayer, form: Any, x: str) -> str:
 
 
 def named(graph: GraphWriter, name: str, value: str, kind: int, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return an output with its name, which no input has, and the shape of a row."""
+    """Return an output with a unique name, and its row shape."""
     graph.types[name := graph.copy(value, name)] = kind
     return name, shape
 
 
 def given_records(model: Predictable, x: Any) -> dict[str, np.ndarray]:
-    """Return what ONNX Runtime is given of records, or of a data frame, that a model predicts: arrays by input."""
+    """Return the arrays, by input, that ONNX Runtime needs to predict records or a data frame."""
     columns, served = served_columns(model), model.served
     if served is None:
         records = {name: array for name, (array, _) in unlabelled(model, x).items()}

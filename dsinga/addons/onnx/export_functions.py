@@ -1,4 +1,4 @@
-"""Writes layers that call functions of PyTorch's tensors as the ONNX nodes that PyTorch makes of them."""
+"""Exports a layer that calls a PyTorch function: torch.onnx traces it, and its nodes are inlined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPSET = 21
 
 
 def traced_function(w: ExportedLayer) -> str:
-    """Write the nodes of a function, which takes the layer's params and its sources."""
+    """Write the nodes of a function of the layer's params and sources."""
     onnx, function = onnx_package(), w.layer.probed.function
     if function.package != "torch":
         raise Refused(f"calls a function of {function.library}; write it in PyTorch")
@@ -22,7 +22,7 @@ def traced_function(w: ExportedLayer) -> str:
     try:
         model = onnx.inliner.inline_local_functions(_trace(w, function.function))
         is_same = all(_computes(w, model, rows) for rows in (1, 5))
-    except Exception as error:  # of many kinds: also those of the function itself
+    except Exception as error:  # of many kinds, including the function's own
         raise Refused(f"calls a function that PyTorch does not export {remedy} ({first_line(error)})") from error
     if not is_same or any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
         raise Refused(f"calls a function that PyTorch does not export {remedy}")
@@ -39,7 +39,6 @@ def traced_function(w: ExportedLayer) -> str:
 
 
 def _computes(w: ExportedLayer, model: Any, rows: int) -> bool:
-    """Whether an ONNX net computes the layer's function for so many random rows."""
     from onnx.reference import ReferenceEvaluator
 
     random = np.random.default_rng(rows)
@@ -52,7 +51,7 @@ def _computes(w: ExportedLayer, model: Any, rows: int) -> bool:
 
 
 def _trace(w: ExportedLayer, function: Any) -> Any:
-    """Return the ONNX net of a function, in which the sources have any number of rows. Raises errors of many kinds."""
+    """Return a function's ONNX net, for any number of rows. Raises errors of many kinds."""
     import torch
 
     class Module(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Collects the nodes and initialisers of an ONNX graph while the layers of a net are written one after the other."""
+"""Collects the nodes and initialisers of an ONNX graph while a net's layers are written in order."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ FLOAT, INT32, INT64, STRING, BOOL, DOUBLE = 1, 6, 7, 8, 9, 11  # ONNX's numbers 
 
 
 class Refused(Exception):
-    """The reason why a layer has no operators of ONNX."""
+    """The reason why a layer cannot be exported."""
 
 
 class GraphWriter:
-    """The graph that is written.
+    """An ONNX graph under construction.
 
     Attributes:
-        params: the params of the net, by name.
-        records: the shapes of records as they are given, by input, where augmentations change them.
-        nodes: the nodes, sources first.
-        weights: the initialisers by name; those of params have the names of these.
-        integers: the names of the values that are int64, not float32.
-        types: ONNX's numbers of the types of inputs and outputs that are neither, by name.
-        encoded: the values of input layers whose records are made of other inputs, by the name of the layer.
-        joined: the names of initialisers that are made of several params, or of one in another form, by the params.
+        records: the stored shapes of records, by input, if augmentations change them.
+        weights: the initialisers by name; params keep their names.
+        integers: the names of int64 values; others are float32.
+        types: ONNX's type numbers of inputs and outputs of other types, by name.
+        encoded: the values of input layers with records made of other inputs, by layer.
+        joined: the names of initialisers made of several params, or of a reshaped one, by the params.
     """
 
     def __init__(self, params: Mapping[str, np.ndarray], records: Mapping[str, tuple[int, ...]] = MappingProxyType({})):
@@ -40,15 +38,15 @@ class GraphWriter:
         self.types: dict[str, int] = {}
         self.encoded: dict[str, str] = {}
         self.joined: dict[tuple[str, ...], str] = {}
-        self._values, self._nodes = set(params), set[str]()  # names that are taken
+        self._values, self._nodes = set(params), set[str]()  # names in use
         self._constants: dict[Any, str] = {}
 
     def unique(self, name: str) -> str:
-        """Return a name of a value that no other value or param has: ``name``, if that is free."""
+        """Return ``name``, or a similar name that no value or param has."""
         return _free(name, self._values)
 
     def node(self, operator: str, inputs: Sequence[Any], name: str, outputs: int = 1, **attributes: Any) -> list[str]:
-        """Add a node and return the names of its outputs; inputs that are numbers or arrays become constants."""
+        """Add a node and return its outputs' names; numbers and arrays as inputs become constants."""
         name = _free(name, self._nodes)
         values = [self.unique(name if outputs == 1 else f"{name}/{number}") for number in range(outputs)]
         names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
@@ -56,7 +54,7 @@ class GraphWriter:
         return values
 
     def constant(self, value: Any) -> str:
-        """Return the initialiser of a constant: int64 of whole numbers, float32 of others, as arrays have it."""
+        """Return a constant's initialiser: arrays keep their dtype, whole numbers are int64, others float32."""
         array = np.asarray(value)
         if not isinstance(value, np.ndarray):
             array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
@@ -67,18 +65,18 @@ class GraphWriter:
         return self._constants[key]
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """Return the initialiser called ``name``; one that several layers share is there once."""
+        """Return the initialiser ``name``; several layers may share one."""
         known = self.weights.setdefault(name, array)
         if known is array or np.array_equal(known, array, equal_nan=True):
             return name
         return self.weight(f"{name}/{'x'.join(map(str, array.shape))}", array)
 
     def takes(self, value: str) -> bool:
-        """Whether any node takes a value."""
+        """Whether any node uses a value."""
         return any(value in node.input for node in self.nodes)
 
     def rename(self, value: str, name: str, first: int = 0) -> str:
-        """Give a value of nodes from the ``first`` on another name, at least ``name``, and return it."""
+        """Rename a value in the nodes starting with ``first``; return its new name, similar to ``name``."""
         self._values.discard(value)
         name = self.unique(name)
         for node in self.nodes[first:]:
@@ -89,7 +87,7 @@ class GraphWriter:
         return name
 
     def copy(self, value: str, layer: str, order: Sequence[int] = ()) -> str:
-        """Return a value that is equal, if ``order`` is given with its axes so, called as its layer if that is free."""
+        """Return a copy of a value, with axes in ``order`` if given, named like its layer if possible."""
         if order:
             (result,) = self.node("Transpose", [value], f"{layer}/transpose", perm=order)
         else:
@@ -99,9 +97,9 @@ class GraphWriter:
         return self.rename(result, layer)
 
     def name_layer(self, name: str, value: Any, first: int) -> Any:
-        """Give a layer's name to the last of its nodes that takes a param, else to the last; ``first`` is its first.
+        """Name the layer's last node with a param, or else its last node, after the layer; ``first`` is its first.
 
-        Returns its ``value``, which gets this name, too, unless it is what the layer passes on, or has parts.
+        Returns the ``value``, renamed too, unless the layer only passes it on, or it has parts.
         """
         made = self.nodes[first:]
         if not any(value in node.output or value == list(node.output) for node in made):
@@ -113,7 +111,7 @@ class GraphWriter:
         return self.rename(value, name, first) if isinstance(value, str) else value
 
     def keep(self, values: Sequence[str]) -> None:
-        """Leave out the nodes and initialisers that no one of these values needs."""
+        """Drop the nodes and initialisers that these values do not need."""
         needed, kept = set(values), []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
@@ -124,7 +122,6 @@ class GraphWriter:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """Return a name that is not ``taken``, and add it: the name itself or, if that is not free, with a number."""
     number, free = 2, name
     while free in taken:
         number, free = number + 1, f"{name}_{number}"
@@ -133,11 +130,11 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 class ExportedLayer:
-    """What the function of a layer's type writes with: the layer, its params and the values of its sources.
+    """A layer to be written, with its params and the values of its sources.
 
-    ``sources`` are the names of the values of the sources' features, ``lengths`` those of (B,) int64, how many steps of
-    each source count, None where all do; ``ends`` is that of the layer's own feature. ``rank`` is the number of axes of
-    the first source. With ``steps`` the layer computes each step of sequences (B, T, ...), of which it knows one.
+    ``sources`` names the sources' features, ``lengths`` each source's number of valid steps, (B,) int64, None if all
+    are valid; ``ends`` is the number for the layer's own feature. ``rank`` is the first source's number of axes. With
+    ``steps`` the layer, defined for one step, computes each step of sequences (B, T, ...).
     """
 
     def __init__(
@@ -155,16 +152,16 @@ class ExportedLayer:
 
     @property
     def steps(self) -> bool:
-        """Whether the sources have an axis of steps that the layer does not know."""
+        """Whether the sources have an axis of steps that the layer lacks."""
         return self.rank > len(self.layer.source_shapes[0])
 
     @property
     def labels(self) -> str | None:
-        """How many steps count by the source that the layer takes labels of, None where all do."""
+        """The number of valid steps of the source of labels, None if all are valid."""
         return None if self.layer.labels.source is None else self.lengths[self.layer.labels.source]
 
     def add(self, operator: str, *inputs: Any, **attributes: Any) -> str:
-        """Add a node, called "LAYER/operator", and return its output."""
+        """Add the node "LAYER/operator", and return its output."""
         return self.graph.node(operator, inputs, f"{self.layer.name}/{operator.lower()}", **attributes)[0]
 
     def parts(self, operator: str, *inputs: Any, outputs: int, **attributes: Any) -> list[str]:
@@ -172,20 +169,20 @@ class ExportedLayer:
         return self.graph.node(operator, inputs, f"{self.layer.name}/{operator.lower()}", outputs, **attributes)
 
     def chain(self, x: Any, *nodes: tuple[Any, ...]) -> str:
-        """Add nodes (operator, further inputs ..., attributes), each of which takes the one before, the first x."""
+        """Add nodes (operator, further inputs ..., attributes), each applied to the result before, the first to x."""
         for operator, *inputs in nodes:
             attributes = inputs.pop() if inputs and isinstance(inputs[-1], dict) else {}
             x = self.add(operator, x, *inputs, **attributes)
         return x
 
     def param(self, role: int, shape: Sequence[int] | None = None) -> str:
-        """Return the initialiser of the layer's param of this number, in a ``shape`` that differs from the layer's."""
+        """Return the initialiser of the layer's param with this number, reshaped to ``shape``."""
         name = self.params[role]
         array = self.graph.params[name]
         return self.graph.weight(name, array if shape is None else array.reshape(shape))
 
     def joined(self, name: str, roles: Sequence[int], join: Callable[[list[np.ndarray]], np.ndarray]) -> str:
-        """Return an initialiser made of params, called "LAYER_NAME"; one of the same params is there once."""
+        """Return an initialiser "LAYER_NAME" made of params, reused for the same params."""
         params = tuple(self.params[role] for role in roles)
         if params not in self.graph.joined:
             array = np.ascontiguousarray(join([self.graph.params[param] for param in params]))
@@ -193,41 +190,41 @@ class ExportedLayer:
         return self.graph.joined[params]
 
     def floats(self, source: int = 0) -> str:
-        """Return the feature of a source as float32."""
+        """Return a source's feature as float32."""
         value = self.sources[source]
         return self.add("Cast", value, to=FLOAT) if value in self.graph.integers else value
 
     def all_floats(self) -> list[Any]:
-        """Return the features of all sources as float32."""
+        """Return all sources' features as float32."""
         return [self.floats(source) for source in range(len(self.sources))]
 
     def codes(self, source: int = 0) -> str:
-        """Return the feature of a source as int64."""
+        """Return a source's feature as int64."""
         value = self.sources[source]
         return value if value in self.graph.integers else self.as_integers(self.add("Cast", value, to=INT64))
 
     def as_integers(self, value: str) -> str:
-        """Return a value that is int64, and remember that it is."""
+        """Mark a value as int64, and return it."""
         self.graph.integers.add(value)
         return value
 
     def size(self, x: str, axis: int = 1) -> str:
-        """Return the size of an axis of x as a vector of one number."""
+        """Return the size of an axis of x as a vector."""
         return self.add("Shape", x, start=axis, end=axis + 1)
 
     def places(self, x: str) -> str:
-        """Return the numbers of the steps of x (B, T, ...), (T,) int64."""
+        """Return the step numbers of x (B, T, ...), (T,) int64."""
         return self.add("Range", 0, self.add("Squeeze", self.size(x), [0]), 1)
 
     def counted(self, x: str, lengths: str) -> str:
-        """Return which steps of sequences x (B, T, ...) count, (B, T) bool."""
+        """Return which steps of sequences x (B, T, ...) are valid, (B, T) bool."""
         return self.add("Less", self.places(x), self.add("Unsqueeze", lengths, [1]))
 
     def masked(self, x: str, lengths: str | None, fill: float = 0.0) -> str:
-        """Return sequences (B, T, n) with ``fill`` at the steps after the end."""
+        """Return sequences (B, T, n) with ``fill`` after their ends."""
         if lengths is None:
             return x
         return self.add("Where", self.add("Unsqueeze", self.counted(x, lengths), [2]), x, fill)
 
 
-WriteLayer = Callable[[ExportedLayer], Any]  # returns the name of the feature's value, or a list of those of its parts
+WriteLayer = Callable[[ExportedLayer], Any]  # returns the name of the feature's value, or a list with one for each part

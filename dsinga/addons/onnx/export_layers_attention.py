@@ -12,7 +12,7 @@ from dsinga.layers.sequences.attention import BASE
 
 
 def attention(w: ExportedLayer, is_weights: bool = False) -> str:
-    """Write attention: products of the heads of queries and keys, a softmax, and products with those of values."""
+    """Write attention: products of queries' and keys' heads, a softmax, and products with the values' heads."""
     queries, keys = (_by_head(w, _rotated(w, w.floats(source))) for source in range(2))
     if w.params:  # v·tanh(q + k) of each query and key
         sums = w.add("Tanh", w.add("Add", w.add("Unsqueeze", queries, [3]), w.add("Unsqueeze", keys, [2])))
@@ -32,12 +32,10 @@ def attention(w: ExportedLayer, is_weights: bool = False) -> str:
 
 
 def _by_head(w: ExportedLayer, x: str) -> str:
-    """Return x (B, T, n) as (B, heads, T, n/heads)."""
     return w.chain(x, ("Reshape", [0, 0, w.layer.heads, -1]), ("Transpose", {"perm": [0, 2, 1, 3]}))
 
 
 def _rotated(w: ExportedLayer, x: str) -> str:
-    """Return x with each pair of neighbouring features of a head rotated by an angle that grows with the step."""
     if not w.settings.rotary:
         return x
     size = w.layer.source_shapes[0][2] // w.layer.heads
@@ -51,12 +49,11 @@ def _rotated(w: ExportedLayer, x: str) -> str:
 
 
 def _angles(w: ExportedLayer, x: str, frequencies: np.ndarray) -> str:
-    """Return the positions of the steps of x times frequencies, (T, n) float64."""
     return w.chain(w.places(x), ("Unsqueeze", [1]), ("Cast", {"to": DOUBLE}), ("Mul", frequencies))
 
 
 def _seen(w: ExportedLayer) -> str:
-    """Return which keys a query sees, to broadcast with (B, heads, Tq, Tk); the empty string for all."""
+    """Return which keys a query sees, to broadcast with (B, heads, Tq, Tk); "" for all."""
     seen = [] if w.labels is None else [w.add("Unsqueeze", w.counted(w.floats(1), w.labels), [1, 2])]
     if w.settings.causal:
         queries = w.add("Unsqueeze", w.places(w.floats()), [1])

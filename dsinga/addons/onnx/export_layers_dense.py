@@ -14,7 +14,7 @@ from dsinga.layers.dense.combine import SMALLEST_NORM
 
 
 def inner_product(w: ExportedLayer) -> str:
-    """Write x·Wᵀ + b: one Gemm of rows, and of steps, which have more axes, a MatMul and an Add."""
+    """Write x·Wᵀ + b: a Gemm for rows, MatMul and Add for steps, which have more axes."""
     x, weight, bias = w.floats(), w.param(0), [w.param(1)] if w.layer.bias else []
     if not w.steps:
         x = w.add("Flatten", x) if w.rank != 2 else x
@@ -27,7 +27,7 @@ ACTIVATIONS = {"HARDSIGMOID": "HardSigmoid", "HARDSWISH": "HardSwish"}  # others
 
 
 def activation(w: ExportedLayer, name: str = "") -> str:
-    """Write an activation function, by default that of the layer's settings."""
+    """Write an activation function, by default the layer's."""
     x, numbers = w.floats(), dict[str, float]()
     if not name:
         name = w.settings.type.name
@@ -57,7 +57,7 @@ def multiply(w: ExportedLayer) -> str:
 
 
 def dropout(w: ExportedLayer) -> str:
-    """Return the source, of which predictions drop nothing. Raises Refused for a member of an ensemble."""
+    """Return the source, since predictions drop nothing. Raises Refused for a member of an ensemble."""
     if w.settings.member and w.settings.dropout_ratio:
         raise Refused("draws a member of an ensemble")
     return w.sources[0]
@@ -104,7 +104,6 @@ def index(w: ExportedLayer) -> str:
 
 
 def _bounds(item: int | slice) -> tuple[int, int, int]:
-    """Return start, stop and step of what an item of an index takes along an axis, as Slice has them."""
     if isinstance(item, int):
         return item, item + 1 or LAST, 1
     step = item.step or 1
@@ -122,7 +121,7 @@ def softmax(w: ExportedLayer) -> str:
 
 
 def normalised(w: ExportedLayer, operator: str, **attributes: Any) -> str:
-    """Write a normalisation whose operator takes the layer's params."""
+    """Write a normalisation with the layer's params as inputs of its operator."""
     params = (w.param(role) for role in range(len(w.params)))
     return w.add(operator, w.floats(), *params, epsilon=w.settings.epsilon, **attributes)
 
@@ -143,7 +142,7 @@ def normalization(w: ExportedLayer) -> str:
 
 
 def distribution_params(w: ExportedLayer) -> str:
-    """Write log(1 + exp(x)) + 1e-6 in place of the parameters of a distribution that are above 0."""
+    """Write log(1 + exp(x)) + 1e-6 for a distribution's positive parameters."""
     positive = w.layer.positive.reshape(-1, *[1] * (w.rank - 1 - w.settings.axis))
     return w.add("Where", positive, w.chain(w.floats(), ("Softplus",), ("Add", 1e-6)), w.floats())
 
@@ -156,13 +155,13 @@ def cosine_similarity(w: ExportedLayer) -> str:
 
 
 def dueling(w: ExportedLayer) -> str:
-    """Write v + a - mean(a) of a value and advantages."""
+    """Write v + a - mean(a) of a value v and advantages a."""
     value, advantages = w.all_floats()
     return w.add("Add", advantages, w.add("Sub", value, w.add("ReduceMean", advantages, [1])))
 
 
 def learned_vector(w: ExportedLayer) -> str:
-    """Write a param that is the same for each row."""
+    """Write a param that all rows share."""
     rows = w.size(w.sources[0], 0)
     return w.add("Expand", w.param(0), w.add("Concat", rows, [*w.layer.shape[1:]], axis=0))
 

@@ -15,14 +15,14 @@ PAD_MODES = {PaddingMode.kEdge: "edge", PaddingMode.kReflect: "reflect", Padding
 
 
 def window_attributes(window: Window) -> dict[str, Any]:
-    """Return a window over images as attributes of an operator."""
+    """Return a window over images as operator attributes."""
     after = [pad + more for pad, more in zip(window.pad, window.extra or (0,) * len(window.pad), strict=True)]
     attributes = {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [*window.pad, *after]}
     return attributes | ({"dilations": [*window.dilation]} if window.dilation else {})
 
 
 def images(w: ExportedLayer) -> str:
-    """Return the source as images (B, C, H, W), or volumes; images of one channel may lack its axis."""
+    """Return the source as images (B, C, H, W), or volumes; a single channel's axis may be missing."""
     return w.add("Unsqueeze", w.floats(), [1]) if w.rank == 3 else w.floats()
 
 
@@ -33,7 +33,7 @@ def convolution(w: ExportedLayer) -> str:
 
 
 def transposed_convolution(w: ExportedLayer) -> str:
-    """Write a transposed convolution; its padding is what makes the result as large as the layer's."""
+    """Write a transposed convolution, with padding that gives the layer's size."""
     layer, window = w.layer, w.layer.window
     params = w.param(0, layer.kernels), *([w.param(1)] if layer.bias else [])
     size = layer.source_shapes[0][-len(layer.dilation) :]
@@ -63,7 +63,7 @@ def pooling(w: ExportedLayer) -> str:
 
 
 def reduced_points(w: ExportedLayer, x: str, taps: Sequence[Taps], reduce: str) -> str:
-    """Write maxima or weighted sums of the points that each point takes, along one axis of fields after the other."""
+    """Write maxima or weighted sums of source points, one axis of fields after the other."""
     nodes: list[tuple[Any, ...]] = []
     for axis, along in enumerate(taps, 2):
         nodes.append(("Gather", along.points.astype("int64"), {"axis": axis}))
@@ -94,7 +94,7 @@ def cropping(w: ExportedLayer) -> str:
 
 
 def upsampling(w: ExportedLayer) -> str:
-    """Write fields with more points, repeated or interpolated linearly between their centres."""
+    """Write fields with more points, repeated or interpolated linearly between centres."""
     places = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if w.layer.is_linear:
         places = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
@@ -102,7 +102,7 @@ def upsampling(w: ExportedLayer) -> str:
 
 
 def resize(w: ExportedLayer) -> str:
-    """Write fields of another size: by Resize where their sizes say all, else as weighted sums along each axis."""
+    """Write fields of another size: by Resize if sizes suffice, else as weighted sums along each axis."""
     layer, settings, method = w.layer, w.settings, w.settings.method.name[1:].lower()
     axes = zip(by_axis(layer, "scale", 0.0), layer.source_shapes[0][2:], layer.shape[2:], strict=True)
     is_by_sizes = all(scale in (0, result / size) for scale, size, result in axes)
@@ -118,7 +118,7 @@ def resize(w: ExportedLayer) -> str:
 
 
 def snake_case(name: str) -> str:
-    """Return a name such as kHalfPixel as ONNX writes it, half_pixel."""
+    """Convert a name such as kHalfPixel to ONNX's half_pixel."""
     return re.sub(r"(?<=.)([A-Z])", r"_\1", name[1:]).lower()
 
 
@@ -129,7 +129,7 @@ def lrn(w: ExportedLayer) -> str:
 
 
 def image_preprocess(w: ExportedLayer) -> str:
-    """Write the mean, the scale, the padding and the crop of the centre of images."""
+    """Write the mean, scale, padding and centre crop of images."""
     layer = w.layer
     height, width = layer.source_shapes[0][-2:]
     pad, (rows, columns) = layer.pad, layer.crop
@@ -143,7 +143,7 @@ def image_preprocess(w: ExportedLayer) -> str:
 
 
 def convolution_lstm(w: ExportedLayer) -> str:
-    """Write a convolutional LSTM: the nodes of one step after the other."""
+    """Write a convolutional LSTM, step by step."""
     layer, filters = w.layer, w.layer.filters
     window, recurrent = window_attributes(layer.window), window_attributes(layer.recurrent_window)
     kernels = [w.param(role, kernel) for role, kernel in enumerate(layer.kernels)]

@@ -14,12 +14,12 @@ from dsinga.reading.open_layer import augmented_info
 
 
 def lengths_of_codes(w: ExportedLayer, codes: str) -> str:
-    """Return how many steps of codes (B, T) come before the end, where they are -1: (B,) int64."""
+    """Return the number of codes (B, T) before the end, marked by -1: (B,) int64."""
     return w.chain(codes, ("GreaterOrEqual", 0), ("Cast", {"to": INT64}), ("ReduceSum", [1], {"keepdims": 0}))
 
 
 def record_input(w: ExportedLayer) -> str:
-    """Write the normalisation of records; images with their channels last get them first."""
+    """Write the normalisation of records; channels-last images become channels-first."""
     layer: Any = w.layer
     x, record = w.sources[0], getattr(layer, "record", layer.shape[1:])
     mean, std = getattr(layer, "mean", None), getattr(layer, "std", None)
@@ -39,10 +39,10 @@ def record_input(w: ExportedLayer) -> str:
 
 
 def fitted_records(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
-    """Write what predictions do to records of another shape: sequences are cut, images are cropped or resized.
+    """Fit records of another shape as predictions do: cut sequences, crop or resize images.
 
-    The last two are linear functions of the rows and of the columns of images, whose matrices are those of images in
-    which one row, or one column, is 1.
+    Cropping and resizing are linear in images' rows and columns; their matrices come from images with a single row, or
+    column, of ones.
     """
     info = RecordInfo(shape, 1, has_labels=False)
     fit = augmented_info(w.layer.conf, info, np.float32, 0, Phase.kTest)[0].fit
@@ -68,13 +68,13 @@ def unchanged(w: ExportedLayer) -> str:
 
 
 def largest_indices(w: ExportedLayer) -> str:
-    """Write the indices of the largest numbers of a row."""
+    """Write the indices of a row's largest numbers."""
     rows = w.add("Flatten", w.floats())
     return w.as_integers(w.parts("TopK", rows, [w.layer.topk], outputs=2, axis=1)[1])
 
 
 def hidden_units(w: ExportedLayer) -> str:
-    """Write the means of the hidden units of a restricted Boltzmann machine."""
+    """Write the means of a restricted Boltzmann machine's hidden units."""
     product = w.add("Gemm", w.floats(), w.param(0), *([w.param(1)] if w.layer.bias else []), transB=1)
     return product if w.layer.gaussian else w.add("Sigmoid", product)
 

@@ -1,4 +1,4 @@
-"""Writes layers of codes and steps as ONNX nodes, for sequences of any length where the layers allow it."""
+"""Writes layers of codes and steps as ONNX nodes, for sequences of any length if the layers allow it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dsinga.addons.onnx.export_layers_records import lengths_of_codes
 from dsinga.layers.sequences.convolution1d import CHOOSING
 from dsinga.layers.sequences.steps import StepWindows
 
-ORDER = {"gru": (0, 1, 2), "lstm": (0, 3, 1, 2), "rnn": (0,)}  # of ONNX's gates in those of dsinga
+ORDER = {"gru": (0, 1, 2), "lstm": (0, 3, 1, 2), "rnn": (0,)}  # dsinga's gates in ONNX's order
 PARTS = {"gru": ("gate", "candidate"), "lstm": ("gate", "candidate", "cell"), "rnn": ("candidate",)}
 FUNCTIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "identity": "Affine"}
 LOWEST = float(np.finfo(np.float32).min)
 
 
 def step_codes(w: ExportedLayer) -> str:
-    """Return the codes that a layer takes of those of its source: the first steps, or one step."""
+    """Return the source's codes that a layer uses: the first steps, or one step."""
     codes = w.codes()
     if w.rank == 2 and w.layer.step is not None:
         return w.add("Gather", codes, int(w.layer.step), axis=1)
@@ -30,7 +30,7 @@ def step_codes(w: ExportedLayer) -> str:
 
 
 def embedding(w: ExportedLayer) -> str:
-    """Write the rows of a table; those of steps after the end, of the code -1, are 0."""
+    """Write the rows of a table; 0 for steps after the end, with the code -1."""
     codes = step_codes(w)
     rows = w.add("Gather", w.param(0), w.add("Max", codes, 0))
     real = w.chain(codes, ("GreaterOrEqual", 0), ("Cast", {"to": FLOAT}), ("Unsqueeze", [len(w.layer.codes_shape)]))
@@ -38,13 +38,13 @@ def embedding(w: ExportedLayer) -> str:
 
 
 def one_hot(w: ExportedLayer) -> str:
-    """Write one-hot vectors of codes; those of the code -1 are 0."""
+    """Write one-hot vectors of codes; 0 for the code -1."""
     axis, vocabulary = len(w.layer.codes_shape), np.arange(w.layer.vocab_size)
     return w.chain(step_codes(w), ("Unsqueeze", [axis]), ("Equal", vocabulary), ("Cast", {"to": FLOAT}))
 
 
 def sequence_length(w: ExportedLayer) -> str:
-    """Write the codes that end sequences, or features where they end, and how many steps these have."""
+    """Write the codes that end sequences, or features where they end, and their lengths."""
     mask, end = w.settings.mask_value, w.settings.end
     if mask is None:
         x = codes = w.codes()
@@ -57,7 +57,7 @@ def sequence_length(w: ExportedLayer) -> str:
     if not w.settings.anywhere:
         return x
     late = w.add("Mul", w.chain(codes, ("Less", 0), ("Cast", {"to": INT64})), w.size(codes))
-    keys = w.add("Add", late, w.places(codes))  # those of steps that count are smaller, both in their order
+    keys = w.add("Add", late, w.places(codes))  # valid steps are smaller, both in their order
     _, order = w.parts("TopK", keys, w.size(codes), outputs=2, axis=1, largest=0)
     if mask is None:
         return w.as_integers(w.add("GatherElements", x, order, axis=1))
@@ -65,7 +65,7 @@ def sequence_length(w: ExportedLayer) -> str:
 
 
 def recurrent(w: ExportedLayer) -> str:
-    """Write kGRU, kLSTM and kRNN: ONNX's operator between Transposes, as it has the steps first."""
+    """Write kGRU, kLSTM and kRNN: ONNX's operator, with steps first, between Transposes."""
     layer, is_step = w.layer, not w.layer.sequences
     weights = [w.joined(k, _roles(layer, n), partial(_ordered, layer)) for n, k in enumerate(("hx", "hh"))]
     bias = _biases(w) if layer.settings.bias_term else ""
@@ -86,22 +86,21 @@ def recurrent(w: ExportedLayer) -> str:
 
 
 def _roles(layer: Any, kind: int) -> list[int]:
-    """Return the numbers of the params of a kind (hx, hh, b, hb), of all gates and directions."""
     arrays = 3 if layer.cell == "gru" else 1
     return [back * layer.count + kind * arrays + gate for back in range(layer.directions) for gate in range(arrays)]
 
 
 def _ordered(layer: Any, given: list[np.ndarray]) -> np.ndarray:
-    """Return the params of a kind of all directions, (directions, gates·H, ...), with the gates in ONNX's order."""
+    """Return all directions' params of a kind, (directions, gates·H, ...), with gates in ONNX's order."""
     order, shape = list(ORDER[layer.cell]), given[0].shape[1:]
     gates = np.concatenate(given).reshape(layer.directions, len(order), layer.size, *shape)[:, order]
     return gates.reshape(layer.directions, len(order) * layer.size, *shape)
 
 
 def _biases(w: ExportedLayer) -> str:
-    """Return both biases of all gates and directions, (directions, 2·gates·H), 0 for second ones that are not there.
+    """Return both biases of all gates and directions, (directions, 2·gates·H), 0 for missing second ones.
 
-    ONNX's second bias is that of the product with the state, as PyTorch's.
+    ONNX's second bias belongs to the product with the state, as in PyTorch.
     """
     first = _roles(w.layer, 2)
     second = _roles(w.layer, 3) if w.settings.recurrent_bias else []
@@ -114,7 +113,6 @@ def _biases(w: ExportedLayer) -> str:
 
 
 def _initial(w: ExportedLayer) -> list[str]:
-    """Return the states before the first step, as ONNX takes them; nothing for zeros."""
     source = w.layer.state_source if w.layer.sequences else (1 if len(w.sources) > 1 else None)
     if source is None:
         return []
@@ -126,7 +124,7 @@ def _initial(w: ExportedLayer) -> list[str]:
 
 
 def window_ends(w: ExportedLayer, windows: StepWindows, lengths: str) -> str:
-    """Return how many windows of steps sequences of these lengths have, (B,) int64."""
+    """Return the number of windows in sequences of these lengths, (B,) int64."""
     room = windows.before + windows.after - windows.extent
     strides = [("Div", windows.stride)] if windows.stride > 1 else []
     counts = w.chain(lengths, ("Add", room), ("Max", 0), *strides, ("Add", 1))
@@ -134,13 +132,13 @@ def window_ends(w: ExportedLayer, windows: StepWindows, lengths: str) -> str:
 
 
 def over_steps(w: ExportedLayer, x: str, operator: str, *inputs: str, **attributes: Any) -> str:
-    """Write an operator of images along the steps of sequences (B, T, n): of (B, n, T), between Transposes."""
+    """Write an operator of images along the steps of sequences (B, T, n), between Transposes."""
     y = w.add(operator, w.add("Transpose", x, perm=[0, 2, 1]), *inputs, **attributes)
     return w.add("Transpose", y, perm=[0, 2, 1])
 
 
 def convolution1d(w: ExportedLayer) -> str:
-    """Write a convolution over steps, of zeros after the ends of sequences."""
+    """Write a convolution over steps, with zeros after sequences' ends."""
     layer, windows = w.layer, w.layer.windows
 
     def by_feature(given: list[np.ndarray]) -> np.ndarray:
@@ -156,7 +154,7 @@ def convolution1d(w: ExportedLayer) -> str:
 
 
 def pooling1d(w: ExportedLayer) -> str:
-    """Write the maximum, mean, sum, first or last step of all steps or of windows of steps."""
+    """Write the maximum, mean, sum, first or last step of all steps or windows."""
     windows, method, lengths = w.layer.windows, w.layer.method.name, w.labels
     if w.layer.method in CHOOSING:
         return _chosen_steps(w, method)
@@ -181,7 +179,6 @@ def pooling1d(w: ExportedLayer) -> str:
 
 
 def _chosen_steps(w: ExportedLayer, method: str) -> str:
-    """Write the first or last steps of windows, or both of all steps."""
     x, windows, lengths = w.floats(), w.layer.windows, w.labels
     if not w.layer.over_all:
         if lengths is not None:
@@ -201,7 +198,7 @@ def _chosen_steps(w: ExportedLayer, method: str) -> str:
 
 
 def next_codes(w: ExportedLayer) -> str:
-    """Write the next code of each step."""
+    """Write each step's next code."""
     if w.layer.step is not None:
         return w.as_integers(w.add("Gather", w.codes(), int(w.layer.step) + 1, axis=1))
     return w.as_integers(w.add("Slice", w.codes(), [1], [w.layer.stop], [1]))

@@ -9,11 +9,11 @@ import numpy as np
 
 from dsinga.addons.onnx.export_graph import FLOAT, ExportedLayer, WriteLayer
 
-FLT_MIN = float(np.finfo(np.float32).tiny)  # the least mean probability of members, whose logarithm is finite
+FLT_MIN = float(np.finfo(np.float32).tiny)  # the least mean probability of members with a finite logarithm
 
 
 def categories(w: ExportedLayer) -> str:
-    """Write columns with few categories as one-hot vectors, and the other columns as embeddings."""
+    """Write columns with few categories as one-hot vectors, other columns as embeddings."""
     layer, codes, parts = w.layer, w.codes(), []
     if len(layer.few):
         chosen = w.add("Gather", codes, layer.column_of_unit.astype(np.int64), axis=1)
@@ -51,13 +51,13 @@ def periodic(w: ExportedLayer) -> str:
 
 
 def own_products(w: ExportedLayer, x: str, weight: str) -> str:
-    """Write x (B, k, n) times the matrices of a weight (k, n, m), each with its own: (B, k, m)."""
+    """Write x (B, k, n) times a weight (k, n, m), a matrix for each k: (B, k, m)."""
     swapped = {"perm": [1, 0, 2]}
     return w.chain(x, ("Transpose", swapped), ("MatMul", weight), ("Transpose", swapped))
 
 
 def batch_ensemble(w: ExportedLayer) -> str:
-    """Write dense layers of the members, which share a weight: s·(W (r·x)) + b."""
+    """Write members' dense layers, which share a weight: s·(W (r·x)) + b."""
     x = w.floats()
     x = x if len(w.layer.source_shapes[0]) == 3 else w.add("Unsqueeze", x, [1])
     weight, r, s, bias = map(w.param, range(4))

@@ -1,4 +1,4 @@
-"""Writes nets for prediction, with their params, as ONNX nets: what ``predict`` takes and gives, they take and give."""
+"""Writes nets for prediction, with their params, as ONNX nets with the inputs and outputs of ``predict``."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
 ML_OPSET = 3  # of the operators of ai.onnx.ml
-STEPS = 64  # of codes, by which the net of a model is made that takes any number of them
+STEPS = 64  # of codes: the size of the net of a model that accepts any number of steps
 LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES, **ATTENTION, **TABLES, "kFunction": traced_function}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
     "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
     "kRGBImage": "kImagePreprocess",
 }  # fmt: skip
-# Types whose functions write the same nodes for one step as for sequences, since they compute each number by itself.
+# Types with the same nodes for one step as for sequences, since they compute each number by itself.
 BY_NUMBER = {"kReLU", "kSigmoid", "kSTanh", "kActivation", "kDropout", "kAdd", "kMultiply", "kArithmetic"}
 IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 
 
 class OnnxNet(NamedTuple):
-    """An ONNX net whose initialisers are apart: ``weights`` has their arrays by name, views of the params.
+    """An ONNX net without its initialisers: ``weights`` has their arrays by name, views of the params.
 
-    So a net of any size can be written without a copy of it, by :func:`dsinga.addons.onnx.written_files.write_onnx`.
+    So :func:`dsinga.addons.onnx.written_files.write_onnx` writes nets of any size without a copy.
     """
 
     model: Any
@@ -61,7 +61,7 @@ class OnnxNet(NamedTuple):
 def export_model(
     model: Predictable, path: str | os.PathLike[str], opset: int = OPSET, check: Any = None
 ) -> float | None:
-    """Write the net for prediction, with its params, to an ONNX file, which ONNX Runtime and other servers run.
+    """Write the net for prediction, with its params, to an ONNX file for ONNX Runtime and other servers.
 
     It takes records as :meth:`predict` does, any number at a time, and gives what it gives; needs the extra
     ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. With records to ``check``, as :meth:`predict` takes
@@ -83,8 +83,8 @@ def export_model(
 def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
     """Return the net of a model of ``dsinga.nn`` for prediction, with its params, as an ONNX net.
 
-    It has the axis "N" of rows and, where any number of steps will do, "T". Raises UserError for a model whose shapes
-    of records are not known and, naming all of them, for layers that ONNX does not have.
+    Rows are the axis "N", any number of steps the axis "T". Raises UserError for unknown shapes of records and, naming
+    all, for layers that ONNX lacks.
     """
     known, lengths = dict(model.record_shapes), model.text_encoders()
     if not known and all(lengths.get(name, "") is None for name in model.input_names()):
@@ -98,7 +98,7 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
     shapes = {name: stored_shape(net.layer(name)) for name in net.inputs}
     augmented = {name: records[name] for name in shapes if records.get(name, shapes[name]) != shapes[name]}
 
-    others = Values()  # inputs of which records are made
+    others = Values()  # inputs from which records are made
 
     def write(net: NeuralNet) -> tuple[GraphWriter, Values]:
         graph = GraphWriter(params, augmented)
@@ -123,7 +123,7 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
 
 
 def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
-    """Return the net of a model for prediction and its params, with LoRA merged where that add-on is there."""
+    """Return a model's net for prediction and its params, with LoRA merged if installed."""
     try:
         from dsinga.addons.lora.model_methods import merged_net
     except ModuleNotFoundError:  # the add-on is missing: then its layers are layers like any
@@ -135,7 +135,7 @@ def finished(
     graph: GraphWriter, inputs: Values, outputs: Values, name: str = "net",
     metadata: Mapping[str, str] = MappingProxyType({}), opset: int = OPSET,
 ) -> OnnxNet:  # fmt: skip
-    """Return the net of a graph; of inputs and outputs, the names of the values are given with the shapes of rows."""
+    """Return a graph's net; inputs and outputs are names of values with row shapes."""
     onnx = onnx_package()
     helper, newest = onnx.helper, onnx.defs.onnx_opset_version()
     types = dict.fromkeys(graph.integers, INT64) | graph.types
@@ -158,7 +158,7 @@ def finished(
 def write_graph(
     net: NeuralNet, graph: GraphWriter, outputs: Sequence[str], channels_last: bool
 ) -> tuple[GraphWriter, Values]:
-    """Write the nodes of a net to a graph; return it, and the values of its outputs with the shapes of their rows."""
+    """Write a net's nodes to a graph; return it, and its outputs with row shapes."""
     refused, needed = list[str](), {net.position(name) for name in outputs}
     for stage in reversed(net.stages):
         needed.update(edge.node for edge in stage.edges if stage.position in needed)
@@ -199,12 +199,11 @@ def write_graph(
 
 
 def _part(feature: Any, part: int) -> str:
-    """Return the value of a feature, or of a part of it."""
     return str(feature[part] if isinstance(feature, list) else feature)
 
 
 def _takes_codes(net: NeuralNet, position: int) -> bool:
-    """Whether all layers take the records of an input layer, or of a layer that passes them on, as codes."""
+    """Whether all layers use an input layer's records as codes, also through other layers."""
     layer = net.nodes[position].layer
     if layer.conf.type_name == "kCharRNN":
         return True
@@ -214,7 +213,6 @@ def _takes_codes(net: NeuralNet, position: int) -> bool:
 
 
 def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
-    """Whether a layer takes a source as codes, or as the lengths of sequences of codes."""
     name, edges = stage.layer.conf.type_name, [edge for edge in stage.edges if edge.node == position]
     passes_on = name in ("kSplit", "kDropout") and _takes_codes(net, stage.position)
     is_code = stage.layer.takes_codes or name == "kRNNLabel"
@@ -223,7 +221,7 @@ def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
 
 
 def write_layer(w: ExportedLayer) -> Any:
-    """Write the nodes of a layer; return the value of its feature. Raises Refused for a layer that ONNX lacks."""
+    """Write a layer's nodes; return its feature's value. Raises Refused if ONNX lacks the layer."""
     layer = w.layer
     if layer.is_input:
         return record_input(w)
@@ -244,7 +242,6 @@ def write_layer(w: ExportedLayer) -> Any:
 
 
 def _by_step(w: ExportedLayer, layer: TimeDistributed, write: Any) -> str:
-    """Write a layer whose rows are all steps of sequences (B, T, ...), between a Reshape before and one after it."""
     first = next(k for k, is_repeated in enumerate(layer.repeated) if not is_repeated)
     size = w.add("Shape", w.sources[first], start=0, end=2)
     for k, (is_repeated, shape) in enumerate(zip(layer.repeated, layer.layer.source_shapes, strict=True)):
@@ -255,7 +252,6 @@ def _by_step(w: ExportedLayer, layer: TimeDistributed, write: Any) -> str:
 
 
 def _result(graph: GraphWriter, layer: Layer, value: str, channels_last: bool) -> tuple[str, tuple[int, ...]]:
-    """Return an output called as its layer, with the shape of a row."""
     shape, order = layer.shape, [*range(len(layer.shape))]
     if channels_last and len(shape) in IMAGE_AXES:
         order = [0, *order[2:], 1]

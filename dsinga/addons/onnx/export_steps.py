@@ -1,4 +1,4 @@
-"""Finds which inputs of a net may have any number of steps: with more or fewer its ONNX nodes are the same."""
+"""Finds inputs that may have any number of steps, because more or fewer give the same ONNX nodes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Write = Callable[[NeuralNet], tuple[GraphWriter, Values]]
 
 
 def with_any_steps(net: NeuralNet, write: Write, graph: GraphWriter, inputs: Values, outputs: Values) -> None:
-    """Put the name of an axis, "T" or "T_INPUT", in place of the number of steps where any number will do.
+    """Name the axis of steps "T" or "T_INPUT" in shapes where any number of steps works.
 
-    ``write`` returns the graph and the outputs of a net; ``graph``, ``inputs`` and ``outputs`` are those of ``net``.
+    ``write`` returns a net's graph and outputs; ``graph``, ``inputs`` and ``outputs`` belong to ``net``.
     """
     sizes = {name: shape[0] for name, shape in inputs if len(shape) == (1 if name in graph.integers else 2)}
     found: dict[tuple[str, ...], Values] = {}
@@ -43,7 +43,7 @@ def with_any_steps(net: NeuralNet, write: Write, graph: GraphWriter, inputs: Val
 def _of_one_step_more(
     net: NeuralNet, write: Write, graph: GraphWriter, sizes: Mapping[str, int], names: Sequence[str]
 ) -> Values:
-    """Return the outputs of the net with one step more in some inputs; [] unless that, and one less, change no node."""
+    """Return the net's outputs with one more step in some inputs; [] if one more, or one less, changes nodes."""
     size = sizes[names[0]]
     results = []
     for steps in (size + 1, max(size - 1, 1)):
@@ -58,7 +58,7 @@ def _of_one_step_more(
 
 
 def net_of_steps(net: NeuralNet, steps: Mapping[str, int]) -> NeuralNet:
-    """Return a net for other numbers of steps, by input. Raises UserError where the layers do not allow these."""
+    """Return the net for other numbers of steps, by input. Raises UserError if layers do not allow them."""
     infos = {}
     for layer in map(net.layer, net.inputs):
         shape = stored_shape(layer)
@@ -77,12 +77,11 @@ def net_of_steps(net: NeuralNet, steps: Mapping[str, int]) -> NeuralNet:
 
 
 def stored_shape(layer: Any) -> tuple[int, ...]:
-    """Return the shape of a record as an input layer takes it."""
+    """Return the shape of an input layer's stored record."""
     return tuple(getattr(layer, "stored", layer.shape[1:]))
 
 
 def _are_same(graph: GraphWriter, other: GraphWriter) -> bool:
-    """Whether two graphs have the same nodes and initialisers."""
     return graph.nodes == other.nodes and graph.weights.keys() == other.weights.keys() and all(
         array.shape == other.weights[name].shape
         and (array.ctypes.data == other.weights[name].ctypes.data or np.array_equal(array, other.weights[name]))

@@ -1,4 +1,4 @@
-"""Writes what becomes of a data frame's columns as ONNX nodes: scaled numbers, parts of dates, flags and codes."""
+"""Writes the encoding of a data frame's columns as ONNX nodes: scaled numbers, parts of dates, flags and codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOCK = {"hour": (3600, 24), "minute": (60, 60), "second": (1, 60)}  # seconds o
 
 
 def served_columns(model: Predictable) -> dict[str, ServedColumns]:
-    """Return, by input, the columns of the data frame that a model was trained on."""
+    """Return the data frame's columns that a model was trained on, by input."""
     definitions = {name: fields.get("table") for name, fields in model.trained_definitions().items()}
     tables = {name: each for name, each in definitions.items() if each is not None}
     if not tables:
@@ -34,12 +34,12 @@ def served_columns(model: Predictable) -> dict[str, ServedColumns]:
 
 
 def writer_of(graph: GraphWriter, name: str) -> ExportedLayer:
-    """Return what writes nodes that are no layer's, called "NAME/..."."""
+    """Return a writer of nodes outside of layers, called "NAME/..."."""
     return ExportedLayer(graph, SimpleNamespace(name=name), [], [], [])
 
 
 def add_inputs(graph: GraphWriter, types: Mapping[str, int], shape: tuple[int, ...] = (1,)) -> Values:
-    """Add inputs of some types, by name, and return them. Raises UserError for a name that a param has, too."""
+    """Add inputs of these types, by name. Raises UserError for the name of a param."""
     for name in types:
         if not name or graph.unique(name) != name:
             raise UserError(f"the column {name!r} is called as a param, which ONNX does not take; rename the column")
@@ -48,7 +48,7 @@ def add_inputs(graph: GraphWriter, types: Mapping[str, int], shape: tuple[int, .
 
 
 def encoded_columns(graph: GraphWriter, columns: Any, values: dict[str, str]) -> str:
-    """Write the records (N, width) float32 of columns, whose ``values`` (N, 1) are given by name."""
+    """Write the records (N, width) float32 of columns, with ``values`` (N, 1) by name."""
     w = writer_of(graph, "columns")
     dates = {name: calendar(w, values[name]) for name in {conf.name: None for conf in columns.numbers if conf.part}}
     missing = {name: parts["missing"] for name, parts in dates.items()}
@@ -78,7 +78,7 @@ def scaled(w: ExportedLayer, x: str, scaling: Any) -> str:
 
 
 def interpolated(w: ExportedLayer, x: str, known: np.ndarray, values: np.ndarray) -> str:
-    """Write what ``numpy.interp`` does: a function that is linear between known places, and constant outside."""
+    """Write ``numpy.interp``: linear between known places, constant outside."""
     if len(known) == 1:
         known, values = np.append(known, known + 1), np.append(values, values)
     x = w.chain(x, ("Max", known[:1]), ("Min", known[-1:]))
@@ -90,7 +90,7 @@ def interpolated(w: ExportedLayer, x: str, known: np.ndarray, values: np.ndarray
 
 
 def codes(w: ExportedLayer, x: str, known: list[str], kind: str) -> str:
-    """Write the codes of categories: their places in ``known`` from 1 on, 0 for others."""
+    """Write the codes of categories: their places in ``known``, starting at 1, or 0 for others."""
     places = [*range(1, len(known) + 1)]
     if kind == "category":
         ml = {"domain": "ai.onnx.ml", "keys_strings": known, "values_int64s": places, "default_int64": 0}
@@ -102,8 +102,8 @@ def codes(w: ExportedLayer, x: str, known: list[str], kind: str) -> str:
 def calendar(w: ExportedLayer, dates: str) -> dict[str, str]:
     """Write the parts of dates (N, 1), float64, and "missing", bool; dates are microseconds since 1970, int64.
 
-    Days are counted from the first of March of the year 0, so that a leap day is the last day of its year (Howard
-    Hinnant, chrono-Compatible Low-Level Date Algorithms). What no net needs is left out of the graph afterwards.
+    Days count from the first of March of the year 0, so a leap day ends its year (Howard Hinnant, chrono-Compatible
+    Low-Level Date Algorithms). Unneeded parts are later dropped.
     """
 
     def floor(x: str, divisor: int) -> str:

@@ -1,8 +1,7 @@
-"""Reads ONNX files, also hostile ones: a net is checked before anything of it is used, and nothing is ever executed.
+"""Reads ONNX files, also hostile ones: a net is checked before any use, and nothing is ever executed.
 
-What is refused, in a sentence each, are files that are damaged, versions and operators that ONNX's own package does not
-know, control flow, numbers that dsinga does not compute with, and tensors in files outside the net's folder. Weights in
-files beside the net stay on the disk until :func:`tensor_array` is called for them.
+Errors refuse damaged files, unknown versions and operators, control flow, unsupported dtypes, and tensors in files
+outside the net's folder. Weights in other files stay on disk until :func:`tensor_array` reads them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = (2 << 30) - 1  # of a message of protobuf, so of a file without its external data
 OLDEST_IR, OLDEST_OPSET = 3, 7  # since opset 7 arrays are broadcast as in numpy
-MOST_NODES, MOST_DEPTH = 1 << 18, 100  # of a net whose functions are written out; of functions that call each other
+MOST_NODES, MOST_DEPTH = 1 << 18, 100  # nodes with functions written out; depth of functions that call each other
 MOST_SIZE, MOST_RANK = 1 << 40, 32  # the product of the sizes of an array's axes, but for 0; the number of axes
 DOMAINS = ("", "ai.onnx.ml")
 MOST_RECORD = 1 << 28  # numbers of one record
@@ -37,12 +36,12 @@ MOST_SEEN = 1024  # numbers of a tensor that may be a shape
 MOST_PATH, MOST_DIGITS = 4096, 40  # letters of the path of an external file, digits of a place in it
 MOST_WRITTEN = 1 << 26  # bytes of nodes that come of calls of the file's functions
 REMEDY = "get the file anew, or export it again"
-# The kinds of numbers that are taken; float64 only of tensors, which scalars of nets in float32 often are.
+# The supported dtypes; float64 only for tensors, as scalars of float32 nets often are.
 DTYPES = {"FLOAT", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL"}
 
 
 def onnx_package() -> Any:
-    """Return the package onnx. Raises UserError where it is not installed."""
+    """Return the package onnx; raise UserError if it is not installed."""
     try:
         import onnx.checker
         import onnx.inliner
@@ -53,7 +52,7 @@ def onnx_package() -> Any:
 
 
 def read_onnx(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
-    """Return the net in an ONNX file, as :func:`checked_net` does. Raises UserError, naming the file."""
+    """Return an ONNX file's checked net, see :func:`checked_net`. Raises UserError, naming the file."""
     onnx, path = onnx_package(), local_folder(path)
     from google.protobuf.message import DecodeError
 
@@ -68,11 +67,11 @@ def read_onnx(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
 
 
 def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto]:
-    """Return a net from the ONNX file in ``folder``, after checks, with functions of the file written out as nodes.
+    """Check a net from the ONNX file in ``folder``; return it with functions written out as nodes, and its light net.
 
-    Each value has one name and is there before a node takes it; each tensor has as many bytes as its shape needs, in
-    the file or in one beside it; those of nodes are in the file then. The second net is what :func:`light_net` returns.
-    Raises UserError, naming the node or tensor, for all that this module refuses.
+    Each value has one name and precedes its uses. Each tensor has as many bytes as its shape needs, in this file or
+    another; nodes' tensors are then in this file. Raises UserError, naming the node or tensor, for everything that this
+    module refuses.
     """
     _check_versions(model)
     model = _without_functions(model)
@@ -93,10 +92,9 @@ def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto
 
 
 def tensor_array(tensor: TensorProto, folder: str | os.PathLike[str]) -> np.ndarray:
-    """Return the numbers of a tensor of a checked net from the ONNX file in ``folder``.
+    """Return the numbers of a checked net's tensor; ``folder`` has the ONNX file.
 
-    Those of an external file are read now, into an array of their own, which no later change of the file reaches.
-    Raises UserError where they are no longer there.
+    External files are read now, into a separate array. Raises UserError if the numbers are gone.
     """
     onnx = onnx_package()
     if tensor.data_location != tensor.EXTERNAL:
@@ -112,14 +110,13 @@ def tensor_array(tensor: TensorProto, folder: str | os.PathLike[str]) -> np.ndar
 
 
 def node_text(node: NodeProto) -> str:
-    """Return a node for a message: its operator, and its name or else what it gives."""
+    """Describe a node for a message: its operator, and its name or else its output."""
     operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     named = value_text(node.name) if node.name else f"of {value_text(next(iter(node.output), ''))}"
     return f"the node {named} ({value_text(operator)[1:-1]})"
 
 
 def _check_versions(model: ModelProto) -> None:
-    """Raise UserError for versions of the format that are too old or too new, and for a file without a graph."""
     onnx = onnx_package()
     newest = onnx.defs.onnx_opset_version()
     if not model.HasField("graph") or not model.ir_version:
@@ -143,9 +140,9 @@ def _domain(domain: str) -> str:
 
 
 def _without_functions(model: ModelProto) -> ModelProto:
-    """Return a net whose calls of the file's own functions are written out as the functions' nodes.
+    """Replace calls of the file's own functions by the functions' nodes.
 
-    Raises UserError for control flow, for functions that call themselves, and for more nodes than MOST_NODES.
+    Raises UserError for control flow, for functions that call themselves, and for more than MOST_NODES.
     """
     onnx = onnx_package()
     functions = {(_domain(each.domain), each.name, each.overload): each for each in model.functions}
@@ -187,14 +184,14 @@ def _callee(node: NodeProto) -> tuple[str, str, str]:
 
 
 def _refuse_inner_graphs(nodes: Iterable[NodeProto]) -> None:
-    """Raise UserError, naming all of them, for nodes that have graphs of their own, as If, Loop and Scan do."""
+    """Raise UserError, naming all, for nodes with inner graphs, such as If, Loop and Scan."""
     inner = [node_text(node) for node in nodes if any(each.HasField("g") or each.graphs for each in node.attribute)]
     if inner:
         raise UserError(f"control flow does not become layers: {_listed(inner)}; export the net without it")
 
 
 def _check_texts(model: ModelProto) -> None:
-    """Raise UserError for bytes in place of a text, which protobuf gives where they are not UTF-8."""
+    """Raise UserError for bytes, which protobuf returns for texts that are not UTF-8."""
     graph, texts = model.graph, [opset.domain for opset in model.opset_import]
     for value in (*graph.input, *graph.output):
         texts += [value.name, *(dim.dim_param for dim in value.type.tensor_type.shape.dim)]
@@ -210,7 +207,6 @@ def _check_texts(model: ModelProto) -> None:
 
 
 def _check_type(value: ValueInfoProto) -> None:
-    """Raise UserError for an input or output that is not an array of numbers that dsinga computes with."""
     name = value_text(value.name)
     if not value.type.HasField("tensor_type"):
         if value.type.WhichOneof("value"):
@@ -225,13 +221,12 @@ def _check_type(value: ValueInfoProto) -> None:
 
 
 def _dtype_name(number: int) -> str:
-    """Return ONNX's name of a kind of numbers."""
     names = onnx_package().TensorProto.DataType
     return names.Name(number) if number in names.values() else f"the unknown kind {number}"
 
 
 def _tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """Give all tensors of a net with what they are called in messages. Raises UserError for sparse ones."""
+    """Yield a net's tensors with names for messages. Raises UserError for sparse ones."""
     sparse = "has a sparse tensor; export the net with dense ones"
     if model.graph.sparse_initializer:
         raise UserError(f"it {sparse}")
@@ -246,7 +241,7 @@ def _tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def _check_tensor(tensor: TensorProto, where: str, folder: Path) -> None:
-    """Raise UserError unless a tensor has numbers that are taken, as many as its shape says."""
+    """Raise UserError unless a tensor has a supported dtype and as many numbers as its shape."""
     helper = onnx_package().helper
     name, shape = _dtype_name(tensor.data_type), tuple(tensor.dims)
     if name not in DTYPES:
@@ -267,7 +262,7 @@ def _check_tensor(tensor: TensorProto, where: str, folder: Path) -> None:
 
 
 def _check_shared(model: ModelProto, folder: Path) -> None:
-    """Raise UserError for tensors that take the same bytes of external files many times, which fill the memory."""
+    """Raise UserError if tensors reuse bytes of external files so often that they fill the memory."""
     apart = [(where, tensor) for where, tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
     places = [_external_place(tensor, where, folder) for where, tensor in apart]
     there = sum(os.path.getsize(path) for path in {path for path, _, _ in places})
@@ -276,9 +271,9 @@ def _check_shared(model: ModelProto, folder: Path) -> None:
 
 
 def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path, int, int]:
-    """Return the file of an external tensor in ``folder``, its first byte there, and its number of bytes.
+    """Return an external tensor's file in ``folder``, its first byte there, and its number of bytes.
 
-    Raises UserError where the path is not below ``folder``, has a link in it, or where the file has no such bytes.
+    Raises UserError if the path is not below ``folder`` or has a link, or if the file lacks these bytes.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
@@ -311,7 +306,7 @@ def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path
 
 
 def light_net(model: ModelProto) -> ModelProto:
-    """Return a net whose large tensors are inputs of their shapes, since ONNX's checks make copies of tensors."""
+    """Return a net with large tensors as inputs, because ONNX's checks copy tensors."""
     onnx, graph = onnx_package(), model.graph
     tensors = [(tensor.name, tensor) for tensor in graph.initializer]
     for node in graph.node:
@@ -334,10 +329,10 @@ def light_net(model: ModelProto) -> ModelProto:
 
 
 def _check_nodes(model: ModelProto, light: ModelProto) -> None:
-    """Raise UserError for operators of other domains, all of them at once, and for the first fault that ONNX finds.
+    """Raise UserError for operators of other domains, all at once, and for the first fault that ONNX finds.
 
-    Its checker sees that nodes are as their operators have them, that each value has one name, and that an input, a
-    tensor or an earlier node gives it.
+    ONNX checks that nodes match their operators, that values have one name, and that inputs, tensors or earlier nodes
+    provide them.
     """
     onnx, graph = onnx_package(), light.graph
     if custom := [node_text(node) for node in model.graph.node if node.domain not in DOMAINS]:
@@ -359,9 +354,9 @@ def _check_nodes(model: ModelProto, light: ModelProto) -> None:
 
 
 def fault_of_shapes(light: ModelProto) -> str:
-    """Return what ONNX finds wrong with the shapes and kinds of numbers of a light net, "" for nothing.
+    """Return what ONNX finds wrong with a light net's shapes and dtypes, or "".
 
-    What the file says of its outputs is not compared.
+    The file's types of outputs are not compared.
     """
     onnx = onnx_package()
     for value in light.graph.output:
@@ -374,16 +369,15 @@ def fault_of_shapes(light: ModelProto) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """Return the beginning of an error of onnx in one line."""
+    """Return the beginning of an onnx error in one line."""
     return textwrap.shorten(str(error)[: 4 * MOST_LETTERS], MOST_LETTERS).rstrip(".")
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of onnx."""
+    """Return an onnx error's first line."""
     return str(error).strip().split("\n")[0].rstrip(".")
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """Return some of many texts in a line."""
     more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
     return ", ".join(texts[:SHOWN]) + more

@@ -1,4 +1,4 @@
-"""Computes the nodes of an ONNX graph that depend on constants only, by the reference evaluator of onnx."""
+"""Computes the nodes of an ONNX graph that depend only on constants, with onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from dsinga.base.errors import UserError
 from dsinga.nn.writing.reshaping import NoLayer
 
 STRING, MOST_LETTERS = 8, 300  # ONNX's number of texts; letters of a message of numpy
-MOST_BYTES = 1 << 27  # of constants that are computed and of params, beside those that the file has
+MOST_BYTES = 1 << 27  # of computed constants and params, in addition to the file's
 MOST_TIMES = 4  # as many bytes as a file has may be computed from them, besides
 RECORD_BYTES, MOST_RECORD = 1 << 12, 1 << 18  # of params for each number of a record, as in onnx's nets without weights
 MOST_NUMBERS, NODE, FUNCTION = 1 << 29, 1 << 16, 16  # that are computed with; a node costs more, and a function times
 MOST_FILLED = 1 << 27  # times that one number may be repeated
 RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}  # the same numbers, arranged
-TAKING = {"Slice", "Gather", "GatherND", "Split", "Concat"}  # some of the numbers, or those of several
-# Operators of params whose result does not depend on their numbers, or whose gradient is 0.
+TAKING = {"Slice", "Gather", "GatherND", "Split", "Concat"}  # some of the numbers, or several tensors' numbers
+# Operators with a result that does not depend on the params' numbers, or with a gradient of 0.
 WITHOUT_GRADIENT = {
     "Shape", "Size", "ConstantOfShape", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "IsNaN",
     "IsInf", "ArgMax", "ArgMin", "NonZero", "Sign", "Floor", "Ceil", "Round", "QuantizeLinear", "DequantizeLinear",
 }  # fmt: skip
-# Operators whose result has the type of the first input, among those that stand beside CastLike.
+# Operators with a result of the first input's type, among those that occur next to CastLike.
 SAME_TYPE = {"Reshape", "InstanceNormalization", "Mul", "Add", "Sub", "Div", "Transpose"}
 FUNCTIONS = {"Pow", "Mod", "Exp", "Log", "Sin", "Cos", "Tanh", "Sigmoid", "Softplus"}
 TRUTHS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
@@ -51,7 +51,7 @@ NO_LARGER = {  # than the inputs together
 
 
 def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
-    """Return what may be made of the constants of a graph."""
+    """Return how much may be computed from a graph's constants."""
     tensors = sum(node.ByteSize() for node in graph.node if node.op_type == "Constant")
     held = MOST_TIMES * (sum(x.array.nbytes for x in constants.values()) + tensors)
     shapes = [[dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim[1:]] for info in graph.input]
@@ -60,15 +60,15 @@ def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
 
 
 def needs_layers(node: Any, operands: Sequence[Constant | None]) -> bool:
-    """Whether a node computes with numbers of params, which layers have to do, so that these train."""
+    """Whether a node computes with params' numbers, so layers must compute it for them to train."""
     is_kept = node.op_type in RENAMING | TAKING | WITHOUT_GRADIENT
     return not is_kept and any(x is not None and x.is_param for x in operands)
 
 
 def folded(node: Any, operands: Sequence[Constant | None], version: int, room: Room) -> list[Constant]:
-    """Return the outputs of a node of constants, of which only a list of operators is computed, by the evaluator.
+    """Return the outputs of a node of constants; the evaluator computes only certain operators.
 
-    Raises NoLayer for one that cannot be computed here, UserError where too much has been computed.
+    Raises NoLayer if it cannot be computed here, UserError if too much has been computed.
     """
     from onnx import ValueInfoProto, helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -121,7 +121,7 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
 
 
 def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
-    """Return a bound of how many numbers the results of a node have. Raises NoLayer for other operators."""
+    """Return an upper bound of a node's resulting numbers. Raises NoLayer for unsupported operators."""
     kind, shapes = node.op_type, [array.shape for array in arrays]
     if kind in BY_NUMBER:
         return spread(shapes)
@@ -151,9 +151,9 @@ def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
 
 
 def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
-    """Return the name of the param whose numbers the result of a node has, "" for none.
+    """Return the name of the param with a node's resulting numbers, or "".
 
-    Exporters write params with the same numbers once, and an Identity for each further one, which has its name.
+    Exporters write equal params once, and for each further one an Identity with its name.
     """
     if node.op_type not in RENAMING or not operands or operands[0] is None:
         return ""
@@ -162,7 +162,7 @@ def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
 
 
 def filled(node: Any, shape: Constant) -> Constant:
-    """Return an array that has one number everywhere, and takes no memory. Raises NoLayer."""
+    """Return an array with one number everywhere, without its memory. Raises NoLayer."""
     from onnx import numpy_helper
 
     sizes = tuple(integers(shape, "shape"))
@@ -173,9 +173,9 @@ def filled(node: Any, shape: Constant) -> Constant:
 
 
 def expanded(x: Constant, shape: Constant) -> Constant:
-    """Return a constant with axes of length 1 repeated, which takes no memory. Raises NoLayer.
+    """Repeat a constant's axes of length 1, without memory. Raises NoLayer.
 
-    Numbers that are all the same, such as first states, may have been made for the batch of the file.
+    Numbers that are all equal, such as first states, may have been made for the file's batch.
     """
     sizes, arrays, own = tuple(integers(shape, "shape")), [x.array], without_repeats(x.array)
     if (own == own.ravel()[:1]).all():
@@ -189,7 +189,7 @@ def expanded(x: Constant, shape: Constant) -> Constant:
 
 
 def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Constant:
-    """Return rows of a param, such as those of positions, which take no memory where they are repeated."""
+    """Return rows of a param, such as positions; repeated ones need no memory."""
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0) % table.array.ndim
     own = without_repeats(codes.array)
     own = own.ravel()[:1].reshape((1,) * own.ndim) if own.size and (own == own.flat[0]).all() else own
@@ -206,9 +206,9 @@ def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Co
 def fold_constants(
     graph: Any, constants: Mapping[str, Constant], version: int, room: Room
 ) -> tuple[list[Any], dict[str, Constant]]:
-    """Return the nodes that depend on the inputs of a graph, and all constants, those of the other nodes included.
+    """Return the nodes that depend on a graph's inputs, and all constants, with other nodes' results.
 
-    Raises UserError where these are many times as large as the file's.
+    Raises UserError if these are many times as large as the file's.
     """
     from onnx import TensorProto
 

@@ -41,19 +41,13 @@ PAGE = "docs/reference/onnx-operators.md lists the operators that have layers"
 def import_graph(
     graph: Any, constants: Mapping[str, Constant], version: int, shapes: Sequence[Any], name: str
 ) -> nn.Model:
-    """Return the model of a graph.
+    """Return the model of a graph (onnx.GraphProto) with its initializers ``constants`` by name.
 
-    A graph may compute with the number of records, as in a Reshape to (N·T, n). So shapes are worked out in numbers,
-    for a certain number of records; the model is made for two of these, and both must be the same.
+    A graph may compute with the number of records, as in a Reshape to (N·T, n). So shapes are computed for one number
+    of records. The model is made for two such numbers, and both results must be equal. ``version`` is the opset;
+    ``shapes`` are record shapes that the file leaves open.
 
-    Args:
-        graph: an onnx.GraphProto.
-        constants: its initializers by name.
-        version: that of its operators (opset).
-        shapes: the shape of a record of each input, for inputs whose shape the file leaves open.
-        name: of the model.
-
-    Raises UserError, naming all nodes that no layer computes, before anything is made.
+    Raises UserError, naming all nodes without layers, before anything is made.
     """
     room = room_for(graph, constants)
     left, known = fold_constants(graph, constants, version, room)
@@ -85,11 +79,9 @@ def import_graph(
 
 
 class NetWalk:
-    """One walk over the nodes of a graph, which makes the layers of a model, with shapes of a number of records.
+    """One walk over a graph's nodes that makes a model's layers, for one number of records.
 
-    Attributes:
-        made: what the layers have in common that are made.
-        faults: what no layer computes, in the order of the graph.
+    ``made`` is the layers' shared state, ``faults`` what no layer computes, in the graph's order.
     """
 
     def __init__(self, graph: Any, nodes: Sequence[Any], constants: Mapping[str, Constant], made: MadeLayers):
@@ -103,7 +95,7 @@ class NetWalk:
         self.modules = {layer_name(node, names, self.shared) for node in self.nodes if (names := self._params_of(node))}
 
     def run(self, shapes: Sequence[Any], name: str) -> nn.Model:
-        """Return the model, yet without its params. Raises UserError for what no layer computes."""
+        """Return the model, without its params. Raises UserError for nodes without layers."""
         inputs = self._inputs(shapes)
         for node in self.nodes:
             self._convert(node)
@@ -119,7 +111,7 @@ class NetWalk:
         return nn.Model(inputs, outputs, name=name)
 
     def _inputs(self, shapes: Sequence[Any]) -> list[Symbol]:
-        """Return the input layers; set their tensors. Raises UserError for inputs without a batch or a known shape."""
+        """Return the input layers; set their tensors. Raises UserError without a batch or known shape."""
         infos = [info for info in self.graph.input if info.name not in self.tensors]
         if shapes and len(shapes) != len(infos):
             raise UserError(f"the net takes {len(infos)} inputs, but {len(shapes)} shapes of records are given")
@@ -137,7 +129,6 @@ class NetWalk:
         return symbols
 
     def _rows(self, info: Any, given: Any) -> tuple[tuple[int, ...], np.dtype]:
-        """Return the shape of a record of an input, and its dtype in the file."""
         from onnx import helper
 
         tensor, record = info.type.tensor_type, (given,) if is_whole(given, 1) else given
@@ -166,7 +157,6 @@ class NetWalk:
         return tuple(size for size in rows if size), np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
 
     def _convert(self, node: Any) -> None:
-        """Set the outputs of a node after its layers are made; record a fault where it cannot be."""
         operands = [self.tensors.get(name) if name else None for name in node.input]
         is_stray = any(x is None and name for x, name in zip(operands, node.input, strict=True))
         results: Sequence[Any] = [None] * len(node.output)
@@ -190,7 +180,6 @@ class NetWalk:
         self.tensors |= dict(zip(node.output, results, strict=False))
 
     def _made(self, make: Any, node: Any, operands: Sequence[Any], is_constant: bool) -> Sequence[Any]:
-        """Return the outputs of a node, whose layers are made; of params alone, these are features."""
         params = self._params_of(node)
         base = layer_name(node, params, self.shared)
         place = NodePlace(
@@ -211,12 +200,11 @@ class NetWalk:
         return [batched(place, x) if isinstance(x, Symbol) else x for x in results]
 
     def _params_of(self, node: Any) -> list[str]:
-        """Return the names of the constants of a node that may be params."""
         given = (self.tensors.get(name) for name in node.input)
         return [x.name for x in given if isinstance(x, Constant) and x.array.dtype.kind == "f" and x.array.size > 1]
 
     def _output(self, name: str) -> Symbol | None:
-        """Return the feature of an output of the graph; record a fault for one that is none of the records'."""
+        """Return an output's feature; record a fault if it does not belong to records."""
         x = self.tensors.get(name)
         if isinstance(x, Tensor) and x.batch_axis == 0 and not x.merged:
             return x.symbol
@@ -241,9 +229,9 @@ class NetWalk:
 
 
 def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
-    """Return a constant that takes no memory, such as one of Expand, with one record where it repeats these.
+    """Return a constant without repeated memory, such as an Expand's, with one record if it repeats records.
 
-    Raises NoLayer for a large one that is no weight of a layer.
+    Raises NoLayer for large ones, except layers' weights.
     """
     is_weight = place.node.op_type in WITH_WEIGHTS and position == 1 and x.array.dtype == np.float32
     if x.array.size <= LARGEST or 0 not in x.array.strides or is_weight:
@@ -256,12 +244,12 @@ def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of a text for a message."""
+    """Return a text's beginning for a message."""
     return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ..."
 
 
 def params_text(operands: Sequence[Any]) -> str:
-    """Return the names of the params that operands are, or are computed from alone, for a message; "" for none."""
+    """Return the names of params that operands are, or are computed from alone, for a message; or ""."""
     names = {name: None for x in operands if isinstance(x, Constant) and x.is_param for name in x.params()}
     symbols = {id(x.symbol): x.symbol for x in operands if isinstance(x, Tensor) and x.batch_axis is None}
     while symbols:
@@ -275,7 +263,7 @@ def params_text(operands: Sequence[Any]) -> str:
 
 
 def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
-    """Return the nodes from which outputs of the graph are computed, in order, without outputs that nothing takes."""
+    """Return the nodes, in order, that the outputs need, without unused outputs."""
     names, kept = set(outputs), []
     for node in reversed(nodes):
         if names.intersection(node.output):

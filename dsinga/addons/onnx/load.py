@@ -19,18 +19,18 @@ from dsinga.nn.words.keras_arguments import checked
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-KIND = "pkg.torch.export.graph_signature.InputSpec.kind"  # PyTorch's newer exporter writes it beside a value
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"  # PyTorch's newer exporter writes it as metadata of a value
 
 
 @register("word", "load_onnx")
 @checked
 def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.Model:
-    """Return the model of a net in an ONNX file, with its params; its layers have the names of the net's modules.
+    """Return the model of a net in an ONNX file, with its params; layers are named after the net's modules.
 
     Args:
-        path: of the file; data beside it are read, too.
-        shapes: the shape of a record of each input, without the batch, where the file leaves sizes open.
-        name: of the model; by default that of the file.
+        path: of the file; its external data files are read too.
+        shapes: each input's record shape, without the batch, if the file leaves sizes open.
+        name: of the model; by default the file's.
 
     *Names.* A node with weights becomes a layer with the path of its params: "layer1.0.conv1.weight" gives the layer
     "layer1.0.conv1" with the params "layer1.0.conv1_weight" and "layer1.0.conv1_bias". MatMul and Add become one layer,
@@ -71,7 +71,6 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
 
 def _read(path: Path) -> tuple[ModelProto, ModelProto, dict[str, Constant]]:
-    """Return the net in a file, the same without large tensors, and its tensors by name."""
     model, light = read_onnx(path)
     kinds = {
         value.name: next((each.value for each in value.metadata_props if each.key == KIND), "FOLDED")

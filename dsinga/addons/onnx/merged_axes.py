@@ -1,4 +1,4 @@
-"""Operators of tensors in which the graph has the batch and its neighbours, such as heads or steps, as one axis."""
+"""Operators of tensors with the batch and its neighbours, such as heads or steps, merged into one axis."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ BY_STEP = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "
 
 
 def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Return the result of an operator, some of whose operands have merged axes. Raises NoLayer.
+    """Return an operator's result if some operands have merged axes. Raises NoLayer.
 
-    Those that compute number by number or along later axes do so with the axes apart.
+    Operators of single numbers or later axes compute with the axes apart.
     """
     kind = place.node.op_type
     if kind in KNOWING:
@@ -47,7 +47,6 @@ def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any
 
 
 def _of_steps(place: NodePlace, make: Callable[..., Any], x: Tensor, others: Sequence[Any]) -> Tensor:
-    """Return the result of an operator that computes each step of (B, T, ...) by itself."""
     records, _, *sizes = x.shape
     step = nn.Input(tuple(sizes))
     result = place.call(make, [Tensor(place, step, (records, *sizes)), *others]).symbol

@@ -1,4 +1,4 @@
-"""Names of layers by those of the params and nodes of ONNX files, as PyTorch, Keras, Caffe2 and dsinga write them."""
+"""Names layers after params and nodes of ONNX files, as PyTorch, Keras, Caffe2 and dsinga write them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ NUMBERED = re.compile(
 
 
 def is_made_up(name: str) -> bool:
-    """Whether a name is one that an exporter has made up, as "onnx::MatMul_12"."""
+    """Whether an exporter made up a name, such as "onnx::MatMul_12"."""
     return not name or NUMBERED.fullmatch(name) is not None
 
 
 def is_lone(name: str) -> bool:
-    """Whether a name is that of a param without a module whose layers have such a param, as "cls_token"."""
+    """Whether a name is a param's, without a module that has such a param, such as "cls_token"."""
     return not (is_made_up(name) or " " in name or PARAM.fullmatch(name) or VARIABLE.fullmatch(name))
 
 
 def layer_name(node: Any, params: Sequence[str], shared: Collection[str] = ()) -> str:
-    """Return the name of a node's layer: of the module of its params, else of the node, else of its operator.
+    """Return the name of a node's layer: of its params' module, else of the node, else of its operator.
 
-    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1". Of
-    ``shared`` params, which several nodes have, the name is that of one module; then the node's own comes first.
+    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1". For
+    ``shared`` params, which name only one of several nodes' modules, the node's own name comes first.
     """
     own = module_of(node)
     for param in params:
@@ -42,7 +42,7 @@ def layer_name(node: Any, params: Sequence[str], shared: Collection[str] = ()) -
 
 
 def module_of(node: Any) -> str:
-    """Return the module that a node says, "" for none; PyTorch's newer exporter writes it beside the node."""
+    """Return the module that a node names, or ""; PyTorch's newer exporter writes it as metadata."""
     for beside in node.metadata_props:
         if beside.key == "pkg.torch.onnx.name_scopes" and (scopes := re.findall(r"'([^']*)'", beside.value)[:-1]):
             return plain(scopes[-1])
@@ -50,7 +50,7 @@ def module_of(node: Any) -> str:
 
 
 def node_path(node: str, op_type: str) -> str:
-    """Return the path of the module of a node's name, "" for a name that does not say one."""
+    """Return the module's path in a node's name, or ""."""
     if "/" not in node:
         return "" if is_made_up(node) or re.match(r"node_|n\d+$", node) or node == op_type else node
     parts = [part for part in node.split("/") if part]
@@ -65,5 +65,5 @@ def node_path(node: str, op_type: str) -> str:
 
 
 def plain(name: str) -> str:
-    """Return a name without what names of layers cannot have."""
+    """Return a name without characters that layer names cannot have."""
     return re.sub(r"[^\w.\-]+", ".", name).strip(".")

@@ -1,4 +1,4 @@
-"""The node of an ONNX graph for which layers are made: their names, params and constants."""
+"""The node of an ONNX graph that is being converted, with its layers' names, params and constants."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import Tensor
 
 MOST_LAYERS, MOST_LETTERS = 4000, 200  # of a net; of the name of one
-MOST_REPEATED = 1 << 22  # numbers of a param that is repeated and of which layers take parts
+MOST_REPEATED = 1 << 22  # numbers of a repeated param with parts in layers
 
 
 class MadeLayers:
-    """What the layers have in common that are made of a graph: their names and params.
+    """The state shared by the layers made of a graph: their names and params.
 
     Attributes:
-        batch: the number of records that shapes count with.
-        version: that of the operators (opset).
-        room: what may still be made of the numbers of the file.
-        given_batch: the number of records that the file says, None where it leaves it open.
-        source: the feature of the first input.
-        arrays: the params by the name of the layer and the role.
-        given: the constants of the graph of all params, and their arrays, those of other layers included.
-        vectors: params that are the same for all records, and their features, by their names in the file.
-        uses: for each array that trains, the params that layers have of it, and the constant that each is.
-        offsets: the first of the numbers of an array among those of all, of arrays of which layers have parts.
-        orders: for features by which codes are put in order, by their ids, the codes.
-        ordered: for codes, by their ids, those in order.
-        kept: names of arrays that keep their numbers, though they may be params.
-        operators: the functions that make layers of nodes, by operator.
-        parts: for features that have one number along an axis, by their ids: the whole, the axis, and which one.
-        stacks: the number of the last recurrent layer of each module.
-        last_states: for last cell states of an LSTM, by their ids: the states h, and the feature of both.
+        batch: the number of records in shapes.
+        version: of the operators (opset).
+        room: how much may still be computed from the file's numbers.
+        given_batch: the number of records in the file, or None.
+        source: the first input's feature.
+        arrays: the params by layer and role.
+        given: the graph's constants for all params, with their arrays.
+        vectors: the features of params that all records share, by name.
+        uses: for each trained array, the layers' params of it, with constants.
+        offsets: an array's first number among all numbers, if layers have parts of it.
+        orders: codes by the id of the feature that orders them.
+        ordered: ordered codes by the id of the codes.
+        kept: arrays that keep their numbers, though they may be params.
+        operators: the functions that make layers, by operator.
+        parts: for features with one number along an axis, by id: the whole, the axis, and its place.
+        stacks: the number of each module's last recurrent layer.
+        last_states: for an LSTM's last cell states, by id: the states h, and the feature of both.
     """
 
     source: Symbol
@@ -76,9 +76,9 @@ class MadeLayers:
         self._owners: dict[str, tuple[np.ndarray, str]] = {}
 
     def unique(self, base: str) -> str:
-        """Return a name that no other layer has, ``base`` for the first one that asks for it.
+        """Return a name that no other layer has, ``base`` for the first request.
 
-        Long ones lack their middle. Raises UserError for more than MOST_LAYERS.
+        Long names lose their middle. Raises UserError for more than MOST_LAYERS.
         """
         base = base if len(base) <= MOST_LETTERS else f"{base[: MOST_LETTERS // 2]}{base[-MOST_LETTERS // 2 :]}"
         if len(self._names) > MOST_LAYERS:
@@ -92,31 +92,31 @@ class MadeLayers:
         return name
 
     def label(self, constant: Constant) -> str:
-        """Return what tells the numbers of a constant from those of others; "" for numbers that are of one layer."""
+        """Return an identifier of a constant's numbers; "" if they belong to one layer."""
         if constant.name or not constant.is_param:
             return constant.name
         return f"parts {hashlib.sha256(self.places(constant).tobytes()).hexdigest()}"
 
     def owner_of(self, constant: Constant, array: np.ndarray, own: str) -> str:
-        """Return the name of the param that has these numbers of a constant: ``own`` for the first layer."""
+        """Return the name of the param with these numbers of a constant: ``own`` for the first layer."""
         if not (label := self.label(constant)):
             return own
         known = self._owners.setdefault(f"{label} {array.shape}", (array, own))
         return known[1] if is_same(known[0], array) else own
 
     def use(self, constant: Constant, owner: str) -> None:
-        """Remember that a layer has a constant as its param, or in several."""
+        """Note that a layer has a constant in its params."""
         for name in constant.params() if constant.is_param else ():
             self.uses.setdefault(name, {}).setdefault(owner, constant)
 
     def untied(self) -> list[str]:
-        """Return the arrays of which layers have several params that would train apart, but for disjoint parts."""
+        """Return the arrays in several params that would train apart, except disjoint parts."""
         several = {name: [*uses.values()] for name, uses in self.uses.items() if len(uses) > 1}
         places = {name: [np.unique(self.places(x)) for x in constants] for name, constants in several.items()}
         return [name for name, each in places.items() if np.unique(np.concatenate(each)).size < sum(map(len, each))]
 
     def places(self, constant: Constant) -> np.ndarray:
-        """Return which numbers of params a constant has, in its order, as numbers that differ for all params."""
+        """Return which params' numbers a constant has, in order, numbered uniquely over all params."""
 
         def leaf(x: Constant) -> Constant:
             if 0 in x.array.strides and x.array.size > MOST_REPEATED:
@@ -140,20 +140,14 @@ class MadeLayers:
 
 
 class NodePlace:
-    """A node, and what is made of its graph so far.
-
-    Attributes:
-        made: what is made of the graph.
-        node: the node (onnx.NodeProto).
-        base: the name of its first layer.
-    """
+    """A node, with its graph's shared state ``made``; ``base`` names its first layer."""
 
     def __init__(self, made: MadeLayers, node: Any, base: str):
         self.made, self.node, self.base = made, node, base
 
     @property
     def batch(self) -> int:
-        """The number of records that shapes count with."""
+        """The number of records in shapes."""
         return self.made.batch
 
     @property
@@ -162,11 +156,11 @@ class NodePlace:
         return self.made.version
 
     def name(self, suffix: str = "") -> str:
-        """Return the name of a further layer of the node."""
+        """Return a further layer's name."""
         return self.made.unique(self.base + suffix)
 
     def attributes(self, names: Container[str]) -> dict[str, Any]:
-        """Return those attributes of the node that have these names: numbers, texts, arrays, lists of these."""
+        """Return the node's attributes with these names: numbers, texts, arrays, lists of them."""
         from onnx import helper, numpy_helper
 
         values: dict[str, Any] = {}
@@ -178,9 +172,9 @@ class NodePlace:
         return values
 
     def call(self, make: Callable[..., Any], operands: Sequence[Any], rank: int = 0) -> Any:
-        """Return what the function of an operator makes of operands and those attributes of the node that it names.
+        """Call an operator's function with operands and the node's attributes that are its arguments.
 
-        With a ``rank``, an axis is one of a tensor of this rank and becomes one counted from the end.
+        With a ``rank``, an axis of such a tensor is counted from the end instead.
         """
         names = inspect.signature(make).parameters
         operands = [replace(x, place=self) if isinstance(x, Tensor) else x for x in operands]
@@ -190,7 +184,7 @@ class NodePlace:
         return make(*([self] if "place" in names else []), *operands, **attributes)
 
     def keep(self, x: Any) -> None:
-        """Remember that a constant keeps its numbers, though it may be a param."""
+        """Note that a constant keeps its numbers, though it may be a param."""
         if isinstance(x, Constant) and x.is_param:
             self.made.kept |= dict.fromkeys(x.params())
 
@@ -205,13 +199,12 @@ class NodePlace:
 
         Args:
             make: the function of ``nn`` that makes the layer, or a layer type.
-            params: by the role of each param of the layer, in order: the constant of the graph that it comes from, and
-                its numbers in the shape of the layer's param; None for a param that the graph lacks, of which the
-                numbers stay what they are (such as the scale of a normalisation without one), and which does not train.
-            suffix: what follows the name of the node's first layer.
+            params: by role, in order: the graph's constant, and its numbers in the layer's shape. None for a param that
+                the graph lacks, such as a normalisation's scale; it keeps its numbers and does not train.
+            suffix: follows the name of the node's first layer.
             settings: of the layer.
 
-        A constant that another layer has in the same shape is one param of both.
+        Layers that use one constant in the same shape share the param.
         """
         layer_name = self.name(suffix)
         confs: list[dict[str, Any]] = []
@@ -236,11 +229,11 @@ class NodePlace:
         return made(make, name=layer_name, param=confs if any(confs) else None, **settings)
 
     def vector(self, x: Constant, suffix: str = "") -> Tensor:
-        """Return a constant as a tensor that is the same for all records: a param.
+        """Return a constant as a tensor that all records share: a param.
 
-        It trains if a name of the file says that it is a param; else it keeps its numbers.
+        It trains if the file names it as a param; otherwise it keeps its numbers.
         """
-        array = without_repeats(x.array) if x.is_param else x.array  # repeated axes are those of operators that take it
+        array = without_repeats(x.array) if x.is_param else x.array  # operators repeat these axes themselves
         if array.size > LARGEST:
             raise NoLayer(f"of more than {LARGEST} numbers")
         if not x.is_param:
@@ -265,7 +258,6 @@ class NodePlace:
         return Tensor(self, symbol, array.shape, None, array.dtype)
 
     def _learned(self, base: NodePlace, x: Constant, suffix: str, **settings: Any) -> Tensor:
-        """Return a constant as the param of a layer of its own."""
         rows = x.array.shape or (1,)
         params = {"vector": (x, np.asarray(x.array, np.float32).reshape(rows))}
         settings |= {"num_output": rows[-1], "leading": list(rows[:-1])}
@@ -273,7 +265,7 @@ class NodePlace:
         return Tensor(self, symbol, x.array.shape, None, x.array.dtype)
 
     def same_for_records(self, x: Constant, axis: int) -> Constant:
-        """Return a constant with length 1 along the axis of the batch, counted from the end, for which it was made."""
+        """Return a constant with length 1 along the batch axis, counted from the end, if made for a batch."""
         array, axis = x.array, axis + x.array.ndim
         if axis < 0 or array.shape[axis] == 1 or array.shape[axis] not in (self.batch, self.made.given_batch):
             return x
@@ -283,14 +275,14 @@ class NodePlace:
         return replace(x, array=first)
 
     def tensor(self, x: Any, others: Sequence[Any] = ()) -> Tensor:
-        """Return an operand as a tensor that layers compute, beside others, of which some have an axis of the batch."""
+        """Return an operand as a tensor for layers; ``others`` show the batch axis."""
         if isinstance(x, Tensor):
             return x
         axes = [other.batch_axis - other.rank for other in others if getattr(other, "batch_axis", None) is not None]
         return self.vector(self.same_for_records(x, axes[0]) if axes else x)
 
     def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
-        """Return an operand as a tensor that layers compute, or a number; constants that files name become params."""
+        """Return an operand as a tensor for layers, or a number; named constants become params."""
         if isinstance(x, (Tensor, float)):
             return x
         x = x if isinstance(x, Constant) else Constant(x)
@@ -303,16 +295,16 @@ class NodePlace:
         return self.tensor(x, others)
 
     def array(self, x: Any) -> np.ndarray | None:
-        """Return the numbers of a constant that is no param, None for other operands."""
+        """Return the numbers of a constant that is no param; None for other operands."""
         return x.array if isinstance(x, Constant) and not x.is_param else None
 
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
-        """Return numbers that are the same for all records, as a param that keeps its values."""
+        """Return numbers that all records share as a param that keeps its values."""
         return self.vector(Constant(array), suffix)
 
 
 def plain_value(value: Any) -> Any:
-    """Return the value of an attribute with texts and decimal numbers as Python has them."""
+    """Return an attribute's value with Python's texts and decimal numbers."""
     if isinstance(value, (list, tuple)):
         return [plain_value(item) for item in value]
     if isinstance(value, float):

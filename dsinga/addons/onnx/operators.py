@@ -1,8 +1,7 @@
-"""The operators of ONNX that have layers: for each the function that makes them.
+"""The operators of ONNX that have layers, with the functions that make them.
 
-A function takes the node's operands, symbolic tensors and constants, None for one that is left out; attributes of the
-node are arguments of the same name, and one that is called ``place`` is the
-:class:`dsinga.addons.onnx.node_place.NodePlace`. It returns a feature, a tensor, or one for each output.
+A function's arguments are the node's operands (symbolic tensors and constants, None for missing ones), attributes by
+name, and ``place``, the :class:`dsinga.addons.onnx.node_place.NodePlace`. It returns a tensor, or one for each output.
 """
 
 from __future__ import annotations

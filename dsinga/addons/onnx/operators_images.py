@@ -1,4 +1,4 @@
-"""ONNX's operators of images, of sequences (B, C, T) and volumes, too: convolutions, pooling, padding, new sizes."""
+"""ONNX's operators of images, sequences (B, C, T) and volumes: convolutions, pooling, padding, resizing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PAD_MODES = {"constant": "kZero", "reflect": "kReflect", "edge": "kEdge", "wrap"
 
 
 def axes_of(x: Tensor) -> int:
-    """Return the number of axes after the channels, 1 to 3. Raises NoLayer for others."""
+    """Return the number of axes after the channels, 1 to 3. Raises NoLayer for other tensors."""
     if not 3 <= x.rank <= 5:
         raise NoLayer(f"of a tensor with {x.rank} axes, which is no sequence, image or volume")
     return x.rank - 2
 
 
 def window_of(x: Tensor, kernel: Sequence[int], auto_pad: str, strides: Any, pads: Any, dilations: Any) -> KernelWindow:
-    """Return the window of a node over images of a size, with its padding as numbers."""
+    """Return a node's window over images of a size, with padding as numbers."""
     axes, size = axes_of(x), x.shape[2:]
     pads = tuple(pads or (0,) * 2 * axes) if auto_pad == "NOTSET" else (0,) * 2 * axes
     steps, gaps = (tuple(given or (1,) * axes) for given in (strides, dilations))
@@ -41,7 +41,7 @@ def window_of(x: Tensor, kernel: Sequence[int], auto_pad: str, strides: Any, pad
 
 
 def folded_norms(nodes: Sequence[Any]) -> int:
-    """Return into how many layers an exporter has folded a batch normalisation, as PyTorch's write it."""
+    """Return the number of layers into which exporters such as PyTorch's folded a batch normalisation."""
     return sum(
         (node.op_type in ("Conv", "ConvTranspose") and node.input[1].startswith("onnx::"))
         or any("FuseBatchNorm" in beside.value for beside in node.metadata_props)
@@ -50,10 +50,9 @@ def folded_norms(nodes: Sequence[Any]) -> int:
 
 
 def params_of(x: Tensor, weight: Any, bias: Any, channels_at: int, groups: int) -> Any:
-    """Return the params of a convolution, in the shapes of those of layers.
+    """Return a convolution's params in the layer's shapes.
 
-    ``channels_at`` is the axis of the weight that has the channels of images. Raises NoLayer for params that are those
-    of other images, as in a damaged file.
+    ``channels_at`` is the weight's axis of channels. Raises NoLayer if params do not match the images.
     """
     if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)):
         raise NoLayer("with a weight or a bias that layers compute")
@@ -101,7 +100,7 @@ def convolve_transposed(
 
 
 def pool_of(pool: str) -> Callable[..., Tensor]:
-    """Return the function of maxima (MAX) or means (AVG) of windows."""
+    """Return the function for windows' maxima (MAX) or means (AVG)."""
 
     def operate(
         place: NodePlace, x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", strides: Any = None, pads: Any = None,
@@ -117,15 +116,15 @@ def pool_of(pool: str) -> Callable[..., Tensor]:
 
 
 def axes_given(x: Tensor, axes: Any) -> list[int]:
-    """Return the axes of an operator, an input or an attribute; all of them by default."""
+    """Return an operator's axes, an input or an attribute; by default all."""
     given = integers(axes, "axes")
     return [*range(x.rank)] if given is None else [x.axis(axis) for axis in given]
 
 
 def pad(x: Tensor, pads: Any = None, value: Any = None, axes: Any = None, mode: str = "constant") -> Tensor:
-    """Return a tensor with numbers around it, or without its outermost numbers where there are fewer than none.
+    """Pad a tensor, or cut off its outermost numbers for negative pads.
 
-    Before version 11 all but the tensor are attributes.
+    Before version 11 all arguments but the tensor are attributes.
     """
     along = axes_given(x, axes)
     added = np.zeros((x.rank, 2), int)  # before and after each axis
@@ -142,7 +141,7 @@ def resize(
     cubic_coeff_a: float = -0.75, antialias: int = 0, exclude_outside: int = 0,
     keep_aspect_ratio_policy: str = "stretch",
 ) -> Tensor:  # fmt: skip
-    """Return images of another size; before version 11, and of Upsample, there are scales alone."""
+    """Return images of another size; before version 11, and for Upsample, only scales are given."""
     is_old = place.version < 11 or place.node.op_type == "Upsample"
     _, given, sizes = (*([None] if is_old else []), *inputs, None, None, None)[:3]
     rounding, coordinates = nearest_mode, coordinate_transformation_mode
@@ -163,12 +162,12 @@ def resize(
 
 
 def word(text: str) -> str:
-    """Return the setting of kResize for a word of ONNX, as kHalfPixel for half_pixel."""
+    """Return kResize's setting for a word of ONNX: kHalfPixel for half_pixel."""
     return "k" + text.title().replace("_", "")
 
 
 def new_sizes(x: Tensor, along: list[int], scales: Any, sizes: Any, policy: str) -> tuple[list[float], list[int]]:
-    """Return how many times as large a tensor becomes along each axis, and its sizes then."""
+    """Return a tensor's factors of size along each axis, and its new sizes."""
     if isinstance(scales, Tensor) or isinstance(sizes, Tensor):
         raise NoLayer("whose sizes depend on a batch")
     factors, counts = [1.0] * x.rank, [*x.shape]
@@ -188,12 +187,12 @@ def new_sizes(x: Tensor, along: list[int], scales: Any, sizes: Any, policy: str)
 
 
 def in_blocks(rearranged: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of an operator that moves numbers between channels and blocks of points."""
+    """Return the function for moving numbers between channels and blocks of points."""
     return lambda x, blocksize, mode="DCR": rearranged(x, blocksize, mode == "DCR")
 
 
 def pool_whole(pool: str) -> Callable[..., Tensor]:
-    """Return the function of maxima or means over all points."""
+    """Return the function for maxima or means over all points."""
     return lambda x: images.pooled_whole(x, pool) if axes_of(x) else x
 
 

@@ -17,14 +17,14 @@ Params = dict[str, tuple[Constant, np.ndarray] | None]
 
 
 def epsilon_of(epsilon: float) -> dict[str, Any]:
-    """Return the setting of a normalisation that is not its default."""
+    """Return the setting of epsilon unless it is the default."""
     return {} if epsilon == 1e-5 else {"epsilon": epsilon}
 
 
 def affine(scale: Any, bias: Any, shape: tuple[int, ...], keeps_plain: bool = False) -> Params:
-    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out.
+    """Return a normalisation's scale and bias in the layer's shape; None for a missing one.
 
-    So are ones and zeros, unless ``keeps_plain``: an exporter wrote them since the module has no params.
+    Ones and zeros count as missing unless ``keeps_plain``: exporters write them for modules without params.
     """
     params: Params = {}
     for role, given, plain in (("scale", scale, 1), ("bias", bias, 0)):
@@ -40,12 +40,12 @@ def affine(scale: Any, bias: Any, shape: tuple[int, ...], keeps_plain: bool = Fa
 
 
 def is_one_param(given: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a scale or bias is one number that trains, in place of one for each number of a shape."""
+    """Whether a scale or bias is one trained number for a whole shape."""
     return isinstance(given, Constant) and given.is_param and given.array.size == 1 < math.prod(shape)
 
 
 def vector_of(given: Constant, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the numbers of a param in a shape, one number repeated."""
+    """Return a param's numbers in a shape; a single number is repeated."""
     array = np.asarray(given.array, np.float32)
     return array.reshape(shape) if array.size == math.prod(shape) else np.broadcast_to(array.reshape(()), shape)
 
@@ -54,15 +54,15 @@ def batch_normalise(
     place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float = 1e-5,
     momentum: float = 0.9,
 ) -> Any:  # fmt: skip
-    """Return a batch normalisation with the running statistics of the file, which move in training, as PyTorch's do.
+    """Return a batch normalisation with the file's running statistics, which move in training, as in PyTorch.
 
-    A net that was exported in training mode gives what it gives in evaluation until it is trained.
+    Until trained, a net exported in training mode computes as in evaluation mode.
     """
     if not isinstance(mean, Constant) or not isinstance(variance, Constant):
         raise NoLayer("by statistics that layers compute")
     channels = x.shape[1:2]
     params = affine(scale, bias, channels)
-    for role, given in (("mean", mean), ("variance", variance)):  # statistics are of one layer, whoever has the same
+    for role, given in (("mean", mean), ("variance", variance)):  # each layer has its own, even if equal
         params[role] = Constant(given.array), vector_of(given, channels)
     settings = {"momentum": round(1 - momentum, 7), "keep_initial": True, **epsilon_of(epsilon)}
     return place.layer("kBM", params, **settings)(x.feature())
@@ -71,7 +71,7 @@ def batch_normalise(
 def group_normalise(
     place: NodePlace, x: Any, scale: Any, bias: Any, num_groups: int | None = None, epsilon: float = 1e-5
 ) -> Any:
-    """Return a normalisation over groups of channels, of an instance normalisation over each channel."""
+    """Return a normalisation over groups of channels, or for an instance normalisation over each channel."""
     channels = x.shape[1]
     params = affine(scale, bias, (channels,), keeps_plain=place.node.op_type != "InstanceNormalization")
     settings = {"groups": num_groups or channels, **epsilon_of(epsilon)}
@@ -79,7 +79,7 @@ def group_normalise(
 
 
 def last_axes(kind: str) -> Callable[..., Any]:
-    """Return the function of a normalisation over the last axes."""
+    """Return the function for a normalisation over the last axes."""
 
     def operate(
         place: NodePlace, x: Any, scale: Any = None, bias: Any = None, axis: int = -1, epsilon: float = 1e-5

@@ -1,4 +1,4 @@
-"""ONNX's products of matrices: fully connected layers, and attention, also where exporters spell it out."""
+"""ONNX's matrix products: fully connected layers, and attention, also as spelled out by exporters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def attention(
     past_value: Any = None, lengths: Any = None, *, q_num_heads: int = 1, kv_num_heads: int = 1,
     scale: float | None = None, is_causal: int = 0, softcap: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Return attention of heads (B, H, T, n), or of sequences (B, T, H·n), as the operator of version 23 has it."""
+    """Return attention of heads (B, H, T, n), or of sequences (B, T, H·n), as in the operator's version 23."""
     refuse(
         {
             "keys of earlier calls": past_key is not None or past_value is not None,
@@ -56,9 +56,9 @@ def attention(
 
 
 def spelled_out(weights: Tensor, values: Tensor) -> Tensor | None:
-    """Return the attention that a product of weights and values is; None for one that is not spelled as PyTorch's.
+    """Return the attention that a product of weights and values computes; None if not spelled as PyTorch's.
 
-    Its exporters multiply queries and keys by a number each, before their product.
+    PyTorch's exporters scale queries and keys before their product.
     """
     place = weights.place
     if not is_of(weights.symbol, "kSoftmax") or (weights.batch_axis, weights.rank, values.rank) != (0, 4, 4):
@@ -75,13 +75,13 @@ def spelled_out(weights: Tensor, values: Tensor) -> Tensor | None:
 
 
 def is_of(symbol: Symbol, kind: str) -> bool:
-    """Whether a feature is of a layer of a type, or of a kArithmetic of an operator."""
+    """Whether a feature's layer has this type, or is a kArithmetic with this operator."""
     settings = symbol.builder.settings
     return kind in (settings.get("type"), settings.get("operator")) and settings.get("type") != "kLearnedVector"
 
 
 def mask_of(place: NodePlace, symbol: Symbol) -> Any:
-    """Return what is added to scores: the numbers of a constant, or what layers compute."""
+    """Return what is added to scores: a constant's numbers, or what layers compute."""
     source = symbol
     while source.builder.kind in ("Reshape", "Flatten"):
         source = source.sources[0]
@@ -92,7 +92,7 @@ def mask_of(place: NodePlace, symbol: Symbol) -> Any:
 def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: bool = False) -> Any:
     """Return a fully connected layer of the last axis; ``weight`` is (inputs, outputs), or ``transposed``.
 
-    With a weight that layers compute of params, or of params alone, it is a product of matrices.
+    It is a product of matrices if layers compute the weight, or the input comes from params alone.
     """
     is_part = isinstance(weight, Constant) and weight.made is not None and not weight.name
     if is_part and any(map(is_lone, weight.params())):  # of a param of no module
@@ -122,7 +122,7 @@ def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: b
 
 
 def matmul(place: NodePlace, a: Any, b: Any) -> Any:
-    """Return a product of matrices, which of a weight of the file is a fully connected layer."""
+    """Return a product of matrices: with a weight of the file, a fully connected layer."""
     if isinstance(b, Constant) and b.array.ndim == 1:
         return dense(place, a, replace(b, array=b.array[:, None])).reshape(a.shape[:-1])
     if isinstance(b, Constant) and b.array.ndim == 2 and a.batch_axis not in (None, a.rank - 1):
@@ -131,7 +131,7 @@ def matmul(place: NodePlace, a: Any, b: Any) -> Any:
 
 
 def product(place: NodePlace, a: Any, b: Any) -> Tensor:
-    """Return the product of matrices that layers compute, or one of both is constant."""
+    """Return the product of matrices; layers compute at least one."""
     a, b = (place.tensor(x, (a, b)) for x in (a, b))
     y = spelled_out(a, b)
     return a @ b if y is None else y
@@ -153,7 +153,7 @@ def gemm(
 
 
 def summed(place: NodePlace, *operands: Any, equation: str) -> Tensor:
-    """Return a sum of products of two tensors by Einstein's convention."""
+    """Return a sum of products of two tensors in Einstein's convention."""
     return composed.einsum([place.tensor(x, operands) for x in operands], equation)
 
 

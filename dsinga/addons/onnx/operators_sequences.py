@@ -1,4 +1,4 @@
-"""ONNX's LSTM, GRU and RNN, and the operators by which exporters spell out where sequences end."""
+"""ONNX's LSTM, GRU and RNN, and the operators with which exporters spell out where sequences end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsinga.nn.writing.reshaping import NoLayer, refuse
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import Tensor, batched, joined
 
-# The gates of each operator in the order of ours, as numbers of those of ONNX: i o f c, and z r h.
+# The gates of each operator in dsinga's order, as numbers of ONNX's gates: i o f c, and z r h.
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
 ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 NAMES = {"Sigmoid": "SIGMOID", "Tanh": "TANH", "Relu": "RELU"}
@@ -30,13 +30,11 @@ class RecurrentNode:
     """A node of a recurrent operator.
 
     Attributes:
-        place: the node.
-        suffix: the end of the names of its layers, ".stacked1" of the second layer of a stack.
-        params: those of both directions, by the names of the layer's roles.
-        settings: of its layers.
-        starts: the state before the first step for each direction, (B, S), None for zeros.
-        layout: 1 where the batch is the first axis, else 0.
-        lengths: the layer that says where sequences end, None where all have all steps.
+        suffix: the end of its layers' names, ".stacked1" for a stack's second layer.
+        params: of each direction, by the layer's roles.
+        starts: each direction's state before the first step, (B, S), None for zeros.
+        layout: 1 if the batch is the first axis, else 0.
+        lengths: the layer that marks the ends of sequences, or None.
     """
 
     place: NodePlace
@@ -53,7 +51,7 @@ class RecurrentNode:
         return int(self.settings["dim_hidden"])
 
     def layer(self, directions: list[int], x: Tensor, **more: Any) -> Tensor:
-        """Return what a layer of these directions computes; the second one alone goes over steps from the last."""
+        """Return the result of these directions' layer; the second one alone goes backwards."""
         params = {f"{'back_' if at else ''}{role}": x for at, d in enumerate(directions) for role, x in
                   self.params[d].items()}  # fmt: skip
         start = self.starts[directions[0]] if len(directions) == 1 else None
@@ -65,7 +63,7 @@ class RecurrentNode:
         return batched(self.place, layer([source for source in sources if source is not None]))
 
     def over_steps(self, x: Tensor, is_reverse: bool) -> Tensor:
-        """Return the states of all steps, (B, T, D·H)."""
+        """Return all steps' states, (B, T, D·H)."""
         if len(self.params) == 1:
             return self.layer([0], x[:, ::-1])[:, ::-1] if is_reverse else self.layer([0], x)
         if not any(start is not None for start in self.starts):
@@ -73,7 +71,7 @@ class RecurrentNode:
         return joined([self.layer([0], x), self.layer([1], x[:, ::-1])[:, ::-1]], 2)
 
     def results(self, x: Tensor, is_reverse: bool) -> list[Tensor | None]:
-        """Return the states of all steps and the last states h and c, None for those that no node takes."""
+        """Return all steps' states and the last states h and c, None for unused ones."""
         place, size, directions = self.place, self.size, range(len(self.params))
         takes_all, takes_last, takes_cells = [*map(bool, place.node.output), False, False][:3]
         last = [x[:, ::-1] if is_reverse or d else x for d in directions] if takes_cells else []
@@ -99,7 +97,7 @@ def recurrent(
     activations: Any = None, activation_alpha: Any = None, activation_beta: Any = None, clip: float = 0.0,
     input_forget: int = 0, linear_before_reset: int = 0,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Return the states of all steps, and the last states h and c."""
+    """Return all steps' states, and the last states h and c."""
     kind, weights, batch = place.node.op_type, (weight, state_weight, bias), 0 if layout else 1
     if not isinstance(x, Tensor) or x.rank != 3 or x.batch_axis != batch:
         raise NoLayer(f"of a tensor whose axis {batch} is not the batch")
@@ -137,9 +135,9 @@ def recurrent(
 
 
 def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
-    """Return the layer that says where sequences of codes end, of the number of their codes from 0 on; None for none.
+    """Return the layer that marks the ends of sequences, from their number of codes >= 0; or None.
 
-    Raises NoLayer for lengths that are computed in another way.
+    Raises NoLayer for lengths computed otherwise.
     """
     if not isinstance(lengths, Tensor):
         return None
@@ -154,7 +152,7 @@ def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
 
 
 def activations_of(kind: str, activations: Any, directions: int) -> dict[str, str]:
-    """Return the settings of activations that are not the defaults. Raises NoLayer for those of no layer."""
+    """Return the settings of non-default activations. Raises NoLayer for unsupported ones."""
     defaults = ACTIVATIONS[kind]
     given = activations or defaults * directions
     own = given[: len(defaults)]
@@ -167,7 +165,7 @@ def activations_of(kind: str, activations: Any, directions: int) -> dict[str, st
 def params_of(
     place: NodePlace, direction: int, weights: tuple[Constant, Constant, Any], settings: Mapping[str, Any]
 ) -> dict[str, tuple[Constant, np.ndarray]]:
-    """Return the params of a direction by the roles of the layer, in its order."""
+    """Return a direction's params by the layer's roles, in order."""
     kind, (weight, state_weight, bias) = place.node.op_type, weights
     parts = {"hx": (weight, weight.array[direction]), "hh": (state_weight, state_weight.array[direction])}
     if bias is not None:
@@ -190,7 +188,7 @@ def params_of(
 
 
 def start_of(place: NodePlace, begin: list[Any], direction: int, batch: int) -> Tensor | None:
-    """Return the state of a direction before the first step, (B, H), of an LSTM h and c side by side, or None.
+    """Return a direction's state before the first step, (B, H), for an LSTM h and c side by side, or None.
 
     ``batch`` is the axis of the batch.
     """
@@ -214,7 +212,7 @@ def start_of(place: NodePlace, begin: list[Any], direction: int, batch: int) -> 
 
 
 def gather_nd(place: NodePlace, x: Tensor, indices: Any, batch_dims: int = 0) -> Tensor:
-    """Return parts of a param by constant indices of its first axes, or the steps of sequences before their ends."""
+    """Return parts of a param by constant indices of its first axes, or sequences' last steps."""
     if isinstance(indices, Tensor) and batch_dims == 1 and x.rank == 3 and x.batch_axis == indices.batch_axis == 0:
         if (lengths := numbered(numbered(indices.symbol, "SUBTRACT", 1.0), "MAXIMUM", 1.0)) is not None:
             ends = lengths_of(place, indices.of(lengths))
@@ -228,7 +226,7 @@ def gather_nd(place: NodePlace, x: Tensor, indices: Any, batch_dims: int = 0) ->
 
 
 def numbered(symbol: Symbol | None, operator: str, number: float) -> Symbol | None:
-    """Return the source of a kArithmetic of a feature and this number; None for another layer."""
+    """Return the source of a kArithmetic with this operator and number; None for another layer."""
     while symbol is not None and symbol.builder.kind in ("Reshape", "Flatten"):
         (symbol,) = symbol.sources
     settings = symbol.builder.settings if symbol is not None else {}
@@ -240,7 +238,7 @@ def numbered(symbol: Symbol | None, operator: str, number: float) -> Symbol | No
 
 
 def smallest(place: NodePlace, keys: Tensor, count: Any, largest: int = 1) -> list[Tensor | None]:
-    """Return the order in which codes from 0 on come before others, as kSequenceLength has them, and no other."""
+    """Return the order in which codes >= 0 come before others, as in kSequenceLength, and no other."""
     steps = float(keys.shape[-1])
     late = keys.symbol.sources[0] if len(keys.symbol.sources) == 2 else None
     codes = numbered(numbered(late, "MULTIPLY", steps), "GREATER", 0.0)
@@ -251,7 +249,7 @@ def smallest(place: NodePlace, keys: Tensor, count: Any, largest: int = 1) -> li
 
 
 def in_order(place: NodePlace, x: Tensor, order: Any) -> Tensor:
-    """Return codes of which those from 0 on come before others."""
+    """Return codes with those >= 0 before others."""
     if not isinstance(order, Tensor) or place.made.orders.get(id(order.symbol)) is not x.symbol:
         raise NoLayer("by indices that depend on a batch")
     place.made.ordered[id(x.symbol)] = nn.SequenceLength(anywhere=True, name=place.name())(x.symbol)

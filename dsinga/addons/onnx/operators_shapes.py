@@ -21,7 +21,7 @@ MOST_SEQUENCE, MOST_PROJECTED = 4096, 1 << 24  # parts of a sequence; numbers of
 
 
 def reshape(place: NodePlace, x: Tensor, shape: Any = None, allowzero: int = 0) -> Tensor:
-    """Return a tensor in a shape, in which 0 stands for the size that it has and -1 for what is left."""
+    """Reshape a tensor; in the shape, 0 keeps a size and -1 is the rest."""
     sizes = [
         x.seen[axis] if size == 0 and not allowzero else size for axis, size in enumerate(integers(shape, "shape"))
     ]
@@ -50,7 +50,7 @@ def flatten(x: Tensor, axis: int = 1) -> Tensor:
 
 
 def transpose(x: Tensor, perm: Any = None) -> Tensor:
-    """Return a tensor with its axes in another order; merged ones stay next to each other."""
+    """Permute a tensor's axes; merged ones stay next to each other."""
     start, stop = x.merged or (0, 1)
     axes = [[axis] for axis in range(start)] + [[*range(start, stop)]] + [[axis] for axis in range(stop, x.rank)]
     order = [axis for at in perm or [*range(len(axes))][::-1] for axis in axes[at]]
@@ -59,7 +59,7 @@ def transpose(x: Tensor, perm: Any = None) -> Tensor:
 
 
 def squeeze(place: NodePlace, x: Tensor, axes: Any = None) -> Tensor:
-    """Return a tensor without axes of length 1."""
+    """Remove axes of length 1."""
     given = integers(axes, "axes")
     ones = [axis for axis, size in enumerate(x.shape) if size == 1]
     gone = ones if given is None else [x.axis(axis) for axis in given]
@@ -73,14 +73,14 @@ def squeeze(place: NodePlace, x: Tensor, axes: Any = None) -> Tensor:
 
 
 def unsqueeze(x: Tensor, axes: Any = None) -> Tensor:
-    """Return a tensor with further axes of length 1."""
+    """Add axes of length 1."""
     given = integers(axes, "axes")
     new, sizes = {axis_of(axis, x.rank + len(given)) for axis in given}, iter(x.shape)
     return x.reshape([1 if axis in new else next(sizes) for axis in range(x.rank + len(given))])
 
 
 def expand(place: NodePlace, x: Tensor, shape: Any) -> Tensor:
-    """Return a tensor with axes of length 1 repeated; of a param, which is the same for all records, for a batch."""
+    """Repeat a tensor's axes of length 1; a param, which all records share, is repeated for a batch."""
     sizes, given = integers(shape, "shape"), place.made.given_batch
     at = None if x.batch_axis is None else x.batch_axis - x.rank + len(sizes)
     sizes = [1 if axis == at and size == given else size for axis, size in enumerate(sizes)]
@@ -103,7 +103,7 @@ def concat(place: NodePlace, *tensors: Any, axis: int = 0) -> Tensor:
 
 
 def part(x: Tensor, axis: int, item: int | slice) -> Tensor:
-    """Return part of a tensor along an axis; a number leaves the axis out."""
+    """Return part of a tensor along an axis; an integer removes the axis."""
     if isinstance(item, slice):
         start, stop, step = item.indices(x.shape[axis])
         if len(range(start, stop, step)) == x.shape[axis] and step == 1:
@@ -121,7 +121,7 @@ def part(x: Tensor, axis: int, item: int | slice) -> Tensor:
 
 
 def part_of_projection(place: NodePlace, symbol: Symbol, item: int) -> Any:
-    """Return queries, keys or values of PyTorch's attention, of its one projection to all three; None for others."""
+    """Return queries, keys or values from PyTorch attention's joint projection; None for others."""
     chain = [symbol]
     while chain[-1].builder.kind in ("Reshape", "Permute") and len(chain) < MOST_PARTS:
         chain.append(chain[-1].sources[0])
@@ -177,13 +177,13 @@ def split_of(place: NodePlace, x: Tensor, split: Any = None, axis: int = 0) -> l
 
 
 def parts_of(x: Tensor, axis: int, lengths: list[int]) -> list[Tensor]:
-    """Return the parts of a tensor along an axis, one after another."""
+    """Return consecutive parts of a tensor along an axis."""
     ends = np.cumsum(lengths).tolist()
     return [part(x, axis, slice(end - size, end)) for end, size in zip(ends, lengths, strict=True)]
 
 
 def split_to_sequence(x: Tensor, split: Any = None, axis: int = 0) -> list[list[Tensor]]:
-    """Return one sequence: the parts of a tensor along an axis, all but the last of one length, or of given ones."""
+    """Return one sequence: a tensor's parts along an axis, of equal (except the last) or given lengths."""
     axis = x.axis(axis)
     lengths = [1] if split is None else integers(split, "parts")
     if x.shape[axis] > MOST_SEQUENCE:
@@ -194,7 +194,7 @@ def split_to_sequence(x: Tensor, split: Any = None, axis: int = 0) -> list[list[
 
 
 def gather(place: NodePlace, x: Any, codes: Any, axis: int = 0) -> Tensor:
-    """Return parts of a tensor by constant indices, or the vectors of a table by codes."""
+    """Return parts of a tensor by constant indices, or a table's vectors by codes."""
     axis = axis_of(axis, len(x.array.shape) if isinstance(x, Constant) else x.rank)
     if isinstance(x, Constant) and isinstance(codes, Tensor):
         return embedding(place, x, codes, axis)
@@ -221,7 +221,7 @@ def gather(place: NodePlace, x: Any, codes: Any, axis: int = 0) -> Tensor:
 
 
 def embedding(place: NodePlace, table: Constant, codes: Tensor, axis: int) -> Tensor:
-    """Return the vectors of codes."""
+    """Return codes' vectors."""
     if axis or codes.batch_axis is None:
         raise NoLayer("of a table along another axis, or by codes that are the same for all records")
     array = np.asarray(table.array, np.float32).reshape(len(table.array), -1)
@@ -231,11 +231,11 @@ def embedding(place: NodePlace, table: Constant, codes: Tensor, axis: int) -> Te
 
 
 def cast(place: NodePlace, x: Any, like: Any = None, to: int = 1) -> Any:
-    """Return a tensor in another dtype, which must hold its numbers. Raises NoLayer where it may not."""
+    """Convert a tensor to a dtype that holds its numbers. Raises NoLayer if it may not."""
     from onnx import helper
 
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(to)) if like is None else like.dtype
-    if isinstance(x, Constant):  # whose dtype a tensor of the layers says
+    if isinstance(x, Constant):  # a tensor of the layers gives its dtype
         return replace(x, array=x.array.astype(dtype))
     if dtype == BOOL != x.dtype:
         return arithmetic(place, "NOT_EQUAL", x, 0.0, dtype=BOOL)

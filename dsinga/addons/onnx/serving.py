@@ -1,4 +1,4 @@
-"""Writes nets for servers, Triton's model repository and MLflow's models, and compares a net's file with its model."""
+"""Writes nets for Triton's model repository and MLflow, and compares a net's file with its model."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from dsinga.base.errors import UserError
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
-TRITON, MLFLOW = "config.pbtxt", "MLmodel"  # the file by which a folder is known as a net for the server
+TRITON, MLFLOW = "config.pbtxt", "MLmodel"  # the file that marks a folder as a net for the server
 TRITON_BATCH = 64  # the most rows that Triton joins in one batch
 DTYPES = {"tensor(int64)": np.int64, "tensor(double)": np.float64, "tensor(bool)": np.bool_, "tensor(string)": object}
 
 
 def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
-    """Write a net as version 1 of a model of Triton, whose name is that of ``folder``, in a model repository.
+    """Write a net as version 1 of a Triton model named after ``folder``, in a model repository.
 
-    Triton joins the rows of several requests. An older model in the folder is replaced in one step. Raises UserError
-    where something else is in the folder, or where it cannot be written.
+    Triton joins the rows of several requests. An older model is replaced in one step. Raises UserError if the folder
+    has something else, or cannot be written.
     """
     with _new_folder(local_folder(folder), TRITON) as path:
         write_onnx(model, params, path / "1" / "model.onnx")
@@ -48,7 +48,6 @@ def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
 
 
 def _triton_value(value: ValueInfoProto) -> str:
-    """Return an input or output in Triton's words, without its axis of rows; -1 stands for any number of steps."""
     dtype, shape = _dtype_and_shape(value)
     kind = {"float32": "FP32", "float64": "FP64", "object": "STRING"}.get(dtype.name, dtype.name.upper())
     sizes, reshape = ", ".join(map(str, shape[1:])), ""
@@ -58,17 +57,16 @@ def _triton_value(value: ValueInfoProto) -> str:
 
 
 def _dtype_and_shape(value: ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the dtype of an input or output, and its shape, -1 for an axis of any size."""
     tensor = value.type.tensor_type
     shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
     return onnx_package().helper.tensor_dtype_to_np_dtype(tensor.elem_type), shape
 
 
 def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
-    """Write a net as a model of MLflow, as ``mlflow.onnx.save_model`` does, with its signature and metadata.
+    """Write a net as a model of MLflow, like ``mlflow.onnx.save_model``, with its signature and metadata.
 
-    An older model in the folder is replaced in one step. Raises UserError where MLflow is not installed, where
-    something else is in the folder, or where it cannot be written.
+    An older model is replaced in one step. Raises UserError if MLflow is not installed, or the folder has something
+    else or cannot be written.
     """
     onnx = onnx_package()
     try:
@@ -97,7 +95,7 @@ def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
 
 @contextlib.contextmanager
 def _new_folder(path: Path, known_by: str) -> Iterator[Path]:
-    """Give a new folder that takes the place of ``path``, where there may be an older one that has ``known_by``."""
+    """Yield a new folder to replace ``path``, which may be an older one that has ``known_by``."""
     if path.exists() and not (path / known_by).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"{path} is there, and has no {known_by} of an earlier export; name a new folder")
     with explained_writing(path.parent):
@@ -114,8 +112,8 @@ def write_checked(
 ) -> float | None:
     """Write a net for a server: "onnx" for a file, "triton" or "mlflow". Return the greatest difference for records x.
 
-    ``net`` is that of ``model``, and its params. Without records, None, nothing is compared and None is returned.
-    Raises UserError where there are records but no ONNX Runtime, before anything is written.
+    ``net`` is the ONNX net of ``model``, with its params. Without x, nothing is compared and the result is None.
+    Without ONNX Runtime, a given x raises UserError before anything is written.
     """
     write, file = SERVERS[server]
     if x is not None:
@@ -125,7 +123,7 @@ def write_checked(
 
 
 def onnxruntime_package() -> Any:
-    """Return the package onnxruntime. Raises UserError where it is not installed."""
+    """Return the package onnxruntime; raise UserError if it is not installed."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -134,10 +132,9 @@ def onnxruntime_package() -> Any:
 
 
 def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> float:
-    """Return the greatest difference between what ONNX Runtime computes from a file and what a model predicts.
+    """Return the greatest difference between ONNX Runtime's outputs of a file and a model's predictions.
 
-    ``x`` are records as the model's ``predict`` takes them, numpy arrays. Raises UserError where ONNX Runtime is not
-    installed, or cannot run the file.
+    ``x`` are numpy records for ``predict``. Raises UserError if ONNX Runtime is missing, or cannot run the file.
     """
     package, expected, records = onnxruntime_package(), model.predict(x), given_records(model, x)
     options = package.SessionOptions()
@@ -152,7 +149,7 @@ def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> flo
 
 
 def _difference(mine: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the greatest difference of two arrays; NaN in the same places, or infinity, is none."""
+    """Return two arrays' greatest difference; equal places of NaN, or infinity, do not differ."""
     if mine.shape != theirs.shape:
         raise UserError(f"ONNX Runtime gives an output of the shape {mine.shape}, but predict one of {theirs.shape}")
     if mine.dtype.kind not in "biuf":

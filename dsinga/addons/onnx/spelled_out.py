@@ -1,8 +1,7 @@
 """Recognises layers that ONNX files spell out in several nodes, such as a product and a sum for a dense layer.
 
-A pattern is a number, the name of a tensor that it stands for, a list of patterns of which one fits, or the operator of
-a node and the patterns of its inputs. The inputs of Add come in any order; Mul stands for products of any number of
-factors, in whatever order they are multiplied.
+A pattern is a number, a tensor's name, a list of alternative patterns, or an operator with its inputs' patterns. The
+inputs of Add come in any order; Mul is a product of any number of factors, in any order.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def root_of_mean_square(x: Any) -> Any:
 
 
 def one_by(pattern: Any) -> Any:
-    """Return the pattern of 1 / what a pattern stands for."""
+    """Return the pattern of 1 / ``pattern``."""
     return [("Reciprocal", pattern), ("Div", 1.0, pattern)]
 
 
@@ -52,7 +51,7 @@ PATTERNS: Sequence[tuple[Any, str, str]] = (
 
 
 class Matcher:
-    """The nodes of a graph, to be compared with patterns."""
+    """A graph's nodes, to be compared with patterns."""
 
     def __init__(self, nodes: Sequence[Any], constants: Mapping[str, Constant], outputs: Sequence[str]):
         self.constants = constants
@@ -65,7 +64,7 @@ class Matcher:
             self.takers[name].append(0)
 
     def bindings(self, pattern: Any, name: str, bound: dict[str, str]) -> Iterator[dict[str, str]]:
-        """Yield what the names of a pattern stand for, in each way in which it fits a tensor; inner nodes, too."""
+        """Yield the tensors that a pattern's names, and inner nodes, stand for, in each way it fits a tensor."""
         if isinstance(pattern, list):
             for one in pattern:
                 yield from self.bindings(one, name, bound)
@@ -87,7 +86,7 @@ class Matcher:
                     yield from self.all_of(pattern[1:], order, bound)
 
     def all_of(self, patterns: Sequence[Any], names: Sequence[str], bound: dict[str, str]) -> Iterator[dict[str, str]]:
-        """Yield what the names of patterns stand for, in each way in which they fit as many tensors."""
+        """Yield what the names of patterns stand for, in each way they fit as many tensors."""
         if not patterns or not names:
             yield from [] if patterns else [bound]
             return
@@ -95,7 +94,7 @@ class Matcher:
             yield from self.all_of(patterns[1:], names[1:], more)
 
     def factors(self, node: Any, count: int) -> tuple[list[str], list[str]]:
-        """Return at most ``count`` factors of a product, and the results of its nodes."""
+        """Return at most ``count`` factors of a product, and its nodes' results."""
         factors, inner = [*node.input], [node.output[0]]
         for name in node.input:
             before = self.made_by.get(name)
@@ -107,14 +106,14 @@ class Matcher:
         return factors, inner
 
     def only_inside(self, root: str, bound: Mapping[str, str]) -> bool:
-        """Whether no node but those of a pattern takes the results of its inner nodes."""
+        """Whether only nodes of a pattern use the results of its inner nodes."""
         inner = [name[1:] for name in bound if name[0] == " "]
         nodes = {id(self.made_by[name]) for name in inner}
         return all(name == root or nodes.issuperset(self.takers[name]) for name in inner)
 
 
 def recognised(nodes: Sequence[Any], constants: Mapping[str, Constant], outputs: Sequence[str]) -> list[Any]:
-    """Return the nodes of a graph, whose results are ``outputs``, with each spelled-out layer as one node."""
+    """Return a graph's nodes, with results ``outputs``, with each spelled-out layer as one node."""
     matcher = Matcher(nodes, constants, outputs)
     starts = defaultdict(list)
     for pattern, operator, names in PATTERNS:
@@ -133,7 +132,7 @@ def recognised(nodes: Sequence[Any], constants: Mapping[str, Constant], outputs:
 
 
 def whole(matcher: Matcher, root: Any, operator: str, inputs: Sequence[str], bound: Mapping[str, str]) -> Any:
-    """Return the node that stands for a pattern; None where its params and settings are not those of the operator."""
+    """Return the node for a pattern; None if its params and settings do not match the operator."""
     from onnx import helper
 
     params = [matcher.constants.get(name) for name in inputs[1:]]
@@ -177,13 +176,13 @@ def whole(matcher: Matcher, root: Any, operator: str, inputs: Sequence[str], bou
 
 
 def numbers_of(nodes: Sequence[Any], operator: str) -> dict[str, float]:
-    """Return the attributes of a node of an operator that are numbers."""
+    """Return the numeric attributes of an operator's node."""
     node = next(node for node in nodes if node.op_type == operator)
     return {attribute.name: attribute.f for attribute in node.attribute}
 
 
 def axes_of_mean(node: Any, constants: Mapping[str, Constant]) -> tuple[int, ...]:
-    """Return the axes of a ReduceMean that keeps them; () for one that does not, and for those that are not known."""
+    """Return the axes of a ReduceMean that keeps them; () if it does not, or if they are unknown."""
     if any(attribute.name == "keepdims" and not attribute.i for attribute in node.attribute):
         return ()
     if len(node.input) > 1:

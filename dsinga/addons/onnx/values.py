@@ -1,4 +1,4 @@
-"""The constants of an ONNX graph while it becomes layers, and how much may be made of them."""
+"""The constants of an ONNX graph during the import, and how much may be computed from them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MOST_INTEGERS = 1 << 12  # of a shape, or of sizes of parts
 
 @dataclass
 class Room:
-    """What may still be made of the numbers of a file, so that a small one neither fills the memory nor takes hours.
+    """How much may still be computed from a file, so that small files neither fill the memory nor take hours.
 
     Attributes:
-        bytes: of constants that are computed, and of params.
+        bytes: of computed constants, and of params.
         numbers: that operators of constants read and write.
     """
 
@@ -31,7 +31,7 @@ class Room:
     numbers: float
 
     def take(self, size: float, numbers: float = 0) -> None:
-        """Take bytes and numbers of what is left. Raises UserError where there are fewer."""
+        """Subtract bytes and numbers from the rest. Raises UserError if there are fewer."""
         self.bytes -= size
         self.numbers -= numbers
         if not (self.bytes >= 0 and self.numbers >= 0):  # or they are no numbers
@@ -44,11 +44,11 @@ class Constant:
 
     Attributes:
         array: its numbers.
-        name: the name of the initializer that has these numbers, maybe in another shape; "" for computed ones.
-        made: of numbers of params in another order, or some of them: the node, its operands, and which output it is.
-        kind: what the file says of an initializer: PARAMETER, BUFFER, FOLDED if the exporter computed it; else "".
-        is_param: whether it is a param, which trains: the file says so, or has a name that no exporter made up for it,
-            and it is no mask of zeros and ones, and no bound of -infinity.
+        name: the initializer with these numbers, maybe in another shape; "" for computed ones.
+        made: for rearranged or selected numbers of params: the node, its operands, and the output's number.
+        kind: the file's kind of initializer: PARAMETER, BUFFER, FOLDED if the exporter computed it; else "".
+        is_param: whether it trains: the file says so, or its name is not made up by an exporter, and it is no mask of
+            zeros and ones, and no bound of -infinity.
     """
 
     array: np.ndarray
@@ -64,7 +64,7 @@ class Constant:
         object.__setattr__(self, "is_param", may_train and self.array.dtype.kind == "f")
 
     def computed(self, leaf: Callable[[Constant], Any], apply: Callable[[Any, Sequence[Any], int], Any]) -> Any:
-        """Return what ``leaf`` makes of a param or, of what is made of params, ``apply`` of a node and its operands."""
+        """Return ``leaf`` of a param; for something made of params, ``apply`` of a node and its operands."""
         results: dict[int, Any] = {}
         pending = [self]
         while pending:
@@ -94,7 +94,7 @@ class Constant:
 
 
 def is_mask(array: np.ndarray) -> bool:
-    """Whether numbers are zeros and ones, of both some, as in the mask of a weight."""
+    """Whether all numbers are 0 or 1, with some of each, as in a weight's mask."""
     return (
         array.dtype.kind == "f"
         and array.size > 1
@@ -104,17 +104,17 @@ def is_mask(array: np.ndarray) -> bool:
 
 
 def is_bound(array: np.ndarray) -> bool:
-    """Whether numbers have -infinity, as scores that a softmax makes 0, which no gradient moves."""
+    """Whether numbers contain -infinity, such as scores that a softmax turns into 0."""
     return array.dtype.kind == "f" and array.size > 0 and bool(np.isneginf(without_repeats(array).min()))
 
 
 def spread(shapes: Sequence[Sequence[int]]) -> float:
-    """Return how many numbers arrays of these shapes give together, with their axes of length 1 repeated."""
+    """Return how many numbers arrays of these shapes have when broadcast together."""
     return math.prod(max(sizes) for sizes in itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1))
 
 
 def without_repeats(array: np.ndarray) -> np.ndarray:
-    """Return an array with length 1 along the axes that repeat one part, as those of Expand."""
+    """Return an array with length 1 along axes that repeat one part, such as Expand's."""
     return array[tuple(slice(0, 1 if stride == 0 else None) for stride in array.strides)]
 
 
@@ -126,9 +126,9 @@ def is_same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def integers(x: Any, what: str) -> Any:
-    """Return the integers of a constant, or of an attribute, as a shape or axes; None for none.
+    """Return a constant's or attribute's integers, as a shape or axes; or None.
 
-    Raises NoLayer for what layers compute.
+    Raises NoLayer for computed values.
     """
     if x is None or isinstance(x, (list, int)):
         return x
@@ -140,12 +140,12 @@ def integers(x: Any, what: str) -> Any:
 
 
 def decimal(number: Any) -> float:
-    """Return the shortest decimal number that is this float32, as 1e-05 of 9.999999747378752e-06."""
+    """Return the shortest decimal number of this float32: 1e-05 for 9.999999747378752e-06."""
     return float(str(np.float32(number)))
 
 
 def number_in(x: Any, default: Any = None) -> Any:
-    """Return the number that an input or an attribute of an operator is, ``default`` where it is left out."""
+    """Return an input's or attribute's number; ``default`` if it is missing."""
     if isinstance(x, Constant):
         return decimal(x.array.reshape(()))
     if isinstance(x, (int, float)) or x is None:

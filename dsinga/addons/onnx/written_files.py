@@ -1,4 +1,4 @@
-"""Writes ONNX files, with the params in a file beside the net where they are large."""
+"""Writes ONNX files, with large params in a separate file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.base.errors import UserError
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-EXTERNAL_BYTES = 10**9  # of all params, from which on they are in a file of their own
+EXTERNAL_BYTES = 10**9  # of all params; from this size they are in a separate file
 SMALL_BYTES = 1024  # of a param that is in the net's file in any case
 ALIGNMENT = 4096  # of the first byte of a param, so that servers can map the file into their memory
 DATA = ".data"  # ends the name of the file with params
@@ -25,13 +25,12 @@ DATA = ".data"  # ends the name of the file with params
 def write_onnx(
     model: ModelProto, params: Mapping[str, np.ndarray], path: str | os.PathLike[str], external: int = EXTERNAL_BYTES
 ) -> None:
-    """Write a net and its params, arrays by name, to an ONNX file, which ONNX's own checker has passed.
+    """Write a net and its params, arrays by name, to an ONNX file, after ONNX's own checks.
 
-    Params of ``external`` bytes or more in all are written, from the arrays as they are, to a file beside it, whose
-    name has ".data" behind. Both files are written, or none, and those of an earlier net stay. ``model`` has all but
-    the params, which this function adds to it as initializers.
+    Params of ``external`` bytes or more in all go, without a copy, to a second file, named with an additional ".data".
+    Either both files are written, or none, and an earlier net's stay. ``model`` gets the params as initializers.
 
-    Raises UserError where the folder cannot be written, and for a net that is not as ONNX says.
+    Raises UserError if the folder cannot be written, or the net is not valid ONNX.
     """
     onnx, path = onnx_package(), local_folder(path)
     for place in path, path.parent / (path.name + DATA):
@@ -56,7 +55,6 @@ def write_onnx(
 
 
 def _write_apart(model: ModelProto, arrays: Mapping[str, np.ndarray], path: Path) -> None:
-    """Write arrays to a file one after the other, and add tensors to the net that say where each is."""
     onnx = onnx_package()
     with open(path, "wb") as file:
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""Draws the curves of a run as SVG, without Matplotlib: what a page and a notebook show while it goes on."""
+"""Draws the curves of a run as SVG, without Matplotlib, for pages and notebooks during the run."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Scale(NamedTuple):
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel coordinate of ``value``."""
+        """Return the pixel coordinate."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
 @register("drawing", "History")
 def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES) -> str:
-    """Return an SVG element with a panel for each of ``names`` that occurs in ``rows``, and a line for each phase.
+    """Draw ``names`` by "step" as an SVG element: a panel for each name in ``rows``, a line for each phase.
 
-    The horizontal axis is "step". ``rows`` are mappings with "step", "phase" and numbers; values that are not finite
-    leave a gap. Without any value the picture says "no rows yet".
+    ``rows`` are mappings with "step", "phase" and numbers; NaN and infinity leave a gap. Without any value the picture
+    says "no rows yet".
     """
     rows = list(rows)
     panels = {name: lines for name in names if (lines := lines_by_phase(rows, name))}
@@ -56,7 +56,7 @@ def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES)
 
 
 def lines_by_phase(rows: Iterable[Mapping[str, Any]], name: str, x: str = "step") -> dict[str, Line]:
-    """Return a line of points (x, value) for each phase with finite values of ``name``: train, val, test, others."""
+    """Return points (x, value) for each phase with finite values of ``name``: train, val, test, others."""
     lines: dict[str, list[Point]] = {phase: [] for phase in COLOURS}
     for row in rows_of_metrics(rows):
         if name in row and x in row:
@@ -69,7 +69,6 @@ def lines_by_phase(rows: Iterable[Mapping[str, Any]], name: str, x: str = "step"
 
 
 def _panel(title: str, lines: Mapping[str, Line], edge: float) -> str:
-    """Return the SVG of one panel whose left edge is at ``edge``, in pixels."""
     entries = [(f"{phase} {line.points[-1][1]:.4g}", line.colour) for phase, line in lines.items()]
     beside = 7.5 * len(title) + sum(6.2 * len(text) + 12 for text, _ in entries) <= AXIS_WIDTH
     left, top = edge + 46, 40 if beside else 28 + 15 * math.ceil(len(entries) / 3)
@@ -101,7 +100,6 @@ def _axes(x_scale: Scale, y_scale: Scale) -> str:
 
 
 def _legend(entries: Sequence[tuple[str, str]], right: float, beside: bool) -> str:
-    """Draw the name and last value of each line, in its colour, beside the title or in rows below it."""
     parts, x = [], right
     for number, (text, colour) in enumerate(reversed(entries) if beside else entries):
         if not beside:
@@ -113,7 +111,6 @@ def _legend(entries: Sequence[tuple[str, str]], right: float, beside: bool) -> s
 
 
 def _line(line: Line, x_scale: Scale, y_scale: Scale) -> str:
-    """Draw a line with gaps at values that are not finite; a short line also gets a dot for each."""
     path, dots = "", ""
     for is_finite, stretch in itertools.groupby(line.points, key=lambda point: math.isfinite(point[1])):
         vertices = [f"{x_scale(x):.1f} {y_scale(y):.1f}" for x, y in thin([*stretch])] if is_finite else []
@@ -128,7 +125,6 @@ def _line(line: Line, x_scale: Scale, y_scale: Scale) -> str:
 
 
 def _scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
-    """Return a scale for finite values, with a share ``margin`` of their range as room at both ends."""
     low, high = min(values), max(values)
     # A single value gets room on both sides.
     room = (high - low) * margin if low < high else abs(low) * 0.1 or 1.0

@@ -1,4 +1,4 @@
-"""Draws the metrics of runs by Matplotlib."""
+"""Draws the metrics of runs with Matplotlib."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dsinga.monitor.rows import HistoryPlot, metric_names
 
 
 def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarray:
-    """Return a new figure's axes (rows, columns), as many rows as ``count`` axes need; those left over are not drawn.
+    """Return a new figure's axes (rows, columns) with at least ``count`` axes; surplus axes are hidden.
 
-    ``width`` and ``height`` are the inches of each of the axes. Raises UserError where Matplotlib is not installed.
+    ``width`` and ``height`` are the inches of each. Raises UserError if Matplotlib is not installed.
     """
     need_matplotlib()
     import matplotlib.pyplot as plt
@@ -32,7 +32,7 @@ def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarra
 
 
 def single_axes(ax: Any, width: float, height: float) -> Any:
-    """Return the axes ``ax``, or new ones of so many inches if it is None."""
+    """Return ``ax``, or new axes of so many inches if it is None."""
     return new_axes(1, 1, width, height)[0, 0] if ax is None else ax
 
 
@@ -47,7 +47,7 @@ Rows = Sequence[Mapping[str, Any]]
 def plot_history(
     rows: Rows, metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
 ) -> Any:
-    """Draw metrics of the rows of a history, as :meth:`dsinga.monitor.History.plot` says; return the axes."""
+    """Draw metrics of a history, see :meth:`dsinga.monitor.History.plot`; return the axes."""
     names = [metrics] if isinstance(metrics, str) else list(metrics) or _by_importance(metric_names(rows))
     if not names:
         raise UserError("the history has no metrics to draw; train for at least one step")
@@ -65,10 +65,9 @@ def plot_history(
 
 
 def plot_curves(curves: Mapping[str, Sequence[Point]], x: str, y: str, ax: Any = None) -> Any:
-    """Draw lines through (x, y), by their names for the legend, which is left out for the name ""; return the axes.
+    """Draw named lines through (x, y); return the axes.
 
-    ``x`` and ``y`` are the labels of the axes, ``ax`` are the Matplotlib axes to draw on. Of a line with more points
-    than can be seen, some are left out.
+    ``x`` and ``y`` label the axes ``ax``. The legend omits the name "". Long lines are thinned out.
     """
     ax = single_axes(ax, 6.0, HEIGHT)
     for name, points in curves.items():
@@ -83,12 +82,12 @@ def plot_returns(results: Any, *, highest: float | None = None, ax: Any = None) 
     """Draw the returns of agents while they learn: means of the last episodes, and of evaluations.
 
     Args:
-        results: what :func:`dsinga.rl.train` returns, or its history; or a mapping from names for the legend to these,
+        results: the result of :func:`dsinga.rl.train`, or its history; or a mapping from names for the legend to these,
             which compares agents.
-        highest: the highest return that the environment has, drawn as a horizontal line.
-        ax: the Matplotlib axes to draw on; by default they are new.
+        highest: the environment's highest return, drawn as a horizontal line.
+        ax: Matplotlib axes; new ones by default.
 
-    Returns the axes. Raises UserError where Matplotlib is missing, or in a history no episode has ended.
+    Returns the axes. Raises UserError if Matplotlib is missing, or no episode of a history has ended.
     """
     by_name = results if isinstance(results, Mapping) else {"": results}
     if not by_name:
@@ -110,12 +109,10 @@ def plot_returns(results: Any, *, highest: float | None = None, ax: Any = None) 
 
 
 def _by_importance(names: Sequence[str]) -> list[str]:
-    """Return the names of metrics, with the ones of most interest first."""
     return [name for name in NAMES if name in names] + [name for name in names if name not in NAMES]
 
 
 def _check_columns(rows: Rows, name: str, x: str) -> None:
-    """Raise UserError unless a line of the metric ``name`` by the column ``x`` can be drawn."""
     metrics = metric_names(rows)
     if name not in metrics:
         phase, _, metric = name.partition("_")
@@ -127,7 +124,6 @@ def _check_columns(rows: Rows, name: str, x: str) -> None:
 
 
 def _plot_metric(axis: Any, rows: Rows, name: str, x: str, label: str, options: Mapping[str, Any]) -> None:
-    """Draw a line for each phase of a metric."""
     lines = lines_by_phase(rows, name, x)
     for phase, line in lines.items():
         style: dict[str, Any] = {"marker": "." if len(line.points) <= DOTTED else ""}

@@ -1,4 +1,4 @@
-"""Draws panels of lines by Matplotlib, and gives the figures of this package one look and the form of a file."""
+"""Draws panels of lines with Matplotlib, and gives all figures of this package one look and file format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Point = tuple[float, float]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 WIDTH, HEIGHT = 3.96, 2.81  # inches of a panel: on a screen 380 and 270 pixels
 MAX_POINTS = 400  # of a line: more points than a panel has pixels would only make the notebook larger
-LEGEND_WIDTH = 56  # characters of labels beside each other, of which each has six more for its line
+LEGEND_WIDTH = 56  # characters of the labels in a row; each label has six more for its line
 HOVER = "hover: "  # begins the id of what shows a text
 DOTTED = 40  # of a line with at most so many points each has a dot
 STYLE = {
@@ -35,10 +35,9 @@ STYLE = {
 
 
 class Line(NamedTuple):
-    """A line of a panel: its points in the order in which they are joined, and its colour.
+    """A line of a panel: its points in drawing order, and its colour.
 
-    ``label`` is its text in the legend; by default that is its name with the value of its last point. With None the
-    legend leaves it out.
+    ``label`` is its text in the legend; "" stands for its name with its last value, None for no text.
     """
 
     points: Sequence[Point]
@@ -47,10 +46,10 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One set of axes: its title, its lines by name, the label of its x axis, and whether x ticks are integers only.
+    """One set of axes: its title, lines by name, x label, and whether x ticks are integers only.
 
-    With ``logarithmic`` the x axis is, for values above 0, and its ticks are powers of ten, or ``x_ticks`` if given.
-    ``y_axis`` is "linear", "log" or "percent", where a value of 1 is 100%; the axis shows ``includes`` in any case.
+    The x axis may be ``logarithmic``, for values above 0, with powers of ten or ``x_ticks`` as ticks. ``y_axis`` is
+    "linear", "log" or "percent" (1 is 100%); the axis always shows ``includes``.
     """
 
     title: str
@@ -64,7 +63,7 @@ class Panel(NamedTuple):
 
 
 def need_matplotlib() -> None:
-    """Raise UserError where Matplotlib is not installed."""
+    """Raise UserError if Matplotlib is not installed."""
     try:
         import matplotlib.pyplot  # noqa: F401
     except ImportError as error:
@@ -73,9 +72,9 @@ def need_matplotlib() -> None:
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Within it, also by decorating a function, figures have the look of this package, whatever the user's style is.
+    """Give figures the look of this package, within the context or in a decorated function.
 
-    Raises UserError where Matplotlib is not installed.
+    The user's style is ignored. Raises UserError if Matplotlib is not installed.
     """
     need_matplotlib()
     from matplotlib import style
@@ -85,7 +84,7 @@ def look() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float, label: str) -> Any:
-    """Return a figure of so many inches that no window shows; ``label`` describes it to screen readers."""
+    """Return a figure of so many inches, without a window; ``label`` describes it to screen readers."""
     from matplotlib.figure import Figure
 
     figure = Figure((width, height), layout="constrained", linewidth=1)
@@ -95,7 +94,7 @@ def new_figure(width: float, height: float, label: str) -> Any:
 
 @look()
 def to_bytes(figure: Any, ending: str) -> bytes:
-    """Return a figure as the bytes of a file: for the endings ".png" and ".pdf" in these formats, else as SVG."""
+    """Return a figure as a file's bytes: PNG or PDF for the endings ".png" and ".pdf", otherwise SVG."""
     ending = ending.lower()
     if ending not in (".png", ".pdf"):
         return to_svg(figure).encode()
@@ -106,7 +105,7 @@ def to_bytes(figure: Any, ending: str) -> bytes:
 
 @look()
 def to_svg(figure: Any) -> str:
-    """Return a figure as an SVG element for a page."""
+    """Return a figure as an SVG element."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     svg = file.getvalue()
@@ -120,12 +119,12 @@ def to_svg(figure: Any) -> str:
 
 
 def show_on_hover(artist: Any, text: str) -> None:
-    """Have an artist show a text, which is its title in an SVG."""
+    """Have an artist show a text on hover, in an SVG."""
     artist.set_gid(f"{HOVER}{text}")
 
 
 def shown(draw: Callable[[], str]) -> str:
-    """Return what ``draw`` returns, or as a paragraph why it cannot: for notebooks, where an error would hide all."""
+    """Return the result of ``draw``, or its UserError as a paragraph, for notebooks."""
     try:
         return draw()
     except UserError as error:
@@ -133,17 +132,17 @@ def shown(draw: Callable[[], str]) -> str:
 
 
 def draw_panels(panels: Sequence[Panel], label: str, columns: int = 0) -> str:
-    """Return an SVG element with the panels side by side, or with the text ``label`` if there are no panels.
+    """Draw the panels side by side as an SVG element, or the text ``label`` if there are none.
 
-    ``label`` describes the picture to screen readers; with ``columns`` so many panels are in a row. Values that are not
-    finite leave a gap. Raises UserError where Matplotlib is not installed.
+    ``label`` describes the picture to screen readers; ``columns`` panels are in a row. NaN and infinity leave a gap.
+    Raises UserError if Matplotlib is not installed.
     """
     return to_svg(panels_figure(panels, label, columns))
 
 
 @look()
 def panels_figure(panels: Sequence[Panel], label: str, columns: int = 0) -> Any:
-    """Return the figure that :func:`draw_panels` draws."""
+    """Return the figure of :func:`draw_panels`."""
     columns = columns or max(len(panels), 1)
     rows = max(-(-len(panels) // columns), 1)
     figure = new_figure(WIDTH * columns, HEIGHT * rows, label)
@@ -155,7 +154,7 @@ def panels_figure(panels: Sequence[Panel], label: str, columns: int = 0) -> Any:
 
 
 def draw_panel(axis: Any, panel: Panel) -> None:
-    """Draw a panel on axes, with the legend between title and lines."""
+    """Draw a panel, with the legend between title and lines."""
     from matplotlib.ticker import MaxNLocator
 
     for name, line in panel.lines.items():
@@ -182,7 +181,7 @@ def draw_panel(axis: Any, panel: Panel) -> None:
 
 
 def set_powers(axis: Any, low: float, high: float) -> None:
-    """Give a logarithmic y axis from ``low`` to ``high`` powers of ten as ticks, and numbers between if they fit."""
+    """Set a logarithmic y axis's ticks from ``low`` to ``high``: powers of ten, and numbers between if possible."""
     from matplotlib.ticker import LogLocator
 
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
@@ -191,7 +190,7 @@ def set_powers(axis: Any, low: float, high: float) -> None:
 
 
 def draw_legend(axis: Any, title: str) -> None:
-    """Give axes a title, and below it, above the axes, a legend of what has a label."""
+    """Give axes a title, and a legend between title and axes."""
     names = axis.get_legend_handles_labels()[1]
     columns = max(1, LEGEND_WIDTH // (6 + max(map(len, names), default=0)))
     axis.set_title(title, pad=6 + 12.5 * math.ceil(len(names) / columns))
@@ -202,7 +201,7 @@ def draw_legend(axis: Any, title: str) -> None:
 def draw_bars(
     axis: Any, parts: Mapping[str, Sequence[float]], texts: Sequence[str], title: str, colours: Sequence[str]
 ) -> None:
-    """Draw horizontal bars, the first one on top, of parts one after another, with a text at the end of each."""
+    """Draw horizontal bars, the first on top, each of several parts with a text at its end."""
     starts, rows = [0.0] * len(texts), range(len(texts))
     for (name, lengths), colour in zip(parts.items(), colours, strict=True):
         bars = axis.barh(rows, lengths, 0.6, starts, color=colour, label=name if len(parts) > 1 else "_")
@@ -218,9 +217,9 @@ def draw_bars(
 
 
 def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
-    """Return at most ``max_points`` of the points: the first, the last, and the extremes of equal intervals between.
+    """Return at most ``max_points`` points: the first, the last, and the extremes of equal intervals between.
 
-    So a spike of a single step stays visible, which an average or every n-th point would hide.
+    Spikes of a single step stay visible.
     """
     if len(points) <= max_points:
         return list(points)
@@ -234,7 +233,7 @@ def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
 
 
 def step_text(value: float) -> str:
-    """Return a step as text: 800, 1000, 20k, 1.5M."""
+    """Format a step: 800, 1000, 20k, 1.5M."""
     for unit, letter in ((1e6, "M"), (1e3, "k")):
         if value >= 10 * unit:
             return f"{value / unit:.6g}{letter}"
@@ -242,5 +241,5 @@ def step_text(value: float) -> str:
 
 
 def power_text(value: float, _place: float = 0) -> str:
-    """Return a number of a logarithmic axis as text: 1e-5, 0.01, 1, 1000."""
+    """Format a number of a logarithmic axis: 1e-5, 0.01, 1, 1000."""
     return (f"{value:.0e}" if value < 1e-3 else f"{value:.6g}").replace("e-0", "e-").replace("e+0", "e")

@@ -1,7 +1,7 @@
-"""Draws by Matplotlib: images, wrong predictions, confusion matrices, curves of scores and of learning rates.
+"""Draws images, wrong predictions, confusion matrices, curves of scores and of learning rates with Matplotlib.
 
-These pictures need Matplotlib: ``pip install 'dsinga[plot]'``. The metrics of a run are drawn by its history,
-:meth:`dsinga.monitor.History.plot`. Each function returns Matplotlib's axes, as pandas does.
+Requires Matplotlib: ``pip install 'dsinga[plot]'``. To draw the metrics of a run, use its history,
+:meth:`dsinga.monitor.History.plot`. Each function returns Matplotlib's axes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def learning_rates(schedules: Any, steps: int = 0, *, ax: Any = None) -> Any:
     """Draw the learning rate of each step, from 0 to ``steps`` - 1.
 
     Args:
-        schedules: a schedule such as ``nn.CosineDecay(0.1, 1000)``, an optimizer, or a job, whose learning rate is
-            drawn; or a mapping from names for the legend to these.
-        steps: how many steps are drawn; by default the ``train_steps`` of a job.
-        ax: the Matplotlib axes to draw on; by default they are new.
+        schedules: a schedule such as ``nn.CosineDecay(0.1, 1000)``, an optimizer, or a job; or a mapping from names for
+            the legend to these.
+        steps: the number of steps; defaults to a job's ``train_steps``.
+        ax: Matplotlib axes; new ones by default.
 
-    Returns the axes. Raises UserError where Matplotlib is missing, for what has no learning rate, and without
-    ``steps``, unless it is a job that has them.
+    Returns the axes. Raises UserError if Matplotlib is missing, for an object without a learning rate, and without
+    ``steps``, unless a job has them.
     """
     by_name = schedules if isinstance(schedules, Mapping) else {"": schedules}
     curves = {name: _rates(item, steps) for name, item in by_name.items()}
@@ -44,7 +44,6 @@ def learning_rates(schedules: Any, steps: int = 0, *, ax: Any = None) -> Any:
 
 
 def _rates(item: Any, steps: int) -> list[tuple[float, float]]:
-    """Return (step, learning rate) for each step of a schedule, an updater or a job."""
     if isinstance(item, Job):
         steps, item = steps or item.train_steps, item.updater
     conf = item.learning_rate if isinstance(item, UpdaterConf) else item
@@ -67,12 +66,12 @@ def roc_curve(labels: Any, scores: Any, *, classes: Sequence[str] = (), ax: Any 
         labels: 0 and 1 (N,) for one score a record, classes (N,) for a score of each class, or 0 and 1 (N, labels).
         scores: (N,), (N, 1) or, with a column for each class or label, (N, columns), such as ``model.predict(x)``. Of
             two classes the second is drawn, of more each one against the others.
-        classes: the names of the columns; by default their numbers.
-        ax: the Matplotlib axes to draw on, such as those of another call; by default they are new.
+        classes: the columns' names; their numbers by default.
+        ax: Matplotlib axes, such as another call's; new ones by default.
         options: further arguments of Matplotlib's ``Axes.plot``.
 
-    The legend has the area under each curve. Returns the axes. Raises UserError where Matplotlib is missing, or the
-    arrays do not fit each other.
+    The legend has the area under each curve. Returns the axes. Raises UserError if Matplotlib is missing, or the arrays
+    do not match.
     """
 
     def curve(yes: np.ndarray, no: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,8 +88,7 @@ def precision_recall_curve(
 ) -> Any:
     """Draw precision by recall, as the threshold of the score falls; the legend has the average precision.
 
-    Arguments, result and faults are those of :func:`roc_curve`. The steps are those whose area the average
-    precision is.
+    For arguments, result and errors see :func:`roc_curve`. The average precision is the area under the steps.
     """
 
     def curve(yes: np.ndarray, no: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +111,6 @@ def _draw(
     ax: Any,
     options: dict[str, Any],
 ) -> Any:
-    """Draw the curve of each column of scores, with its area in the legend; return the axes."""
     labels, scores = np.asarray(labels), np.asarray(scores)
     if scores.ndim not in (1, 2) or not len(scores) or len(labels) != len(scores):
         raise UserError(
@@ -147,12 +144,12 @@ def _draw(
 
 COLOURS = 3  # channels of an image in colour
 MOST_CLASSES = 2000  # of a confusion matrix
-MOST_COUNTED = 30  # classes of a confusion matrix whose counts are written into it
+MOST_COUNTED = 30  # most classes of a confusion matrix with counts written into it
 SHORT_TITLE = 14  # characters that have room above an image
 
 
 class ClassPredictions(NamedTuple):
-    """Numbers (N,) of the true and the predicted classes, scores (N, classes) if known, and the classes' names."""
+    """Numbers (N,) of true and predicted classes, scores (N, classes) if known, and the classes' names."""
 
     true: np.ndarray
     predicted: np.ndarray
@@ -166,11 +163,11 @@ def images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, **opti
     Args:
         images: an array (N, height, width), (N, 1, height, width), or (N, 3, height, width) for colours. Colours are
             uint8 or between 0 and 1; other numbers are scaled to this range.
-        titles: a title for each image; none by default.
-        columns: how many images are in a row.
+        titles: for each image.
+        columns: images in a row.
         options: further arguments of Matplotlib's ``Axes.imshow``, such as ``cmap="gray_r"`` for ink on paper.
 
-    Returns the Matplotlib axes (rows, columns). Raises UserError where Matplotlib is missing, there is no image, or the
+    Returns the Matplotlib axes (rows, columns). Raises UserError if Matplotlib is missing, there is no image, or the
     array has another shape.
     """
     check_whole("columns", columns, 1)
@@ -201,20 +198,20 @@ def wrong_predictions(
     columns: int = 10,
     **options: Any,
 ) -> np.ndarray:
-    """Draw images whose class was predicted wrongly, with the true and the predicted class.
+    """Draw wrongly predicted images, with their true and predicted classes.
 
     Args:
         images: an array of N images, as for :func:`images`.
-        labels: their true classes (N,), as numbers or names.
-        predicted: the predicted classes (N,), or scores (N, classes), of which the highest is the prediction. With
-            scores the images with the highest ones come first.
-        classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
-        count: the number of images that are drawn at most.
-        columns: how many images are in a row.
+        labels: the true classes (N,), as numbers or names.
+        predicted: the predicted classes (N,), or scores (N, classes). The highest score is the prediction, and images
+            with the highest ones come first.
+        classes: names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
+        count: the most images to draw.
+        columns: the number of images in a row.
         options: further arguments of Matplotlib's ``Axes.imshow``.
 
-    Returns the Matplotlib axes (rows, columns), with a sentence if nothing is wrong. Raises UserError where Matplotlib
-    is missing, or the arrays do not fit each other.
+    Returns the Matplotlib axes (rows, columns), with a sentence if nothing is wrong. Raises UserError if Matplotlib is
+    missing, or the arrays do not match.
     """
     check_whole("count", count, 1)
     predictions = _by_number(labels, predicted, classes)
@@ -235,16 +232,16 @@ def wrong_predictions(
 def confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[str] = (), ax: Any = None) -> Any:
     """Draw the counts of records by true class (row) and predicted class (column).
 
-    The colours are those of the counts' roots, so that a single mistake shows beside many right predictions.
+    Colours show the counts' roots, so that single mistakes stay visible.
 
     Args:
-        labels: the true classes (N,), as numbers or names; or, without ``predicted``, the counts themselves, as
-            ``evaluate`` gives them under "confusion", or all that it gives.
-        predicted: the predicted classes (N,), or scores (N, classes), of which the highest is the prediction.
-        classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
-        ax: the Matplotlib axes to draw on; by default they are new.
+        labels: the true classes (N,), as numbers or names. Without ``predicted``, the result of ``evaluate``, or the
+            counts in its "confusion".
+        predicted: the predicted classes (N,), or scores (N, classes), the highest being the prediction.
+        classes: names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
+        ax: Matplotlib axes; new ones by default.
 
-    Returns the axes. Raises UserError where Matplotlib is missing, or the arrays do not fit each other.
+    Returns the axes. Raises UserError if Matplotlib is missing, or the arrays do not match.
     """
     if predicted is None:
         counts = _counts(labels)
@@ -273,7 +270,6 @@ def confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[st
 
 
 def _counts(table: Any) -> np.ndarray:
-    """Return the counts of a confusion matrix, (classes, classes) int. Raises UserError for anything else."""
     if hasattr(table, "keys"):  # a dict, or the evaluation of a model
         if "confusion" not in table:
             raise UserError(
@@ -288,7 +284,7 @@ def _counts(table: Any) -> np.ndarray:
 
 
 def _pixels(images: Any) -> np.ndarray:
-    """Return images as Matplotlib takes them: (N, height, width), or (N, height, width, 3) for colours."""
+    """Convert images for Matplotlib: (N, height, width), or (N, height, width, 3) for colours."""
     try:
         pixels = np.asarray(images)
     except ValueError as error:  # of numpy, for a list of images that differ
@@ -310,7 +306,6 @@ def _pixels(images: Any) -> np.ndarray:
 
 
 def _by_number(labels: Any, predicted: Any, classes: Sequence[str]) -> ClassPredictions:
-    """Return classes by number. Raises UserError where the arrays do not fit each other."""
     names = [str(name) for name in classes]
     true, chosen, scores = np.asarray(labels), np.asarray(predicted), None
     if chosen.ndim == 2 and chosen.shape[1] > 1:
@@ -341,7 +336,6 @@ def _by_number(labels: Any, predicted: Any, classes: Sequence[str]) -> ClassPred
 
 
 def _numbers(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return class numbers as they are, and names by their places in ``names``."""
     if array.dtype.kind in "iu":
         return array
     places = {name: number for number, name in enumerate(names)}
@@ -352,7 +346,6 @@ def _numbers(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
 
 
 def _title(predictions: ClassPredictions, row: int) -> str:
-    """Return the classes of a wrong prediction, and its probability where scores are probabilities."""
     true, chosen = (predictions.classes[numbers[row]] for numbers in (predictions.true, predictions.predicted))
     title = f"{true}, not {chosen}"
     title = title if len(title) <= SHORT_TITLE else f"{true}\nnot {chosen}"

@@ -1,4 +1,4 @@
-"""Chooses how each layer is cut for ``partition: auto``, by the cost model, for the workers of the running cluster."""
+"""Chooses how each layer is cut for ``partition: auto``, by the cost model, for the running cluster."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ _log = logging.getLogger(__name__)
 def choose_training(
     job: Job, topology: Topology, opened: OpenedJob, updater: Updater, client: Client, placement: Placement
 ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
-    """Return a job, its topology and its cuts, as ``partition: auto`` chooses them; None for one worker.
+    """Choose the cuts of ``partition: auto``: return the job, its topology and its cuts (None for one worker).
 
-    The job has the micro-batches and the recomputation that the memory of its workers needs. Raises UserError where the
-    net cannot be trained in it.
+    The job gets the micro-batches and recomputation that its workers' memory requires. Raises UserError if none
+    suffice.
     """
     is_predicted = job.train_one_batch.alg in PREDICTED and not job.gpu
     limit = worker_limit(client, placement, FIXED) if is_predicted else sys.maxsize
@@ -103,13 +103,11 @@ def choose_cuts(
     variants: NetVariants,
     limit: int,
 ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
-    """Return a job, its topology, and the cuts of layers that the cost model finds fastest, by name.
+    """Return a job, its topology, and the fastest cuts by layer, according to the cost model.
 
-    They are those that fit into the memory of a worker, ``limit`` bytes, if need be with micro-batches and
-    recomputation, which the job then has. Where one worker is the fastest, the job is one with a single worker in each
-    group, and the cuts are None. Layers with a partition_dim or a location of their own are left out. The first worker
-    times the layers whose times its machine has not stored. Raises RunError where a Dask worker is lost meanwhile, and
-    UserError where the net cannot be trained in the memory.
+    The returned job fits into ``limit`` bytes a worker, if necessary with micro-batches and recomputation. If one
+    worker is fastest, its groups have one worker, and the cuts are None. Layers with a partition_dim or a location are
+    left out. Raises RunError if a Dask worker is lost, and UserError if training does not fit.
     """
     workers = placement.workers[0]
     links, processes = measure_links(client, workers), process_map_of(placement, topology.slicing)
@@ -130,17 +128,17 @@ def choose_cuts(
 
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
-    """Return the processes of the workers and servers of the first group, for the planner."""
+    """Return the first group's processes, for the planner."""
     return ProcessMap(*placement.processes, slicing, several_hosts=on_several_hosts(placement.workers[0]))
 
 
 def machines_of(client: Client, addresses: Sequence[str]) -> list[str]:
-    """Return the identity of the machine of each Dask worker; containers of a machine have the same."""
+    """Return an identity of each Dask worker's machine, which containers on it share."""
     return gather(client, [submit_to(client, address, _machine) for address in addresses], addresses)
 
 
 def _machine() -> str:
-    """Task: return the identity of this machine's running system; where it has none, the name of the host."""
+    """Task: return the identity of this machine's running system, or else the host name."""
     try:
         return BOOT_ID.read_text(encoding="ascii")
     except OSError:
@@ -156,9 +154,9 @@ def machine_of(
     store: RateStore,
     workers: int,
 ) -> MachineModel:
-    """Return a model of the first worker's machine while the first ``workers`` workers of its group compute.
+    """Return a model of the first worker's machine while its group's first ``workers`` workers compute.
 
-    Those on the same one of ``machines`` share its memory and caches, whatever hosts they are on.
+    Workers with equal ``machines`` share memory and caches.
     """
     together = machines[:workers].count(machines[0])
     return measure_machine(net, updater, ops, placement.threads[0][0], together, store)
@@ -174,7 +172,7 @@ def _search(
     folder: str | None,
     variants_limit: Packed[tuple[NetVariants, int]],
 ) -> tuple[dict[str, LayerCut] | None, str, str, MemoryFit]:
-    """Task: return the cuts of layers by name, None for one worker, a description, a warning or "", and their fit."""
+    """Task: return the cuts by layer (None for one worker), a description, a warning or "", and the memory fit."""
     job, net, updater = job_net_updater.unpack()
     ops, store = cpu_ops(PRECISIONS[job.precision]), RateStore(rates_file(folder))
     wire = wire_bytes(job, ops.precision == "bf16")
@@ -193,17 +191,17 @@ def _search(
 
 
 class EchoService:
-    """A service that accepts arrays and drops them, to time calls."""
+    """Accepts arrays and drops them, to time calls."""
 
     def handle(self, method: str, fields: Sequence[Any], items: Items) -> None:
-        """Accept arrays and return nothing."""
+        """Drop the arrays."""
 
     def close(self, message: str) -> None:
         """Do nothing."""
 
 
 class EchoActor:
-    """An Actor that offers :class:`EchoService` as a server offers its shard."""
+    """An Actor that offers :class:`EchoService` like a server's shard."""
 
     def __init__(self, name: str, secret: Secret):
         serve_connections()
@@ -211,10 +209,10 @@ class EchoActor:
 
 
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
-    """Measure the links between Dask workers; those between the first two processes stand for all.
+    """Measure the links between Dask workers; the first two processes' link stands for all.
 
-    Figures are rounded to a quarter of a power of two, so that the noise of measurements seldom changes a partitioning
-    that is chosen by them. Raises RunError where a Dask worker is lost meanwhile.
+    Figures are rounded to a quarter of a power of two, so noise seldom changes the partitioning. Raises RunError if a
+    Dask worker is lost.
     """
     process_addresses = list({process(address): address for address in reversed(addresses)}.values())[::-1]
     first = process_addresses[0]
@@ -235,7 +233,6 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
 
 
 def _measure_barrier_between(client: Client, first: str, second: str, link: Link) -> BarrierCost:
-    """Return the cost of a barrier of two Dask workers, without its two messages."""
     names, secret = (uuid.uuid4().hex, uuid.uuid4().hex), Secret()
     timings = [
         submit_to(client, first, _time_barriers, names[0], names[1], secret),
@@ -245,15 +242,15 @@ def _measure_barrier_between(client: Client, first: str, second: str, link: Link
 
 
 def link_of(seconds: dict[int, float]) -> Link:
-    """Return the link (latency and bandwidth) on which calls with so many bytes take these ``seconds``."""
+    """Return the link with these ``seconds`` a call, by its bytes."""
     rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 
 
 def _time_calls(address: str, name: str, secret: Secret, echo: Any) -> tuple[dict[int, float], bool]:
-    """Task: return the median seconds of a call, by the bytes that it carries, and whether it uses shared memory.
+    """Task: return the median seconds of a call by its bytes, and whether it uses shared memory.
 
-    The service ``name`` is on the Dask worker ``address``, and lives as long as the Actor ``echo``.
+    The Dask worker ``address`` has the service ``name`` while the Actor ``echo`` lives.
     """
     transport = connect(name, connection_to(address, name), secret)
     medians = {}
@@ -271,7 +268,7 @@ def _time_calls(address: str, name: str, secret: Secret, echo: Any) -> tuple[dic
 
 
 def _time_barriers(name: str, peer_name: str, secret: Secret) -> list[tuple[float, float]]:
-    """Task: return the seconds of computing and of barriers with the process that serves under ``peer_name``."""
+    """Task: return the seconds of computing and of barriers with the process ``peer_name``."""
     peers = GroupPeers(TIMEOUT_SECONDS, Meter())
     endpoint = Endpoint(name, peers.mailbox, secret=secret)
     try:

@@ -1,4 +1,4 @@
-"""Measures the time of an iteration on a cluster: computing, exchange with the servers, waiting for data."""
+"""Measures an iteration on a cluster: computing, exchange with the servers, waiting for data."""
 
 from __future__ import annotations
 
@@ -43,25 +43,17 @@ def measure(
     precisions: bool = False,
     selection: WorkerSelection = ANYWHERE,
 ) -> dict[str, Any]:
-    """Train for a warm-up and ``steps`` more iterations; return the median times of an iteration and other figures.
+    """Train a job for a warm-up and ``steps`` more iterations; return the median times of an iteration.
 
-    Args:
-        job: the job; it is trained without tests and checkpoints.
-        client: the Dask client of the cluster.
-        steps: the number of measured iterations.
-        synthetic: train on random records of the shapes in the job, so that no data is needed.
-        roots: folders where relative paths of the job are looked up.
-        profiled: measure each layer afterwards, with one worker in this process and the same number of steps.
-        precisions: measure each layer in kFloat32 and in kBF16, likewise.
-        selection: which Dask workers may be used.
+    The job is trained without tests and checkpoints, if ``synthetic`` on random records of its shapes. Then one worker
+    in this process measures each layer in as many steps if ``profiled``, and in kFloat32 and kBF16 if ``precisions``.
+    Relative paths are looked up in ``roots``.
 
-    Returns a dict with ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
-    computing and the longest wait for data among the partitions; ``exchange_ms``, the rest of the iteration;
-    ``crossing_mb``, the megabytes that processes send each other in an iteration of a worker group; ``peak_rss_mb`` of
-    the largest process; and, if asked for, ``profile`` as :func:`dsinga.addons.planner.profile.profile` returns it, and
-    ``precisions``, a profile for each of the two.
-
-    Raises UserError for bad input.
+    Returns a dict: ``ms_per_iteration`` and ``samples_per_second``. ``compute_ms`` and ``data_ms`` are the longest
+    among partitions; ``exchange_ms`` is the rest. ``crossing_mb`` is the megabytes between processes for a worker
+    group's iteration, ``peak_rss_mb`` the largest process's. On request there are ``profile`` (see
+    :func:`dsinga.addons.planner.profile.profile`) and ``precisions``, a profile for each. Raises UserError for bad
+    input.
     """
     job = without_tests(job, WARM_UP_STEPS + steps)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
@@ -92,35 +84,34 @@ def measure(
 
 
 class SilentObserver:
-    """An observer that ignores everything but a wait for Dask workers."""
+    """Ignores everything but a wait for Dask workers."""
 
     def waiting(self, sentence: str) -> None:
         """Log what the run waits for."""
         _log.info(sentence)
 
     def begin(self, step: int) -> None:
-        """Ignore the begin of training."""
+        """Do nothing."""
 
     def record(self, row: dict[str, Any]) -> None:
-        """Ignore a row."""
+        """Do nothing."""
 
     def progress(self, row: dict[str, Any]) -> None:
-        """Ignore the state of things."""
+        """Do nothing."""
 
 
 def _peak_rss_mb() -> float:
-    """Return the largest memory that this process has had so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def without_tests(job: Job, steps: int) -> Job:
-    """Return the job with ``steps`` iterations, and without tests, checkpoints and params from checkpoints."""
+    """Return the job with ``steps`` iterations, without tests, checkpoints, extensions and initial checkpoints."""
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
     return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])
 
 
 def with_synthetic_records(job: Job, folder: Path) -> Job:
-    """Write random records of the shapes that a job gives to stores in ``folder``; return the job with these stores."""
+    """Write random records of the job's shapes to stores in ``folder``; return the job with them."""
     confs = [conf for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
     synthetic = {
         layer.name: (
@@ -138,7 +129,6 @@ def with_synthetic_records(job: Job, folder: Path) -> Job:
 
 
 def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
-    """Return the layer with a store of random bytes of its shape, labelled 0 or 1, enough for four steps."""
     conf = layer.store_conf
     if conf is None or not conf.shape:
         raise layer.error(f"layer {layer.name!r}: --synthetic needs the shape of the records in store_conf")
@@ -152,7 +142,6 @@ def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
 
 
 def _with_synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
-    """Return the layer with a random text of ``codes`` different characters, long enough for four steps."""
     conf: Any = layer.settings_of(layer_class(layer).Conf)  # type: ignore[arg-type]
     count = conf.batchsize * (4 * conf.unroll_len + 1)
     path = folder / f"{layer.name}.zarr"

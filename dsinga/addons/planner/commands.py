@@ -131,8 +131,8 @@ def plan(
 
     Layers are timed on this machine once and cached (Dask setting dsinga.cache). With a bandwidth or a latency, the
     workers are on machines like this one; without, on this machine as far as it has cores. With a memory, micro-batches
-    and recomputation are chosen so that each partitioning fits, if it can. With sites, it also states what it costs
-    to average their params (sync_method: kMean), and how often they can.
+    and recomputation are chosen so that each partitioning fits, if it can. With sites, it also states what it costs to
+    average their params (sync_method: kMean), and how often they can.
     """
     import rich.console
 

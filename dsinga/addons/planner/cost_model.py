@@ -37,7 +37,7 @@ EXACT_WORKERS = 8  # for more workers the net is not partitioned but approximate
 class CostModel:
     """Predicts the iteration time of partitionings of ``net``.
 
-    ``machine`` and ``processes`` are functions of the number of workers.
+    ``machine`` and ``processes`` depend on the number of workers.
     """
 
     net: NeuralNet
@@ -54,7 +54,7 @@ class CostModel:
         return cache(self.machine)
 
     def predict(self, cuts: Mapping[str, LayerCut], workers: int, overlap: bool = True) -> Prediction:
-        """Return the cost of an iteration, from the partitioned net where there are up to EXACT_WORKERS workers."""
+        """Return an iteration's cost, from the partitioned net for up to EXACT_WORKERS workers."""
         key = (frozenset(cuts.items()), workers, overlap)
         if key not in self._predictions:
             self._predictions[key] = self._predict(cuts, workers, overlap)
@@ -73,7 +73,7 @@ class CostModel:
         return simulate(group, self.links, overlap)
 
     def search(self, fixed: Collection[str] = ()) -> Search:
-        """Return the search for the cheapest cuts by :meth:`price`; it keeps its prices for further calls."""
+        """Return the cached search for the cheapest cuts by :meth:`price`."""
         return self._searches(frozenset(fixed))
 
     @cached_property
@@ -81,7 +81,7 @@ class CostModel:
         return cache(lambda fixed: Search(self.net, self.price, fixed))
 
     def price(self, cuts: Mapping[str, LayerCut], workers: int) -> float:
-        """Return the seconds of an iteration, approximately and quickly: for a search."""
+        """Return an iteration's approximate seconds, quickly."""
         machine = self._machines_with_timed_nets(workers)
         group = approximate_program(self._parts(workers), cuts, self.processes(workers), machine)
         return simulate(group, self.links).seconds
@@ -91,10 +91,7 @@ class CostModel:
         return cache(self._machine_with_timed_nets)
 
     def _machine_with_timed_nets(self, workers: int) -> MachineModel:
-        """Return the machine after timing the nets cut all by rows and all by features.
-
-        The layers of these nets then have the times that they take within a net.
-        """
+        """Return the machine after timing nets cut by rows and by features, for layers' times within a net."""
         machine = self._machines(workers)
         if workers <= EXACT_WORKERS:
             for strategy in (by_rows, by_features):
@@ -103,11 +100,11 @@ class CostModel:
 
     @cached_property
     def single_worker(self) -> Prediction:
-        """The cost of an iteration on one worker."""
+        """The cost on one worker."""
         return self.predict(by_rows(self.net, 1), 1)
 
     def efficiency(self, prediction: Prediction, workers: int) -> float:
-        """Return the share of ``workers`` times one worker's speed that is reached: t1 / (n·tn)."""
+        """Return t1 / (n·tn), the share of ``workers`` times one worker's speed."""
         return self.single_worker.seconds / (workers * prediction.seconds)
 
 
@@ -115,14 +112,14 @@ Cuts = Mapping[str, LayerCut]
 
 
 class PricedCuts(NamedTuple):
-    """Cuts of a net over ``workers`` workers, and the cost of an iteration."""
+    """Cuts over ``workers`` workers, with their cost."""
 
     cuts: Cuts
     workers: int
     prediction: Prediction
 
     def text(self, net: NeuralNet) -> str:
-        """Return the cuts as text."""
+        """Describe the cuts."""
         return describe_cuts(net, self.cuts) if self.workers > 1 else "one worker computes all layers"
 
 
@@ -132,10 +129,9 @@ STRATEGIES = {"data": by_rows, "hybrid": hybrid, "feature": by_features, "layers
 def named_strategies(
     net: NeuralNet, workers: int, fixed: Collection[str] = (), names: Collection[str] = tuple(STRATEGIES)
 ) -> dict[str, Cuts]:
-    """Return the paper's strategies of these names, and "space" where :func:`has_space` says so.
+    """Return the cuts of these strategies of the paper by name, and "space" if :func:`has_space`.
 
-    Those that cut rows are left out where a batch has fewer of these than there are workers. Layers in ``fixed`` are
-    cut as the job says.
+    Strategies that cut rows need at least as many rows as workers. Layers in ``fixed`` stay as the job says.
     """
     left_out = {"data", "hybrid"} if few_rows(net, workers) else set()
     left_out |= set() if has_space(net, workers) else {"space"}
@@ -144,14 +140,14 @@ def named_strategies(
 
 
 def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
-    """Return the cuts with the cost of an iteration."""
+    """Price the cuts."""
     return PricedCuts(cuts, workers, model.predict(cuts, workers))
 
 
 def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
-    """Return the partitionings that a plan shows for every number of workers: "data", "hybrid", "space" and "auto".
+    """Return a plan's partitionings for every number of workers: "data", "hybrid", "space" and "auto".
 
-    "auto" is the cheapest of these, one worker, and the one that the search finds.
+    "auto" is the cheapest of these, one worker, and the search's result.
     """
     single = predict(model, by_rows(model.net, 1), 1)
     choices = {
@@ -164,10 +160,10 @@ def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
 def compared(
     model: CostModel, workers: int, fixed: Collection[str] = (), one_worker: bool = True
 ) -> dict[str, PricedCuts]:
-    """Return the partitionings that a plan for several workers compares, by name.
+    """Return a plan's partitionings for several workers, by name.
 
-    "auto" is the cheapest of these and of the one that the search finds. ``one_worker`` says whether it may be one
-    worker. Raises JobError where layers in ``fixed`` cannot be cut as the job says.
+    "auto" is the cheapest of them and of the search's result; ``one_worker`` allows a single worker. Raises JobError if
+    layers in ``fixed`` cannot be cut as the job says.
     """
     single = predict(model, by_rows(model.net, 1), 1)
     choices = {
@@ -186,24 +182,21 @@ def _cheapest(
     fixed: Collection[str] = (),
     one_worker: bool = True,
 ) -> PricedCuts:
-    """Return the cheapest of the candidates and of the partitioning that the search finds."""
     cheapest = model.search(fixed).cuts(workers)
     more = [] if one_worker and _is_on_one_worker(cheapest) else [predict(model, cheapest, workers)]
     return min([*candidates, *more], key=lambda choice: choice.prediction.seconds)
 
 
 def needs_several_workers(conf: NetConf) -> bool:
-    """Whether a layer has a location that one worker does not have."""
+    """Whether a layer has a location."""
     return any(layer.location for layer in conf.layer)
 
 
 def _is_on_one_worker(cuts: Cuts) -> bool:
-    """Whether one worker computes everything, while the others only wait for it."""
     return {cut[:2] for cut in cuts.values()} == {(WHOLE_LAYER, 0)}
 
 
 def _keep(net: NeuralNet, workers: int, cuts: Cuts, fixed: Collection[str]) -> Cuts:
-    """Return the cuts with the job's own of the layers in ``fixed``."""
     if not fixed:
         return cuts
     return choose_cuts(net, workers, {name: cut for name, cut in cuts.items() if name not in fixed})

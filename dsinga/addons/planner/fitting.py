@@ -1,9 +1,8 @@
 """Makes training fit in a given memory, by micro-batches and by recomputing activations.
 
-Both leave what is trained as it is. Of the choices that fit, the one with the lowest price is taken. The price is the
-time of an iteration relative to whole batches without recomputation, by a rule of thumb: kernels take the time of
-IDLE_ROWS rows more for each micro-batch, and recomputation takes a forward pass more, a third of an iteration, of all
-stretches but the uppermost.
+Neither changes what is trained. The cheapest choice that fits wins. Its price is the iteration time relative to whole
+batches without recomputation, by a rule of thumb. Each micro-batch costs the time of IDLE_ROWS rows. Recomputation
+costs a forward pass, a third of an iteration, of all stretches but the uppermost.
 """
 
 from __future__ import annotations
@@ -37,12 +36,9 @@ STRETCHES = (0, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of stretches that are 
 
 
 class MemoryFit(NamedTuple):
-    """The micro-batches and the recomputation with which training fits in a memory.
+    """The micro-batches and recomputation with which training fits in a memory.
 
-    Attributes:
-        micro_batches: the number of parts of a batch.
-        recompute: the number of stretches of layers; 0 where no feature is computed again.
-        memory: that of the worker that needs most.
+    ``recompute`` is the number of stretches of layers, 0 if nothing is recomputed; ``memory`` is the neediest worker's.
     """
 
     micro_batches: int
@@ -50,41 +46,36 @@ class MemoryFit(NamedTuple):
     memory: Memory
 
     def price(self, rows: int) -> float:
-        """Return the iteration time for ``rows`` batch rows a worker, relative to training without either."""
+        """Return the iteration time with ``rows`` rows a worker, relative to whole batches without recomputation."""
         stretches = max(self.recompute, 1)
         return (1 + IDLE_ROWS * self.micro_batches / rows) / (1 + IDLE_ROWS / rows) * (4 - 1 / stretches) / 3
 
     def text(self) -> str:
-        """Return the choice as fields of a job, "" for whole batches without recomputation."""
+        """Return the choice as fields of a job; "" if there are none."""
         fields = {"micro_batches": self.micro_batches, "neuralnet.recompute": self.recompute}
         return ", ".join(f"{name}: {value}" for name, value in fields.items() if value > 1)
 
     def applied(self, job: Job) -> Job:
-        """Return the job with this choice of micro-batches and recomputation."""
+        """Return the job with this choice."""
         return job.replace(micro_batches=self.micro_batches, neuralnet=job.neuralnet.replace(recompute=self.recompute))
 
 
 def whole_job(job: Job) -> Job:
-    """Return the job without micro-batches and recomputation, whose iterations the cost model prices."""
+    """Return the job for the cost model, without micro-batches and recomputation."""
     return job.replace(micro_batches=1, neuralnet=job.neuralnet.replace(recompute=0))
 
 
 def price_of(job: Job, batch: int, workers: int) -> float:
-    """Return the time of an iteration of a job relative to that of :func:`whole_job`, for a batch of so many rows."""
+    """Return a job's iteration time relative to :func:`whole_job`, for ``batch`` rows."""
     return MemoryFit(job.micro_batches, job.neuralnet.recompute, Memory()).price(max(1, batch // workers))
 
 
 @dataclass(frozen=True)
 class NetVariants:
-    """The training nets of a job for any number of micro-batches and stretches, and the memory of their workers.
+    """The training nets of a job by micro-batches and stretches, and their workers' memory.
 
-    Attributes:
-        conf: the net of the job.
-        infos: the records of each input layer, as the job has them.
-        record_bytes: the bytes of a record of each input layer, and of its label.
-        kept_bytes: the bytes of decoded records that a process keeps, at most.
-        slots: the number of arrays that the updater keeps for each param.
-        bf16: whether the kernels have features in bfloat16.
+    ``infos`` has each input layer's records, with the job's micro-batches, ``record_bytes`` the bytes of a record and
+    its label. A process keeps at most ``kept_bytes`` of decoded records, the updater ``slots`` arrays for each param.
     """
 
     conf: NetConf
@@ -96,7 +87,7 @@ class NetVariants:
 
     @classmethod
     def of(cls, job: Job, reader: BatchReader) -> NetVariants:
-        """Return the variants of a job whose records ``reader`` reads."""
+        """Return a job's variants with the records of ``reader``."""
         sizes = {name: (store.record_bytes, store.label_bytes) for name, store in reader.stores.items()}
         kept = kept_bytes((store, 1.0) for store in reader.stores.values())
         return cls(job.neuralnet, dict(reader.infos), sizes, kept, *slots_and_bf16(job))
@@ -108,7 +99,7 @@ class NetVariants:
         return info.batchsize * info.micro_batches
 
     def net(self, micro_batches: int, recompute: int) -> NeuralNet:
-        """Return the net of one of ``micro_batches`` micro-batches."""
+        """Return the net for one of ``micro_batches`` micro-batches."""
         size = self.batchsize // micro_batches
         infos = {name: replace(info, batchsize=size, micro_batches=micro_batches) for name, info in self.infos.items()}
         return create_net(self.conf.replace(recompute=recompute), Phase.kTrain, infos)
@@ -116,7 +107,7 @@ class NetVariants:
     def memory(
         self, micro_batches: int, recompute: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
     ) -> Memory:
-        """Return the largest memory of a worker, in a group of ``workers`` with the net cut by ``cuts``."""
+        """Return the largest memory of ``workers`` workers with the net cut by ``cuts``."""
         net = self.net(micro_batches, recompute)
         locals_ = [net] if workers == 1 else partition(net, workers, cuts=cuts).locals
         memories = (
@@ -128,15 +119,13 @@ class NetVariants:
         return max(memories, key=lambda memory: memory.peak)
 
     def _batch_bytes(self, net: NeuralNet) -> int:
-        """Return the bytes of the records that a worker with this net reads at once."""
         inputs = [stage for stage in net.stages if stage.layer.name in self.record_bytes]
         return sum(batch_bytes(stage, *self.record_bytes[stage.layer.name]) for stage in inputs)
 
     def choices(self, workers: int) -> list[tuple[int, int]]:
-        """Return the numbers of micro-batches and stretches that may be chosen, those of the job or more.
+        """Return the allowed numbers of micro-batches and stretches: at least the job's own.
 
-        A net whose layers need whole batches, or normalise by statistics of what is computed at once, keeps the job's
-        micro-batches: others would train something else.
+        Micro-batches stay if layers need whole batches, or batch statistics: others change what is trained.
         """
         own_count = next(iter(self.infos.values())).micro_batches
         net = self.net(own_count, self.conf.recompute)
@@ -158,9 +147,9 @@ def _has_statistics(layer: Any) -> bool:
 def fit(
     variants: NetVariants, limit: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
 ) -> tuple[MemoryFit, bool]:
-    """Return the cheapest way to train with ``limit`` bytes a worker, and whether there is one.
+    """Return the cheapest way to train with ``limit`` bytes a worker, or the one that needs least, and whether it fits.
 
-    Where there is none, it is the way that needs the least memory. The predicted peak is at most USABLE of the limit.
+    A fitting peak is at most USABLE of the limit.
     """
     usable = USABLE * limit
     rows = max(1, variants.batchsize // workers)
@@ -188,9 +177,9 @@ def fit(
 def cheapest_that_fits(
     choices: Mapping[str, PricedCuts], variants: NetVariants, limit: int, wanted: str = "auto"
 ) -> tuple[PricedCuts, MemoryFit]:
-    """Return the cuts ``wanted``, or the cheapest cuts that fit in memory, and how training fits.
+    """Return the cuts ``wanted``, or else the cheapest that fit in memory, and how they fit.
 
-    Raises UserError where none do.
+    Raises UserError if none fit.
     """
     by_price = sorted(choices, key=lambda name: (name != wanted, choices[name].prediction.seconds))
     tried: list[tuple[PricedCuts, MemoryFit]] = []
@@ -207,9 +196,9 @@ def cheapest_that_fits(
 @register("hook", "fit_to_memory")
 @implements(FitToMemory)
 def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
-    """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs.
+    """Give a job of ``partition: auto`` the micro-batches and recomputation that one worker needs.
 
-    A job of kCD, or for GPUs, is returned as it is. Raises UserError where ``limit`` bytes are too few for the net.
+    Jobs of kCD or for GPUs are unchanged. Raises UserError if ``limit`` bytes are too few.
     """
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD or job.gpu:
@@ -219,7 +208,7 @@ def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
 
 
 def with_fit(job: Job, memory_fit: MemoryFit, limit: int) -> Job:
-    """Return the job with the micro-batches and recomputation of ``memory_fit``; log a sentence where they are new."""
+    """Return the job with ``memory_fit``; log what changed."""
     fitted = memory_fit.applied(job)
     if fitted != job:
         _log.info("partition: auto trains with %s, to fit into %s of memory", memory_fit.text(), as_size(limit))
@@ -227,7 +216,7 @@ def with_fit(job: Job, memory_fit: MemoryFit, limit: int) -> Job:
 
 
 def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
-    """Return how one worker with the whole net fits into the memory; raise UserError where it does not."""
+    """Return how one worker with the whole net fits into memory; raise UserError if not."""
     memory_fit, fits = fit(variants, limit)
     if not fits:
         raise cannot_fit(memory_fit, limit, 1)
@@ -235,7 +224,7 @@ def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
 
 
 def cannot_fit(memory_fit: MemoryFit, limit: int, workers: int) -> UserError:
-    """Return the error about a net that needs more than ``limit`` bytes of memory even as ``memory_fit`` trains it."""
+    """Return the error for a net that exceeds ``limit`` bytes even with ``memory_fit``."""
     parts = {name: size for name, size in memory_fit.memory._asdict().items() if name not in ("passing", "fixed")}
     largest = max(parts, key=parts.__getitem__)
     most = f"{largest.replace('_', ' ')}, {as_size(parts[largest])}"

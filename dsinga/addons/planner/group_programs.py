@@ -1,9 +1,9 @@
-"""Lists what each worker does in one iteration, computing and sending, so that the planner can price it.
+"""Lists what each worker computes and sends in one iteration, so that the planner can price it.
 
-A partitioned net has a bridge for each pair of workers that communicate, so its size grows with the square of their
-number. Programs without partitioning are quick enough for a search, and for hundreds of workers: a feature that all
-workers send to all is one operation there, and so are the halos of a feature cut by space; all else is the same. Their
-transfers are those for which :mod:`dsinga.cutting.redistribution` inserts connection layers.
+A partitioned net has a bridge for each pair of communicating workers, so it grows with the square of their number.
+Programs made without partitioning are quick enough for a search and for hundreds of workers. In them a feature's
+all-to-all exchange, or its halos when cut by space, are one operation. Transfers match the connection layers of
+:mod:`dsinga.cutting.redistribution`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from dsinga.ops.types import Shape
 
 
 class FeatureTransfer(NamedTuple):
-    """A feature that the workers ``holders`` have and the workers ``targets`` need: ``numbers`` values for each pair.
+    """A feature sent from workers ``holders`` to workers ``targets``: ``numbers`` values for each pair.
 
-    It leads from the node ``source`` to the node ``destination``, the first one that needs the feature in this cut.
-    ``sums_gradients`` means that every target gets the whole feature, so that their gradients are added up on the way
-    back, not joined. ``gradient`` says whether gradients are sent back at all. ``bf16_feature`` and ``bf16_gradient``
-    say whether they are sent in bfloat16 in the precision kBF16.
+    It leads from the node ``source`` to ``destination``, the first that needs the feature in this cut. With
+    ``sums_gradients`` every target gets the whole feature, and gradients are added, not joined. ``gradient`` says
+    whether gradients are sent back; ``bf16_feature`` and ``bf16_gradient``, whether kBF16 sends them in bfloat16.
     """
 
     key: str
@@ -64,9 +63,9 @@ def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
 
 
 def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[FeatureTransfer]:
-    """Return the transfers of a net, one for all layers that need a feature in the same cut.
+    """Return a net's transfers, one for all layers that need a feature in the same cut.
 
-    Labels are left out: they are one number a row, or cut like the layers that take them.
+    Labels are left out: they are one number a row, or cut like the layers that use them.
     """
     transfers: dict[tuple, FeatureTransfer] = {}
     rounded, gradients = features_rounded(net.nodes), gradients_rounded(net.nodes, net.stages)
@@ -106,10 +105,7 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
 
 
 def halo_numbers(layer: Layer, source: int, cut: LayerCut, shape: Shape, workers: int) -> int:
-    """Return how many numbers a spatial part of a layer gets from each other worker.
-
-    The part is the one that needs most. It gets them from its neighbours; their sum is what counts here.
-    """
+    """Return how many numbers a layer's neediest spatial part gets from each other worker, on average."""
     if not cut.grid or not layer.takes_points(source):
         return 0
     target, last = space_sharding(layer, cut, shape), cut.dim + len(cut.grid)
@@ -123,9 +119,9 @@ def halo_numbers(layer: Layer, source: int, cut: LayerCut, shape: Shape, workers
 def approximate_program(
     parts: NetParts, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
 ) -> GroupProgram:
-    """Return the program of each worker for an iteration of kBP, with the net cut for the workers of ``processes``.
+    """Return each worker's program for an iteration of kBP, without partitioning the net.
 
-    ``parts`` are those of the net for as many workers; they are made when first needed, and kept for other cuts.
+    ``parts`` must be for the workers of ``processes``; it caches layer parts for other cuts.
     """
     net, workers = parts.net, parts.workers
     shares = [WorkerShare(parts, cuts, worker) for worker in range(workers)]
@@ -142,7 +138,7 @@ def approximate_program(
 
 
 class WorkerShare:
-    """One worker's part of a net: its work at each position, and the names of the params or param parts used there."""
+    """One worker's part of a net: its work and its params' or param parts' names, by position."""
 
     def __init__(self, parts: NetParts, cuts: Mapping[str, LayerCut], worker: int):
         self.worker = worker
@@ -175,7 +171,7 @@ class WorkerShare:
 
 
 class NetParts:
-    """A cache of layer parts by width: workers with as many columns of a layer share one part."""
+    """A cache of layer parts; workers with equal widths of a layer share one."""
 
     def __init__(self, net: NeuralNet, workers: int):
         self.net, self.workers = net, workers
@@ -188,7 +184,7 @@ class NetParts:
         return range_.stop - range_.start
 
     def layer_part(self, position: int, worker: int) -> Layer:
-        """Return a worker's part of the layer at ``position``, cut by features."""
+        """Return a worker's part of a layer cut by features."""
         layer = self.net.nodes[position].layer
         axis = layer.cut.axis
         range_ = self._range(layer.shape[axis], worker)
@@ -204,7 +200,7 @@ class NetParts:
         return self._parts[position, width]
 
     def region_part(self, position: int, worker: int, cut: LayerCut) -> Layer:
-        """Return a worker's part of the layer at ``position``, cut by space."""
+        """Return a worker's part of a layer cut by space."""
         layer = self.net.nodes[position].layer
         region = cut_regions(layer.field_shape, cut.dim, cut.grid)[worker]
         if (position, region) not in self._parts:
@@ -222,7 +218,6 @@ class NetParts:
 
 
 def _params(net: NeuralNet, shares: Sequence[WorkerShare]) -> dict[str, ParamUse]:
-    """Return the params and param parts by name, in the order of the net's params."""
     params: dict[str, ParamUse] = {}
     for share in shares:
         for position, names in share.params.items():
@@ -234,13 +229,10 @@ def _params(net: NeuralNet, shares: Sequence[WorkerShare]) -> dict[str, ParamUse
 
 
 def _param_name(part_name: str, params: Mapping[str, int]) -> str:
-    """Return the name of the param to which a part belongs."""
     return part_name if part_name in params else part_name.rpartition("@")[0]
 
 
 class _IterationWriter:
-    """Adds one iteration of one worker to its program."""
-
     def __init__(
         self,
         net: NeuralNet,
@@ -259,7 +251,6 @@ class _IterationWriter:
             self.outgoing[transfer.source].append(transfer)
 
     def write(self) -> None:
-        """Add the forward pass and the backward pass."""
         first_use: dict[str, int] = {}
         for position, names in self.share.params.items():
             for transfer in self.incoming[position]:
@@ -284,7 +275,6 @@ class _IterationWriter:
             self.builder.push(name for name in dict.fromkeys(names) if first_use[name] == position)
 
     def _compute(self, position: int, seconds: float, what: str, sums: int) -> None:
-        """Compute, and ask for sums over the batch where a layer needs them and has only some of its rows."""
         self.builder.add(Compute(seconds))
         work = self.share.works[position]
         if work.layer.region or work.rows < work.layer.shape[0]:
@@ -311,13 +301,11 @@ class _IterationWriter:
                 self.builder.add(Receive(f"{key}@{sender}"))
 
     def _receive(self, transfer: FeatureTransfer) -> None:
-        """Wait for a feature, and join it if it comes from several workers."""
         self._wait(transfer.key, transfer.holders, transfer)
         if len(transfer.holders) > 1:
             self.builder.add(Compute(self.rates.copy * FLOAT_BYTES * transfer.numbers * len(transfer.holders)))
 
     def _receive_gradient(self, transfer: FeatureTransfer) -> None:
-        """Wait for the gradients of a feature, and add them up or join them."""
         if not transfer.gradient or self.share.worker not in transfer.holders:
             return
         self._wait(f"{transfer.key}/gradient", transfer.targets, transfer)
@@ -328,7 +316,7 @@ class _IterationWriter:
 
 
 def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineModel) -> GroupProgram:
-    """Return the program of each worker of a partitioned net for an iteration of kBP."""
+    """Return each worker's program for a partitioned net's iteration of kBP."""
     params = {name: ParamUse(part.shape, part.users) for name, part in net.parts.items()}
     group, by_param = start_group(params, processes, machine.rates)
     for worker, local in enumerate(net.locals):
@@ -341,7 +329,6 @@ def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineMo
 
 
 def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[LayerTime], group: GroupProgram) -> None:
-    """Add one iteration: forward through the stages, then backward."""
     for stage, time in zip(net.stages, times, strict=True):
         builder.await_values(stage.params)
         layer = stage.layer
@@ -365,7 +352,6 @@ def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[Laye
 
 
 def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: GroupProgram, back: bool = False) -> None:
-    """Send the array of a bridge; for another process it is first made contiguous, which takes ``seconds``."""
     if group.worker_processes[bridge.location] != builder.process:
         builder.add(Compute(seconds))
     size = builder.wire.bridge(bridge, back) * math.prod(bridge.shape)
@@ -373,18 +359,15 @@ def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: Gro
 
 
 def _all_reduce(builder: ProgramBuilder, stage: Stage, sums: int, what: str, group: GroupProgram) -> None:
-    """Ask for the sums over the batch that a layer needs, where the worker has only some of its rows or points."""
     if stage.layer.region or (stage.rows and rows_of(stage) < stage.rows.total):
         builder.all_reduce(stage.layer, what, sums, group)
 
 
 def _memory(net: NeuralNet) -> int:
-    """Return the bytes of values and gradients of the params, and of every feature, which backward needs."""
     params = sum(math.prod(param.shape) for param in net.params.values())
     return sum(map(_bytes, net.stages)) + 2 * FLOAT_BYTES * params
 
 
 def _bytes(stage: Stage) -> int:
-    """Return the bytes of the feature that a worker has of a layer; a bridge has the shape of the array it sends."""
     bridge = isinstance(stage.layer, BridgeEnd)
     return FLOAT_BYTES * (math.prod(stage.layer.shape) if bridge else rows_of(stage) * math.prod(stage.layer.shape[1:]))

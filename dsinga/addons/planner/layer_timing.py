@@ -1,4 +1,4 @@
-"""Times a single layer, and the arithmetic on params, with the kernels that training uses."""
+"""Times a single layer, and the arithmetic on params, with training's kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMEOUT_SECONDS = 60.0  # for one run of all threads
 
 
 class LayerTime(NamedTuple):
-    """Seconds of a layer's forward and backward pass, and how many sums over the whole batch each of them needs."""
+    """Seconds of a layer's forward and backward passes, and the sums over the whole batch that each needs."""
 
     forward: float
     backward: float
@@ -40,10 +40,9 @@ class LayerTime(NamedTuple):
 
 
 class LayerWork(NamedTuple):
-    """The work of one worker for a layer.
+    """One worker's work for a layer: ``rows``, the shapes of ``sources``, and whether each ``needs`` a gradient.
 
-    ``rows`` is the number of rows, ``sources`` the shapes of the sources; ``needs`` says which sources get a gradient,
-    and ``backward`` whether there is a backward pass at all.
+    ``backward`` says whether there is a backward pass.
     """
 
     layer: Layer
@@ -54,10 +53,10 @@ class LayerWork(NamedTuple):
 
 
 def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTime:
-    """Return the seconds of a layer's passes over random numbers.
+    """Time a layer's passes on random numbers.
 
-    ``workers`` threads run the layer at once, each with its own arrays and ``threads`` kernel threads, because the
-    workers of a machine share its memory and its caches.
+    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because a machine's
+    workers share memory and caches.
     """
     if work.layer.is_output:  # it may write a store
         return LayerTime(0.0, 0.0)
@@ -79,10 +78,10 @@ def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTi
 
 
 def time_arithmetic(workers: int) -> tuple[float, float, float]:
-    """Return seconds to add a number of a further gradient, and to copy a byte to new or existing memory.
+    """Return seconds to add a number of one more gradient, and to copy a byte to new or existing memory.
 
-    Gradients are added block by block right before the update, which then finds the sum in the caches: so a further one
-    costs half of a sum of two. ``workers`` threads do so at once.
+    Gradients are added in blocks right before the update, which finds the sum in the caches: one more costs half of a
+    sum of two. ``workers`` threads compute at once.
     """
 
     def operations() -> list[Callable[[], object]]:
@@ -99,7 +98,6 @@ def time_arithmetic(workers: int) -> tuple[float, float, float]:
 
 
 def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[], object] | None, SumCounter]:
-    """Return functions that run a layer forward and backward (None without a backward pass), and their sum counter."""
     layer, rng, sums = work.layer, np.random.default_rng(0), SumCounter()
     ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), all_reduce=sums)
     params = [
@@ -122,24 +120,24 @@ def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[
 
 
 class SumCounter:
-    """Counts the sums over the whole batch that layers ask for, in place of computing them."""
+    """Counts requested sums over the batch, without computing them."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def __call__(self, key: str, array: Array) -> Array:
-        """Count one sum, and return the array itself."""
+        """Count one sum; return the array."""
         self._count += 1
         return array
 
     def take(self) -> int:
-        """Return the count, and reset it to 0."""
+        """Return and reset the count."""
         count, self._count = self._count, 0
         return count
 
 
 def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> Array:
-    """Return random numbers in the layout that the backend prefers."""
+    """Return random numbers in the backend's layout."""
     numbers = ops.asarray(rng.standard_normal(shape, np.float32))
     return ops.unflatten(numbers.reshape(shape[0], -1), tuple(shape)) if len(shape) in LAST else numbers
 
@@ -161,7 +159,7 @@ def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> 
 
 
 def takes_shares(layer: Layer, label: Shape) -> bool:
-    """Whether a layer takes labels of this shape, that of a row, as a share for each of its classes."""
+    """Whether a layer accepts a row's labels of this shape as a share for each class."""
     per_row = layer.labels.shares and not layer.source_kind.over_steps
     return per_row and tuple(label) == (getattr(layer, "classes", 0),)
 
@@ -178,8 +176,8 @@ def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records
 def median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], workers: int) -> list[float]:
     """Return the seconds of each run, while ``workers`` threads execute it at once.
 
-    ``make_runs`` is called in each thread. The figures are medians over repetitions of the slowest thread's time, since
-    the workers of a synchronous group wait for each other.
+    Each thread calls ``make_runs``. Figures are medians of the slowest thread, because a group's workers wait for each
+    other.
     """
     starts: list[float] = []  # when all threads began each run
     barrier = threading.Barrier(workers, lambda: starts.append(time.perf_counter()), TIMEOUT_SECONDS)
@@ -194,7 +192,7 @@ def median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], work
 def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> list[T]:
     """Call a function in as many threads as ``barrier`` has parties, and return the results.
 
-    A call that raises breaks the barrier, so that the other threads end as well.
+    A call that raises breaks the barrier, which ends the other threads.
     """
 
     def call() -> T:
@@ -208,12 +206,12 @@ def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> l
         futures = [pool.submit(call) for _ in range(barrier.parties)]
     errors = [error for future in futures if (error := future.exception())]
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
-        raise error  # that of the call which broke the barrier
+        raise error  # the error of the call that broke the barrier
     return [future.result() for future in futures]
 
 
 def _times(run: Callable[[], object], barrier: threading.Barrier, is_late: Callable[[], bool]) -> list[float]:
-    """Return the seconds of repeated runs, all threads beginning each of them together; fewer where ``is_late``."""
+    """Return the seconds of runs that all threads begin together; fewer runs if ``is_late``."""
     evicting = np.zeros(NUMBERS, np.float32)  # touched before each run, to empty the caches as the rest of a net does
     times: list[float] = []
     for _ in range(RUNS):

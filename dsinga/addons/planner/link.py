@@ -1,9 +1,8 @@
 """The connections between workers: their latency and bandwidth, and what a barrier costs.
 
-Two workers with the same work never take the same time, since the operating system interrupts each of them now and
-then. The faster one waits for the slower one, and then for its own thread to wake up. To measure that, workers compute
-the same for a while, meet at a barrier, and repeat. The delays between two barriers add up like the steps of a random
-walk, so the cost of a barrier grows with the square root of the time since the previous one.
+Workers with equal work take different times, since the operating system interrupts them. The faster one waits for the
+slower one, then for its own thread to wake up. To measure that, workers compute, meet at a barrier, and repeat. Delays
+add up like a random walk, so a barrier's cost grows with the square root of the time since the previous one.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from dsinga.cluster.transport.interface import DirectTransport, Transport
 from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.mailbox import GroupPeers
 
-NUMBERS = 1 << 16  # float32 whose tanh is computed: about 0.25 ms, and they fit into a core's cache
+NUMBERS = 1 << 16  # float32 to compute tanh of: about 0.25 ms, and they fit into a core's cache
 BLOCKS = 6  # repetitions; the first one is a warm-up
 BARRIERS = {8: 12, 96: 4}  # passes over NUMBERS before each barrier -> barriers in a block
 
 
 class BarrierCost(NamedTuple):
-    """Seconds that a barrier costs after ``short`` and after ``long`` seconds of computing, as measured."""
+    """Measured seconds of a barrier after ``short`` and ``long`` seconds of computing."""
 
     short: float
     long: float
@@ -38,7 +37,7 @@ class BarrierCost(NamedTuple):
     after_long: float
 
     def seconds(self, computed: float) -> float:
-        """Return the cost of a barrier after ``computed`` seconds of computing, interpolated by the square root."""
+        """Return the cost after ``computed`` seconds, interpolated by the square root."""
         near, far = math.sqrt(self.short), math.sqrt(self.long)
         rise = max(self.after_long - self.after_short, 0.0) / (far - near)
         return max(self.after_short + rise * (min(math.sqrt(computed), far) - near), 0.0)
@@ -48,10 +47,10 @@ FREE_BARRIER = BarrierCost(1e-3, 2e-3, 0.0, 0.0)
 
 
 def time_barriers(wait: Callable[[], object]) -> list[tuple[float, float]]:
-    """Compute and wait at a barrier repeatedly, while other threads or processes call this function as well.
+    """Compute and wait at a barrier repeatedly, together with other threads or processes.
 
-    ``wait`` is the barrier: it returns when every participant has called it. Returns (seconds of computing, seconds
-    that the barrier adds) for the short and for the long interval between barriers, medians over the blocks.
+    ``wait`` returns when every participant has called it. Returns medians of (seconds of computing, seconds added by
+    the barrier) for the short and the long interval.
     """
     numbers = np.linspace(-1, 1, NUMBERS, dtype=np.float32)
     tanh = np.empty_like(numbers)
@@ -72,10 +71,7 @@ def time_barriers(wait: Callable[[], object]) -> list[tuple[float, float]]:
 
 
 def barrier_cost(timings: Sequence[Sequence[tuple[float, float]]], message_seconds: float) -> BarrierCost:
-    """Return the cost of a barrier, given what :func:`time_barriers` returned to each participant.
-
-    ``message_seconds``, which the messages of the barrier take, are subtracted.
-    """
+    """Return the cost of a barrier from each participant's :func:`time_barriers`, less ``message_seconds``."""
     (short, after_short), (long, after_long) = (
         tuple(statistics.fmean(column) for column in zip(*pairs, strict=True)) for pairs in zip(*timings, strict=True)
     )
@@ -91,7 +87,7 @@ TIMEOUT_SECONDS = 30.0  # for two participants to wait for each other
 
 
 def measure_barrier() -> BarrierCost:
-    """Return the cost of a barrier of two threads of this process, without its messages."""
+    """Return the cost of a barrier of two threads, without its messages."""
     groups = [GroupPeers(TIMEOUT_SECONDS, Meter()) for _ in range(2)]
     transports = [DirectTransport(functools.partial(getattr, group, "mailbox"), "a thread") for group in groups[::-1]]
     with ThreadPoolExecutor(2) as pool:
@@ -100,7 +96,7 @@ def measure_barrier() -> BarrierCost:
 
 
 def time_peer_barriers(group: GroupPeers, transport: Transport) -> list[tuple[float, float]]:
-    """Return what :func:`time_barriers` does, for barriers with one peer."""
+    """Run :func:`time_barriers` with one peer, and return its result."""
     group.connect([transport])
     token = np.zeros(1, np.float32)
 
@@ -114,20 +110,17 @@ def time_peer_barriers(group: GroupPeers, transport: Transport) -> list[tuple[fl
 
 
 def rounded_cost(timings: list[list[tuple[float, float]]], message_seconds: float) -> BarrierCost:
-    """Return the cost of a barrier given the participants' timings, rounded as :func:`round_figure` does."""
+    """Return the rounded cost of a barrier from the participants' timings."""
     return BarrierCost(*map(round_figure, barrier_cost(timings, message_seconds)))
 
 
 def round_figure(figure: float) -> float:
-    """Return a measured figure rounded to a quarter of a power of two.
-
-    Noise of less than 9 percent then seldom changes the figure, and the partitioning that is chosen by it.
-    """
+    """Round to a quarter of a power of two, so that noise below 9 percent seldom changes a partitioning."""
     return 2.0 ** (round(4 * math.log2(max(figure, 1e-9))) / 4)
 
 
 class Link(NamedTuple):
-    """A connection: ``latency`` in seconds a message, whatever its size, and ``bandwidth`` in bytes a second."""
+    """A connection: ``latency`` in seconds a message, and ``bandwidth`` in bytes a second."""
 
     latency: float
     bandwidth: float = math.inf
@@ -141,13 +134,12 @@ class Links(NamedTuple):
     """The connections between the workers of a group.
 
     Attributes:
-        inside: between two workers of one process: a reference is passed, and a thread wakes up.
-        ends: what sending or receiving a message costs the processor of either process.
-        wire: the way between processes, which takes no processor time.
-        shared_memory: the processes share memory: the sender alone copies a message, and params that a server updates
-            are visible to workers without being sent.
-        barrier_inside: the cost of a barrier of workers of one process.
-        barrier_between: the cost of a barrier of workers of several processes.
+        inside: in one process: a reference is passed, and a thread wakes up.
+        ends: the processor time of sending or receiving a message.
+        wire: the way between processes, without processor time.
+        shared_memory: only the sender copies a message, and workers see params that a server updates without a message.
+        barrier_inside: the cost of a barrier within a process.
+        barrier_between: the cost of a barrier between processes.
     """
 
     inside: Link
@@ -159,7 +151,7 @@ class Links(NamedTuple):
 
     @property
     def between(self) -> Link:
-        """The whole connection between two processes: ends and wire overlap, so the slower one's bandwidth counts."""
+        """The connection between two processes: ends and wire overlap; the lower bandwidth counts."""
         return Link(self.ends.latency + self.wire.latency, min(self.ends.bandwidth, self.wire.bandwidth))
 
 
@@ -184,9 +176,9 @@ SECONDS = {
 
 
 def parse_network(bandwidth: str | None, latency: str | None) -> Link | None:
-    """Return the network that a user describes, None without a description.
+    """Return the network that a user describes, or None.
 
-    A missing figure is that of a gigabit network. Raises UserError for bad figures.
+    A missing figure defaults to a gigabit network's. Raises UserError for bad figures.
     """
     if bandwidth is None and latency is None:
         return None
@@ -197,10 +189,10 @@ def parse_network(bandwidth: str | None, latency: str | None) -> Link | None:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return a bandwidth in bytes a second.
+    """Parse a bandwidth; return bytes a second.
 
-    Bits are counted in powers of 1000, as for networks (``1Gbit`` is 125,000,000 bytes a second; ``/s`` may follow),
-    and bytes in powers of 1000 or 1024 (``100MB``, ``1GiB/s``). Raises UserError for any other text, and for 0.
+    Bits have prefixes of 1000 (``1Gbit`` is 125,000,000 bytes a second), bytes of 1000 or 1024 (``100MB``, ``1GiB``);
+    ``/s`` may follow. Raises UserError for any other text, and for 0.
     """
     rate = 0.0
     try:
@@ -216,7 +208,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_latency(text: str) -> float:
-    """Return a latency in seconds. Raises UserError for a text that is not a number with a unit of time."""
+    """Parse a latency; return seconds. Raises UserError if the text is not a number with a unit of time."""
     seconds = math.inf
     try:
         if time := TIME.fullmatch(text):

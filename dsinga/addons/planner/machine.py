@@ -1,4 +1,4 @@
-"""Measures the speed of this machine: seconds of layers and of arithmetic on params, with the kernels of training."""
+"""Measures this machine's speed for layers and arithmetic on params, with training's kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.training import Updater
 
 
 class Rates(NamedTuple):
-    """Seconds to update a number of a param, add a number of a gradient, copy a byte to new or to existing memory."""
+    """Seconds to update a param's number, add a gradient's number, copy a byte to new or existing memory."""
 
     update: float
     add: float
@@ -35,10 +35,7 @@ class Rates(NamedTuple):
 class MachineModel:
     """Functions that return how long a machine computes layers, nets and arithmetic on params.
 
-    Attributes:
-        rates: those of arithmetic on params.
-        time_layer: returns the time of a layer's work.
-        time_net: returns the time of each stage of a worker's net, by its number, as back-propagation fuses its layers.
+    ``time_net`` returns the time of each stage of worker k's net, with layers fused as in training.
     """
 
     rates: Rates
@@ -49,11 +46,11 @@ class MachineModel:
 def measure_machine(
     net: NeuralNet, updater: Updater, ops: Ops, threads: int, workers: int, store: RateStore
 ) -> MachineModel:
-    """Return a model of this machine with ``workers`` workers; measure what ``store`` does not contain yet.
+    """Return a model of this machine with ``workers`` workers; measure what ``store`` lacks.
 
-    A layer is identified by its type, configuration, shapes and gradients, the kernels, their precision and the number
-    of threads. A layer that belonged to a net that was timed has the time that it took there. A layer that was timed
-    alone is scaled by the time of ``net``, cut by rows, over the sum of the times that its layers take alone.
+    A layer is identified by its type, configuration, shapes and gradients, the kernels, precision and threads. Its time
+    is the one within a timed net, if any. Else its time alone is scaled by the time of ``net``, cut by rows, over its
+    layers' times alone.
     """
     times_in_net: dict[str, LayerTime] = {}
 
@@ -73,7 +70,7 @@ def measure_machine(
         return time
 
     def figures_of(cut: PartitionedNet, number: int) -> Sequence[float]:
-        """Return the figures of a worker's net: four of each stage, then the seconds to update a number."""
+        """Return four figures for each stage of a worker's net, then the seconds to update a number."""
         local = cut.locals[number].fused
         shared = sorted(name for name in local.params if len(cut.parts[name].users) == len(cut.locals))
         descriptions = [settings, *(describe_work(work_of(stage)) for stage in local.stages)]
@@ -123,7 +120,7 @@ def _total(times: Iterable[LayerTime]) -> float:
 
 
 def work_of(stage: Stage, parts: int = 1) -> LayerWork:
-    """Return a worker's work at a node of its net, or in one of ``parts`` equal parts of its rows."""
+    """Return a worker's work at a node of its net, or in one of ``parts`` parts of its rows."""
     rows, batch = rows_of(stage), stage.rows.total if stage.rows else stage.layer.shape[0]
     rows = max(rows // parts, 1)
     sources = tuple(
@@ -137,7 +134,7 @@ def _sizes(shape: Iterable[int]) -> str:
 
 
 def describe_work(work: LayerWork) -> str:
-    """Return a line that identifies a layer's work, without the names of layers and params."""
+    """Identify a layer's work in a line, without names of layers and params."""
     layer = work.layer
     nameless = layer.conf.replace(
         name="",

@@ -1,8 +1,7 @@
-"""Times the layers of a worker within its net, and its updates of params, in iterations without other workers.
+"""Times a worker's layers and updates within its net, in iterations without other workers.
 
-A layer takes longer in its net than alone, because the layers around it and the updates decide what the caches hold and
-which memory is free. That matters most for the connection layers that partitioning inserts, which only copy, and for
-updates, which read and write most memory.
+Layers take longer there than alone: their neighbours and the updates decide what caches hold and which memory is free.
+That matters most for updates and for connection layers, which only copy.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ MIN_ITERATIONS, MIN_SECONDS = 6, 0.1
 
 
 class NetTime(NamedTuple):
-    """The time of each stage of a worker's net, and seconds to update a number of its params."""
+    """The time of each stage of a worker's net, and seconds to update a number."""
 
     stages: list[LayerTime]
     update: float
@@ -55,12 +54,11 @@ class NetTime(NamedTuple):
 def time_net(
     net: NeuralNet, shared: Collection[str], updater: Updater, ops: Ops, threads: int, workers: int
 ) -> NetTime:
-    """Return the times of a worker's net; those of its stages add up to the median time of an iteration.
+    """Time a worker's net; its stages' times add up to the median time of an iteration.
 
-    ``workers`` threads run the net at once, each with its own arrays and ``threads`` kernel threads, because the
-    workers of a machine share its memory and its caches. The params in ``shared`` are the same arrays for all threads,
-    and each thread updates a part of them. Messages from other workers are there at once. The time of a bridge is the
-    time to make its array contiguous.
+    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because a machine's
+    workers share memory and caches. Threads share the params in ``shared``, and each updates a part. Messages arrive
+    immediately. A bridge's time is the time to make its array contiguous.
     """
     starts: list[float] = []  # when all threads began each iteration
 
@@ -97,7 +95,7 @@ def _median(times: Sequence[LayerTime]) -> LayerTime:
 
 
 class TimedNet:
-    """A net with random params and records for one thread, and the times of its passes."""
+    """A net with random params and records for one thread, which times its passes."""
 
     def __init__(
         self,
@@ -108,7 +106,7 @@ class TimedNet:
         threads: int,
         place: tuple[int, int] = (0, 1),
     ):
-        """Create the net of thread ``place[0]``; ``values`` are params that ``place[1]`` threads share."""
+        """Create thread ``place[0]``'s net; ``place[1]`` threads share the params ``values``."""
         ops.set_threads(threads)
         rng = np.random.default_rng(0)
         self._times = [LayerTime(0.0, 0.0)] * len(net.nodes)
@@ -138,7 +136,7 @@ class TimedNet:
         )
 
     def iterate(self) -> tuple[list[LayerTime], float, float]:
-        """Run one iteration; return the times of the stages, the seconds without updates, and those of a number's."""
+        """Run an iteration; return the stages' times, the seconds without updates, and to update a number."""
         self._times, self._update_seconds = [LayerTime(0.0, 0.0)] * len(self._times), 0.0
         started = time.perf_counter()
         if self._net.nodes:
@@ -148,7 +146,6 @@ class TimedNet:
         return self._times, seconds, self._update_seconds / max(updated, 1)
 
     def _push(self, name: str, gradient: Array) -> None:
-        """Update the part of the param that this thread updates, at the rate 0, so that the values stay as they are."""
         started = time.perf_counter()
         if name in self._updates and not isinstance(gradient, SparseRows):
             part, state = self._updates[name]
@@ -157,7 +154,6 @@ class TimedNet:
         self._update_seconds += time.perf_counter() - started
 
     def _time(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
-        """Compute a pass of a layer, and record its seconds and how many sums it asked for."""
         if layer not in self._positions:  # an output layer, which may write a store
             return compute(*arguments)
         started = time.perf_counter()
@@ -173,7 +169,7 @@ class TimedNet:
 
 
 class _RandomMessages:
-    """Peers whose messages are random numbers and are there at once; sending only makes the array contiguous."""
+    """Peers that send random numbers immediately; sending only makes arrays contiguous."""
 
     def __init__(self, net: NeuralNet, rng: np.random.Generator, ops: Ops):
         self._messages: dict[str, Array] = {}
@@ -188,17 +184,15 @@ class _RandomMessages:
                 self._messages[layer.gradient_key] = random_numbers(rng, layer.shape, ops) * np.float32(1e-3)
 
     def send(self, location: int, key: str, array: Array) -> None:
-        """Copy the array, unless it is contiguous in some order of its axes."""
         order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
         np.ascontiguousarray(array.transpose(order))
 
     def receive(self, key: str) -> Array:
-        """Return the message of ``key``."""
         return self._messages[key]
 
 
 def _records(net: NeuralNet, position: int, rng: np.random.Generator) -> Records:
-    """Return random records; where a layer looks them up as codes, zeros, which are valid for any vocabulary."""
+    """Return random records; zeros, valid for any vocabulary, if a layer looks them up as codes."""
     stage = net.stages[position]
     records = random_records(stage.layer, rows_of(stage), rng)
     if not _holds_codes(net, position):
@@ -208,7 +202,7 @@ def _records(net: NeuralNet, position: int, rng: np.random.Generator) -> Records
 
 
 def _holds_codes(net: NeuralNet, position: int) -> bool:
-    """Whether a layer of this net uses the feature at ``position`` as labels or codes, directly or through others."""
+    """Whether this net uses the feature at ``position`` as labels or codes, also indirectly."""
     for later in range(position + 1, len(net.nodes)):
         node = net.nodes[later]
         if position in node.sources:

@@ -1,4 +1,4 @@
-"""A plan: the partitionings of a job with their predicted times, and the cost of training on several sites."""
+"""A plan: a job's partitionings with their predicted times, and the cost of training on several sites."""
 
 from __future__ import annotations
 
@@ -19,13 +19,10 @@ class Alternative(NamedTuple):
     """A priced partitioning over ``workers`` workers.
 
     Attributes:
-        name: the name of the strategy.
-        workers: the number of workers.
-        text: the cuts as text.
-        prediction: the cost of an iteration.
+        text: describes the cuts.
         efficiency: t1 / (n·tn).
-        memory: that of the worker that needs most; None where the net is approximated, not partitioned.
-        fit: the micro-batches and the recomputation that were chosen for a given memory; None without one.
+        memory: the neediest worker's; None if the net is approximated, not partitioned.
+        fit: micro-batches and recomputation for a given memory, or None.
     """
 
     name: str
@@ -42,7 +39,7 @@ class Alternative(NamedTuple):
         return self.memory.peak if self.memory else self.prediction.memory + FIXED
 
     def figures(self) -> dict[str, Any]:
-        """Return the alternative as plain numbers and text, for JSON."""
+        """Return the alternative for JSON."""
         return {
             "name": self.name,
             "workers": self.workers,
@@ -62,20 +59,17 @@ class Plan:
     """The priced partitionings of a job.
 
     Attributes:
-        job: the name of the job.
-        batch: rows of a batch.
-        where: a text that says where the workers of ``alternatives`` run.
-        alternatives: those for one number of workers, cheapest first.
-        scaling: a text that says where the workers of ``curve`` run.
+        where: says where the workers of ``alternatives`` run.
+        alternatives: for one number of workers, cheapest first.
+        scaling: says where the workers of ``curve`` run.
         curve: some strategies for 1, 2, 4, ... workers.
-        snapshot_bytes: the memory of the driver for snapshots, by which a run survives the loss of Dask workers.
-        warning: a text that says why times may be too long, or "".
-        precisions: the seconds of an iteration in kFloat32 and in kBF16, by name, with the cuts of "auto"; empty where
-            this processor has no bfloat16.
-        together: the number of workers on one machine, which are threads of one process.
-        memory: the bytes of memory of a machine like this one; 0 if they are not known.
-        limit: the bytes of memory of each worker that ``alternatives`` were fitted into; None without one.
-        sites: what training on several sites costs; None where that was not asked for.
+        snapshot_bytes: the driver's memory for snapshots, with which a run survives lost Dask workers.
+        warning: says why times may be too long, or "".
+        precisions: an iteration's seconds in kFloat32 and in kBF16, with the cuts of "auto"; empty without bfloat16.
+        together: the workers on one machine, threads of one process.
+        memory: the bytes of memory of a machine like this one; 0 if unknown.
+        limit: the bytes of memory a worker that ``alternatives`` fit into, or None.
+        sites: the cost of training on several sites, or None.
     """
 
     job: str
@@ -93,7 +87,7 @@ class Plan:
     sites: SitePlan | None = None
 
     def figures(self) -> dict[str, Any]:
-        """Return the plan as plain numbers and text, for JSON."""
+        """Return the plan for JSON."""
         alternatives = [{**row.figures(), "fits": self._fits(row)} for row in self.alternatives]
         return {
             "job": self.job,
@@ -110,7 +104,7 @@ class Plan:
         } | ({"warning": self.warning} if self.warning else {})
 
     def _fits(self, row: Alternative) -> bool:
-        """Whether one machine like this one holds the memory of all its workers; the libraries count once."""
+        """Whether a machine like this one has memory for all its workers; libraries count once."""
         own = row.memory_bytes - FIXED
         return not self.memory or FIXED + own * min(row.workers, self.together) <= self.memory
 
@@ -119,14 +113,12 @@ SHARE = 0.05  # of the time, that exchange between sites may take
 
 
 class OuterStep(NamedTuple):
-    """The bytes and seconds of an outer step of a site, with one compression of outer gradients.
+    """A site's outer step, with one compression of outer gradients.
 
     Attributes:
-        compression: the name of the compression.
-        size: the bytes that the site sends, and as many that it receives.
-        seconds: how long it takes.
-        sync_freq: the smallest number of steps between two of them with which they take at most ``SHARE`` of the time.
-        delay: the steps between sending and applying that hide it, if ``sync_freq`` is larger: it then takes no time.
+        size: the bytes that the site sends, and receives.
+        sync_freq: the smallest period, in steps, with which outer steps take at most ``SHARE`` of the time.
+        delay: the steps between sending and applying that hide it, if ``sync_freq`` is larger.
     """
 
     compression: str
@@ -137,13 +129,12 @@ class OuterStep(NamedTuple):
 
 
 class SitePlan(NamedTuple):
-    """The cost of training on several sites, each of which trains the whole net.
+    """The cost of training the whole net on each of several sites.
 
     Attributes:
-        sites: the number of sites.
-        step_seconds: the seconds of a step within a site.
-        synchronous_size: the bytes that a site sends in each step of synchronous training by all sites together.
-        synchronous_seconds: how long that takes.
+        step_seconds: of a step within a site.
+        synchronous_size: the bytes that a site sends in a step of synchronous training by all sites.
+        synchronous_seconds: the time to send them.
         outer: the price of an outer step for each compression.
     """
 
@@ -154,7 +145,7 @@ class SitePlan(NamedTuple):
     outer: Sequence[OuterStep]
 
     def figures(self) -> dict[str, Any]:
-        """Return the plan as plain numbers and text, for JSON."""
+        """Return the plan for JSON."""
         return {
             "sites": self.sites,
             "ms_per_iteration": 1e3 * self.step_seconds,
@@ -173,10 +164,10 @@ class SitePlan(NamedTuple):
 
 
 def price_sites(sites: int, numbers: int, step_seconds: float, link: Link) -> SitePlan:
-    """Return the plan of ``sites`` sites for a net of so many ``numbers`` in its params, linked all to all.
+    """Price training on ``sites`` sites, linked all to all, for params of ``numbers`` numbers.
 
-    ``step_seconds`` are those of a step within a site, ``link`` is the connection of a site with the others, in each
-    direction. Synchronous training sends gradients of 4 bytes by a ring. Raises UserError for fewer than two sites.
+    ``step_seconds`` is a step's time within a site, ``link`` a site's connection in each direction. Synchronous
+    training sends 4-byte gradients in a ring. Raises UserError for fewer than two sites.
     """
     if sites < 2:
         raise UserError(f"sites must be at least 2, the number of places that train together, not {sites}")
@@ -191,7 +182,7 @@ def price_sites(sites: int, numbers: int, step_seconds: float, link: Link) -> Si
 
 
 def site_lines(figures: Mapping[str, Any]) -> list[str]:
-    """Return the sentences that state :meth:`SitePlan.figures`, without the table of outer steps."""
+    """Return the sentences about :meth:`SitePlan.figures`, without the table of outer steps."""
     synchronous, step = figures["synchronous"], figures["ms_per_iteration"]
     return [
         f"{figures['sites']} sites that average their params, each trains in {step:,.2f} ms per iteration; all "

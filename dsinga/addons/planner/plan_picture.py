@@ -15,7 +15,7 @@ IDEAL_COLOUR = "#bbbbbb"
 
 
 def draw_plan(plan: Plan) -> str:
-    """Return an SVG element that shows a plan, as :func:`plan_figure` does."""
+    """Draw a plan as an SVG element, see :func:`plan_figure`."""
     return panels.to_svg(plan_figure(plan))
 
 
@@ -23,8 +23,8 @@ def draw_plan(plan: Plan) -> str:
 def plan_figure(plan: Plan) -> Any:
     """Return a figure of a plan.
 
-    Above, a row for each strategy: the time of an iteration, split into computing and the rest, and the memory of a
-    worker. Below, for 1, 2, 4, ... workers: the time of an iteration, both axes logarithmic, and the efficiency.
+    Above, a row for each strategy: an iteration's time, split into computing and the rest, and a worker's memory.
+    Below, for 1, 2, 4, ... workers: an iteration's time, both axes logarithmic, and the efficiency.
     """
     rows, count = plan.alternatives, max(row.workers for row in plan.alternatives)
     heights = HEADERS + ROW_HEIGHT * len(rows), panels.HEIGHT + 0.3
@@ -50,7 +50,7 @@ def plan_figure(plan: Plan) -> Any:
 
 
 def scaling_panels(plan: Plan) -> list[panels.Panel]:
-    """Return the panels of time and of efficiency by the number of workers, a line for each strategy."""
+    """Return panels of time and efficiency by workers, a line for each strategy."""
     names = list(dict.fromkeys(row.name for row in plan.curve))
     first, counts = plan.curve[0], sorted({row.workers for row in plan.curve})
     times: dict[str, panels.Line] = {}

@@ -1,4 +1,4 @@
-"""Predicts the iteration time of a job, and compares the prediction with a finished run, part by part."""
+"""Predicts a job's iteration time, and compares the prediction with a finished run, part by part."""
 
 from __future__ import annotations
 
@@ -56,20 +56,19 @@ def plan(
 
     Args:
         job: a Job, or the path of a job file. Its stores may be missing if it gives the shapes of their records.
-        data: arrays that the input layer of phase "train" reads in place of its store; see :func:`dsinga.train`.
-        workers: the number of workers of the worker group, which need not exist; by default the job's, else one for
-            each core of this machine.
-        bandwidth: that of the network between machines, such as "1Gbit" or "100MB/s".
-        latency: that of the network between machines, such as "0.1ms". With a bandwidth or a latency, workers are on
-            machines like this one; without, on this machine as far as it has cores.
-        memory: the memory of each worker, such as "2GB". Then micro-batches and recomputation are chosen, too, so that
-            each alternative fits into it, if it can (:class:`dsinga.addons.planner.fitting.MemoryFit`).
-        sites: the number of sites that average their params (``sync_method: kMean``), each with such a worker group on
-            this machine; bandwidth and latency are then those between sites.
+        data: arrays that the input layer of phase "train" reads instead of its store; see :func:`dsinga.train`.
+        workers: the workers of the worker group, which need not exist; defaults to the job's, else one a core.
+        bandwidth: between machines, such as "1Gbit" or "100MB/s".
+        latency: between machines, such as "0.1ms". With a bandwidth or a latency, workers are on machines like this
+            one. Without both, they are on this machine as far as it has cores.
+        memory: of each worker, such as "2GB". Micro-batches and recomputation then make each alternative fit, if it can
+            (:class:`dsinga.addons.planner.fitting.MemoryFit`).
+        sites: the number of sites that average their params (``sync_method: kMean``), each with such a group on this
+            machine. Bandwidth and latency are then between sites.
         data_root: where relative paths of the job are looked up last.
-        progress: whether to show on standard error what is being measured, at first and every few seconds.
+        progress: show on standard error what is being measured, at first and every few seconds.
 
-    Raises UserError for bad input, and where the net cannot be trained in ``memory``.
+    Raises UserError for bad input, and if the net cannot be trained in ``memory``.
     """
     job = job_with_data(job, data, Phase.kTrain, data_root)
     limit = None if memory is None else parse_size(memory)
@@ -87,7 +86,7 @@ def plan(
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a text such as "2GB" or "1.5 GiB" says. Raises UserError for another, and below 1 MiB."""
+    """Parse a size such as "2GB" or "1.5 GiB"; return bytes. Raises UserError for other text, and below 1 MiB."""
     try:
         size = int(parse_bytes(text))
     except ValueError:
@@ -111,9 +110,9 @@ def compare_with_plan(
     """Compare the finished run in a workspace with its prediction, part by part.
 
     ``parts`` of the result are computing layers, updating params, exchange and waiting, and reading records, each with
-    its ``predicted`` and ``measured`` seconds of an iteration; ``verdict`` is a sentence about the largest miss. The
-    prediction is for the workers, servers and cuts of the run, on machines like this one. ``bandwidth`` and ``latency``
-    are those between the hosts of the run; the other arguments are those of :func:`plan`.
+    ``predicted`` and ``measured`` seconds of an iteration. ``verdict`` states the largest miss. The prediction is for
+    the run's workers, servers and cuts, on machines like this one. ``bandwidth`` and ``latency`` are between its hosts;
+    the other arguments are as for :func:`plan`.
 
     Raises UserError for bad input, a workspace without a finished run, and a run of another job.
     """
@@ -124,7 +123,6 @@ def compare_with_plan(
 def _machine(
     job: Job, bandwidth: str | None, latency: str | None, data_root: str | os.PathLike[str] | None, progress: bool
 ) -> dict[str, Any]:
-    """Return the arguments of predictions that describe this machine and the network, and where files are."""
     return {
         "cores": CPU_COUNT,
         "network": parse_network(bandwidth, latency),
@@ -135,7 +133,7 @@ def _machine(
 
 
 class Part(NamedTuple):
-    """A part of an iteration: its name, and its seconds as predicted and as measured."""
+    """A part of an iteration: its name, and its predicted and measured seconds."""
 
     name: str
     predicted: float
@@ -143,19 +141,15 @@ class Part(NamedTuple):
 
     @property
     def miss(self) -> float:
-        """How many seconds more were measured than predicted."""
+        """The measured seconds less the predicted ones."""
         return self.measured - self.predicted
 
 
 class Comparison(NamedTuple):
     """A run and its prediction.
 
-    Attributes:
-        job: the name of the job.
-        where: a text that says where the workers ran.
-        steps: the number of iterations of which medians were taken.
-        parts: the parts of an iteration.
-        warning: a text that says why predicted times may be too long, or "".
+    ``where`` says where the workers ran, ``steps`` is the number of iterations behind the medians. ``warning`` says why
+    predicted times may be too long, or is "".
     """
 
     job: str
@@ -171,7 +165,7 @@ class Comparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """A sentence about the iteration and the part with the largest miss."""
+        """A sentence about the iteration and its largest miss."""
         worst = max(self.parts, key=lambda part: abs(part.miss))
         error = self.iteration.predicted / self.iteration.measured - 1
         more = "more" if worst.miss > 0 else "less"
@@ -181,7 +175,7 @@ class Comparison(NamedTuple):
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return the comparison as plain numbers and text, for JSON."""
+        """Return the comparison for JSON."""
         rows = [
             {"part": part.name, "predicted_ms": 1e3 * part.predicted, "measured_ms": 1e3 * part.measured}
             for part in (*self.parts, self.iteration)
@@ -191,7 +185,7 @@ class Comparison(NamedTuple):
 
 
 def compare(prediction: Prediction, run: RunTimings, where: str, warning: str = "") -> Comparison:
-    """Return a run's times beside a prediction, which leaves reading records out."""
+    """Compare a run's times with a prediction, which leaves out reading records."""
     seconds = run.seconds
     waiting = prediction.seconds - prediction.compute - prediction.update
     measured_waiting = seconds["total"] - seconds["compute"] - seconds["update"] - seconds["data"]
@@ -214,10 +208,9 @@ def compare_run(
     cache: str | os.PathLike[str] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Compare the run in a workspace with its prediction, for machines like this one joined by ``network``.
+    """Compare a workspace's run with its prediction, for machines like this one joined by ``network``.
 
-    The other arguments are those of :func:`dsinga.addons.planner.pricing.make_plan`. Raises UserError for bad input, a
-    workspace without a finished run, and a run of another job.
+    For other arguments and errors see :func:`dsinga.addons.planner.pricing.make_plan` and :func:`compare_with_plan`.
     """
     run = read_timings(workspace)
     check_same_job(job, run, workspace)
@@ -253,7 +246,7 @@ def compare_run(
 
 
 def check_same_job(job: Job, run: RunTimings, workspace: object) -> None:
-    """Raise UserError where the run in a workspace is of another job, or is one that no plan predicts."""
+    """Raise UserError if a workspace's run is of another job, or of a kind that no plan predicts."""
     if run.signature != job_signature(job):
         name = "another job" if run.job == job.name else f"the job {run.job!r}"
         raise UserError(
@@ -267,7 +260,7 @@ def check_same_job(job: Job, run: RunTimings, workspace: object) -> None:
 
 
 def print_comparison(figures: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print a comparison, given as ``Comparison.figures`` returns it."""
+    """Print the result of ``Comparison.figures``."""
     console.print(f"{figures['job']}: {figures['where']}; an iteration, medians of {figures['steps']}:")
     table = rich.table.Table("part", box=rich.box.SIMPLE, padding=(0, 1))
     for name in ("predicted ms", "measured ms"):

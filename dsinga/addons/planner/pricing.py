@@ -1,4 +1,4 @@
-"""Makes a plan: predicts the cost of each partitioning of a job, on this machine or on an imagined cluster."""
+"""Makes a plan: predicts the cost of a job's partitionings, on this machine or an imagined cluster."""
 
 from __future__ import annotations
 
@@ -68,20 +68,19 @@ def make_plan(
     """Return the plan of a job: the partitionings with their predicted times.
 
     Args:
-        job: the job; its ``cluster`` says how many servers there are and how many workers share a process.
-        cores: the number of cores of this machine.
-        workers: the number of workers, which may exceed ``cores``; by default the job's, else one for each core.
-        network: the network between machines like this one. Each machine then runs the workers of one process:
-            nworkers_per_procs of the job, else one for each core. Without it, up to as many workers as there are cores
-            are threads of one process, and more workers are on machines joined by a gigabit network.
-        roots: folders where relative paths of the job are looked up. A store may be missing if the job gives the shape
-            of its records.
-        cache: the folder for measured rates; by default the user's cache folder of this system.
+        job: its ``cluster`` gives the numbers of servers, and of workers in a process.
+        cores: of this machine.
+        workers: may exceed ``cores``; defaults to the job's, else one a core.
+        network: between machines like this one. Each then runs one process's workers: nworkers_per_procs of the job,
+            else one a core. Without a network, up to ``cores`` workers are threads of one process; others are on
+            machines joined by a gigabit network.
+        roots: folders of relative paths in the job. A store may be missing if the job gives the shape of its records.
+        cache: the folder for measured rates; defaults to the user's cache folder.
         announce: is called with sentences: what is being measured, and that the machine is busy.
-        memory: the bytes of memory of a machine; 0 if they are not known.
-        limit: the bytes of memory of each worker, within which micro-batches and recomputation are chosen.
+        memory: a machine's bytes of memory; 0 if unknown.
+        limit: each worker's bytes of memory, into which training is made to fit.
 
-    Raises UserError for bad input, and where no alternative can be trained within ``limit``.
+    Raises UserError for bad input, and if no alternative can be trained within ``limit``.
     """
     checked, conf = check_job(job, roots, [Phase.kTrain]), job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
@@ -116,26 +115,22 @@ def make_plan(
 
 
 class _Steps:
-    """Announces what is measured, with the number of the step of the plan that needs it."""
-
     def __init__(self, announce: Callable[[str], None] | None, count: int):
         self._announce, self._count = announce, count
         self._number, self._subject = 0, ""
 
     def begin(self, subject: str) -> None:
-        """Begin the next step, which prices ``subject``."""
         self._number, self._subject = self._number + 1, subject
 
     def announce(self, sentence: str) -> None:
-        """Announce a measurement."""
         if self._announce:
             self._announce(f"step {self._number} of {self._count}, {self._subject}: {sentence}")
 
 
 def _net_to_price(checked: CheckedJob, count: int, memory: int, limit: int | None) -> tuple[NeuralNet, Fitting | None]:
-    """Return the net of the job's whole batches, and how it is fitted into a memory; None where it need not be.
+    """Return the net of the job's whole batches, and how to fit it into a memory, or None.
 
-    Raises UserError for a job that cannot be priced with ``count`` workers, before anything is timed.
+    Raises UserError if it cannot be priced with ``count`` workers, before anything is timed.
     """
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD:
@@ -155,7 +150,6 @@ def _net_to_price(checked: CheckedJob, count: int, memory: int, limit: int | Non
 
 
 def _seconds_by_precision(create_model: Callable[[Precision], CostModel], choice: PricedCuts) -> dict[str, float]:
-    """Return the seconds of an iteration with these cuts by precision; none where this processor lacks bfloat16."""
     if cpu_ops("float32").lacks_bf16():
         return {}
     models = {precision.name: create_model(precision) for precision in CPU_PRECISIONS}
@@ -163,7 +157,7 @@ def _seconds_by_precision(create_model: Callable[[Precision], CostModel], choice
 
 
 class CostModels:
-    """Creates cost models of a job that share what has been measured."""
+    """Creates cost models of a job that share their measurements."""
 
     def __init__(self, job: Job, net: NeuralNet, cores: int, store: RateStore, precision: Precision):
         self.store = store
@@ -172,7 +166,7 @@ class CostModels:
         self._wire = wire_bytes(job, self._ops.precision == "bf16")
 
     def barrier(self) -> BarrierCost:
-        """Return the cost of a barrier of workers of one process here; other machines are assumed to be alike."""
+        """Return the cost of a barrier of workers in one process, on any machine."""
         return (
             BarrierCost(*self.store.get("barrier", measure_barrier, "a barrier")) if self._cores > 1 else FREE_BARRIER
         )
@@ -180,10 +174,7 @@ class CostModels:
     def create(
         self, processes: Callable[[int], ProcessMap], per_machine: int, links: Links, most_threads: int | None = None
     ) -> CostModel:
-        """Return a cost model for up to ``per_machine`` workers on each machine with as many cores as this one.
-
-        Each worker has up to ``most_threads`` kernel threads.
-        """
+        """Return a cost model for up to ``per_machine`` workers, of up to ``most_threads`` threads, a machine."""
         per_machine = min(per_machine, self._cores)
 
         def unsliced_if_clipped(workers: int) -> ProcessMap:
@@ -202,8 +193,6 @@ def _in_one_process(workers: int) -> ProcessMap:
 
 
 def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], ProcessMap]:
-    """Return a function of the number of workers: their processes, with servers in the job's proportion or one each."""
-
     def processes(workers: int) -> ProcessMap:
         if conf is None:
             placed = process_map(workers, cores, -(-workers // cores))
@@ -216,7 +205,6 @@ def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], Proces
 
 
 def _curve(model: CostModel, numbers: Sequence[int], steps: _Steps) -> list[Alternative]:
-    """Return the strategies that are compared for every number of workers, each number in a step of its own."""
     curve: list[Alternative] = []
     for workers in numbers:
         steps.begin(counted(workers, "worker"))
@@ -226,7 +214,6 @@ def _curve(model: CostModel, numbers: Sequence[int], steps: _Steps) -> list[Alte
 
 
 def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
-    """Return the priced cuts for a number of workers, by the names of strategies."""
     if workers == 1:
         return {"one worker": predict(model, by_rows(model.net, 1), 1)}
     chooses = job.neuralnet.partition is PartitionMethod.auto
@@ -236,7 +223,7 @@ def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
 
 
 class Fitting(NamedTuple):
-    """The nets of a job, and the bytes of memory of each worker in which training must fit."""
+    """The nets of a job, and the bytes of memory of each worker."""
 
     variants: NetVariants
     limit: int
@@ -247,7 +234,7 @@ def _alternatives(
 ) -> list[Alternative]:
     """Return the alternatives for a number of workers, cheapest first; "auto" before its equals.
 
-    With ``fitting`` they are those that fit into the memory, and "auto" is the cheapest of these.
+    With ``fitting``, they fit into the memory, and "auto" is the cheapest.
     """
     alternatives = [
         _with_memory(job, _alternative(model, name, choice, 1 if name == "one worker" else workers), model.net, choice)
@@ -264,7 +251,6 @@ def _alternative(model: CostModel, name: str, choice: PricedCuts, workers: int) 
 
 
 def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: PricedCuts) -> Alternative:
-    """Return the alternative with a worker's memory, without that for records, whose store may be missing."""
     if choice.workers > EXACT_WORKERS:
         return alternative
     slots, bf16 = slots_and_bf16(job)
@@ -276,10 +262,6 @@ def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: Pri
 def _that_fit(
     alternatives: Sequence[Alternative], choices: Mapping[str, PricedCuts], fitting: Fitting, workers: int
 ) -> list[Alternative]:
-    """Return the alternatives that can be trained in the memory, with the micro-batches and stretches that this takes.
-
-    Raises UserError where none can.
-    """
     found = {}
     for row in alternatives:
         choice = choices[row.name]
@@ -295,14 +277,13 @@ def _that_fit(
 
 
 def _fitted(row: Alternative, found: MemoryFit, fitting: Fitting) -> Alternative:
-    """Return an alternative with its memory and the time that it takes so."""
     price = found.price(max(1, fitting.variants.batchsize // row.workers))
     text = f"{row.text}; {found.text()}" if found.text() else row.text
     return row._replace(prediction=row.prediction.computing(price), memory=found.memory, text=text, fit=found)
 
 
 def open_variants(checked: CheckedJob) -> NetVariants:
-    """Return the nets of a job; without its stores, in the shapes that the job gives, and without memory of records."""
+    """Return the nets of a job; without its stores, in the job's shapes and without memory of records."""
     job = checked.job
     try:
         return NetVariants.of(job, checked.reader(Phase.kTrain))
@@ -311,12 +292,12 @@ def open_variants(checked: CheckedJob) -> NetVariants:
 
 
 def plan_net(checked: CheckedJob) -> NeuralNet:
-    """Return the training net; where its stores are missing, with the shapes that the job gives."""
+    """Return the training net; without its stores, in the job's shapes."""
     return create_net(checked.job.neuralnet, Phase.kTrain, plan_infos(checked))
 
 
 def plan_infos(checked: CheckedJob) -> Mapping[str, RecordInfo]:
-    """Return the description of the training records; where their stores are missing, as the job gives it."""
+    """Describe the training records; without their stores, in the job's shapes."""
     job = checked.job
     try:
         return checked.reader(Phase.kTrain).infos
@@ -337,5 +318,5 @@ def _info(layer: LayerConf, job: Job) -> RecordInfo:
 
 
 def describe_link(link: Link) -> str:
-    """Return the description of a network as text."""
+    """Describe a network as text."""
     return f"{8 * link.bandwidth / 1e9:g} Gbit/s, {1e3 * link.latency:g} ms"

@@ -1,4 +1,4 @@
-"""Maps the workers and servers of a group to processes, and gives the bytes of each number that they send."""
+"""Maps a group's workers and servers to processes, and gives the bytes of numbers that they send."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ BF16_BYTES = 2
 
 
 class WireBytes(NamedTuple):
-    """The bytes of a number of a pushed gradient, of the reply to it, and whether rounded features are bfloat16."""
+    """The bytes of a pushed gradient's number and its reply's; whether rounded features are bfloat16."""
 
     gradient: int = FLOAT_BYTES
     reply: int = FLOAT_BYTES
     bf16: bool = False
 
     def feature(self, rounded: bool) -> int:
-        """Return the bytes of a number that one worker sends another, ``rounded`` in the precision kBF16."""
+        """Return the bytes of a number sent between workers, ``rounded`` in the precision kBF16."""
         return BF16_BYTES if self.bf16 and rounded else FLOAT_BYTES
 
     def bridge(self, bridge: BridgeEnd, back: bool) -> int:
-        """Return the bytes of a number that a bridge sends, ``back`` for those of gradients."""
+        """Return the bytes of a number that a bridge sends; ``back`` for gradients."""
         is_image = is_bf16_image(bridge.shape, bridge.bf16_gradient)
         return self.feature(bridge.bf16_gradient if back else bridge.bf16_feature or is_image)
 
 
 def wire_bytes(job: Job, bf16: bool) -> WireBytes:
-    """Return the bytes of the numbers that workers of a job send; compression by kOneBit and kTopK is not priced.
+    """Return the bytes of numbers that workers send; kOneBit and kTopK are not priced.
 
-    ``bf16`` says whether the workers compute in bfloat16.
+    ``bf16`` says whether workers compute in bfloat16.
     """
     conf = job.cluster or ClusterConf()
     rounds = conf.compression is Compression.kBF16
@@ -50,18 +50,17 @@ def wire_bytes(job: Job, bf16: bool) -> WireBytes:
 
 
 class ParamUse(NamedTuple):
-    """The shape of a param, or of a part of one, and the workers that compute a gradient for it."""
+    """The shape of a param or its part, and the workers that compute its gradient."""
 
     shape: Shape
     users: tuple[int, ...]
 
 
 class ProcessMap(NamedTuple):
-    """The process number of each worker and of each server of a group.
+    """The process number of each worker and server of a group.
 
     ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice. With
-    ``several_hosts`` processes are not all on one host; if there are several processes, they exchange params in pieces.
-    ``wire`` says how many bytes numbers take in messages.
+    ``several_hosts`` processes exchange params in pieces. ``wire`` is the bytes of numbers in messages.
     """
 
     workers: tuple[int, ...]
@@ -72,11 +71,11 @@ class ProcessMap(NamedTuple):
     wire: WireBytes = WireBytes()
 
     def shares_updates(self, server: int) -> bool:
-        """Whether all workers are threads of this server's process, where they share the work of its updates."""
+        """Whether all workers are threads of this server's process, and share its updates."""
         return set(self.workers) == {self.servers[server]}
 
     def first(self, workers: int) -> ProcessMap:
-        """Return the map of the first ``workers`` workers, with the servers of their processes, at least one."""
+        """Return the map of the first ``workers`` workers, with their processes' servers, at least one."""
         if workers == len(self.workers):
             return self
         processes = self.workers[:workers]
@@ -84,7 +83,7 @@ class ProcessMap(NamedTuple):
         return self._replace(workers=processes, servers=servers)
 
     def slices(self, params: Mapping[str, ParamUse]) -> list[Slice]:
-        """Return the slices of the params; a param with one user stays in that user's process if a server is there."""
+        """Slice the params; a param with one user stays in that user's process if it has a server."""
         servers_of: dict[int, list[int]] = {}
         for server, process in enumerate(self.servers):
             servers_of.setdefault(process, []).append(server)
@@ -102,7 +101,7 @@ class ProcessMap(NamedTuple):
         return cut_into_pieces(slices, piece_bytes // FLOAT_BYTES, shared)
 
     def piece_bytes(self, numbers: int) -> int | None:
-        """Return the size of the pieces in which workers exchange so many numbers; None if slices stay whole."""
+        """Return the size of the pieces in which ``numbers`` numbers are exchanged; None for whole slices."""
         if not self.several_hosts or self.whole or len({*self.workers, *self.servers}) < 2:
             return None
         return max(PIECE_BYTES, FLOAT_BYTES * numbers // MOST_PIECES)
@@ -111,7 +110,7 @@ class ProcessMap(NamedTuple):
 def process_map(
     workers: int, per_process: int, servers: int, slicing: SlicingMethod = SlicingMethod.kSinga
 ) -> ProcessMap:
-    """Return the map of a group with ``per_process`` workers in each process, and servers spread over these."""
+    """Return the map of a group with ``per_process`` workers a process, and servers spread over processes."""
     worker_processes = tuple(worker // per_process for worker in range(workers))
     count = worker_processes[-1] + 1
     spread = worker_processes if servers == workers else tuple(range(count))

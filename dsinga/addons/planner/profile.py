@@ -1,4 +1,4 @@
-"""Measures the time of each layer and pass in an iteration, on one worker that computes the whole batch."""
+"""Measures each layer and pass in an iteration, on one worker that computes the whole batch."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ WARM_UP = 5  # iterations that are not counted
 
 
 class Pass(NamedTuple):
-    """A row of a profile: a pass of a layer ("forward", "backward"), or without a layer "update" or "rest"."""
+    """A row of a profile: a layer's "forward" or "backward", or "update" or "rest" without a layer."""
 
     layer: str
     name: str
 
 
 class PassWork(NamedTuple):
-    """The work of a pass in an iteration: arithmetic operations, and bytes of the arrays that it reads and writes."""
+    """A pass's work in an iteration: arithmetic operations, and bytes of arrays read and written."""
 
     operations: int
     bytes: int
@@ -49,17 +49,17 @@ NO_WORK = PassWork(0, 0)
 def profile(job: Job | CheckedJob, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     """Train for a warm-up and ``steps`` iterations in this thread; return the median time of each pass of each layer.
 
-    One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params itself:
-    nothing is exchanged, and reading records is not timed. ``rows`` are in the order in which the passes run: the
-    forward passes, the backward passes of layers that a gradient reaches, then "update" and "rest", which is the
-    overhead of the algorithm, and what an algorithm (kCD) computes outside of layers. Layers that kBP computes as one
-    (:mod:`dsinga.net.fusion`) have one row for each pass, named after the first layer.
+    One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params. Nothing is
+    exchanged, and reading records is not timed. ``rows`` are in execution order: forward passes, backward passes of
+    layers that a gradient reaches, "update" and "rest". The rest is the algorithm's overhead, including kCD's work
+    outside of layers. Layers that kBP fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first
+    layer.
 
-    Operations are those of :func:`dsinga.net.layer_cost.layer_cost`, without the gradient of sources that need
-    none. Bytes are those of the arrays that a pass reads and writes, each moved once, which is a lower bound; of a
-    sparse param only the rows looked up count. Neither is given under kCD, whose passes compute other things.
+    :func:`dsinga.net.layer_cost.layer_cost` counts operations, without gradients of sources that need none. Bytes count
+    each array that a pass reads or writes once, a lower bound; of sparse params only rows looked up count. kCD has
+    neither.
 
-    Raises UserError for what is wrong with the job or its stores.
+    Raises UserError for errors in the job or its stores.
     """
     checked = check_job(job, roots, [Phase.kTrain])
     job, reader = checked.job, checked.reader(Phase.kTrain)
@@ -84,7 +84,7 @@ def profile(job: Job | CheckedJob, steps: int, roots: Sequence[str] = ()) -> dic
 
 
 class Clock:
-    """Observer that adds up the seconds of the passes of one iteration, and the work that they do."""
+    """Observer that adds up the seconds and work of an iteration's passes."""
 
     def __init__(self) -> None:
         self.work: dict[Pass, PassWork] = {}
@@ -92,13 +92,13 @@ class Clock:
         self._counting = True  # work is counted in the first iteration only, because counting takes time
 
     def __call__(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
-        """Compute a pass of a layer, and time it."""
+        """Compute and time a pass of a layer."""
         return self.time(
             Pass(layer.name, name), lambda: compute(*arguments), lambda computed: _work(layer, arguments, computed)
         )
 
     def time(self, pass_: Pass, call: Callable[[], Any], work: Callable[[Any], PassWork]) -> Any:
-        """Return what ``call`` returns; add its seconds and its ``work``, a function of the result, to the pass."""
+        """Return ``call()``; add its seconds and ``work(result)`` to the pass."""
         started = time.perf_counter()
         computed = call()
         self._seconds[pass_] = self._seconds.get(pass_, 0.0) + time.perf_counter() - started
@@ -108,13 +108,12 @@ class Clock:
         return computed
 
     def take(self) -> dict[Pass, float]:
-        """Return the seconds of the iteration that has ended, and reset them."""
+        """Return and reset the seconds of the finished iteration."""
         seconds, self._seconds, self._counting = self._seconds, {}, False
         return seconds
 
 
 def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, steps: int) -> Iterator[float]:
-    """Train, and yield the seconds of each iteration."""
     ops = cpu_ops(PRECISIONS[job.precision])
     ops.set_threads(1)
     train, updater = algorithm(job.train_one_batch), create_updater(job.updater)
@@ -140,11 +139,10 @@ def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, ste
 
 
 def _work(layer: Layer, arguments: Sequence[Any], computed: Any) -> PassWork:
-    """Return the work of a pass of a layer, from its arguments and its result."""
     params, sources, *rest = arguments
     cost, sparse = layer_cost(layer), any(spec.sparse for spec in layer.params)
     numbers, read = math.prod(layer.shape), (() if sparse else params, sources)
-    if len(rest) == 1:  # a forward pass, whose only other argument is ctx
+    if len(rest) == 1:  # a forward pass, with ctx as its only other argument
         return PassWork(numbers if sparse else cost.forward, _bytes((*read, computed.feature)))
     _, grad, needs, _ = rest
     # A recurrent layer always computes the gradient of its state.
@@ -154,7 +152,6 @@ def _work(layer: Layer, arguments: Sequence[Any], computed: Any) -> PassWork:
 
 
 def _bytes(arrays: Any) -> int:
-    """Return the size of an array, or of all arrays in nested sequences."""
     if isinstance(arrays, (tuple, list)):
         return sum(map(_bytes, arrays))
     return getattr(arrays, "nbytes", 0)
@@ -173,7 +170,7 @@ def _row(pass_: Pass, types: Mapping[str, str], work: PassWork, seconds: float, 
 
 
 def print_precisions(float32: Mapping[str, Any], bf16: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print two profiles of a job, in kFloat32 and in kBF16, side by side: the milliseconds, and their ratio."""
+    """Print two profiles, in kFloat32 and in kBF16, side by side, in milliseconds, with their ratio."""
     table = rich.table.Table(rich.table.Column("layer", overflow="fold"), "type", "pass", box=rich.box.SIMPLE)
     for name in ("kFloat32", "kBF16", "ratio"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -188,12 +185,12 @@ def print_precisions(float32: Mapping[str, Any], bf16: Mapping[str, Any], consol
 
 
 def _rate(count: int, seconds: float) -> float | None:
-    """Return billions a second, None where nothing was counted."""
+    """Return billions a second; None if nothing was counted."""
     return 1e-9 * count / seconds if count and seconds > 0 else None
 
 
 def print_profile(figures: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print a profile, given as :func:`profile` returns it."""
+    """Print the result of :func:`profile`."""
     table = rich.table.Table(rich.table.Column("layer", overflow="fold"), "type", "pass", box=rich.box.SIMPLE)
     for name in ("ms", "GFLOP/s", "GB/s", "share"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -1,7 +1,4 @@
-"""The program of a worker: the operations of one iteration, with their durations and sizes, for the simulator.
-
-The builder adds the operations for params: waiting for values, pushing gradients, and the servers' work.
-"""
+"""The program of a worker: the operations of one iteration, with their durations and sizes, for the simulator."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from dsinga.net.layer_cost import FLOAT_BYTES
 
 
 class Compute(NamedTuple):
-    """Compute for so many seconds."""
+    """Compute for ``seconds``."""
 
     seconds: float
 
@@ -32,15 +29,15 @@ class Send(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Wait for the message that was sent under ``key``."""
+    """Wait for the message sent under ``key``."""
 
     key: str
 
 
 class AllToAll(NamedTuple):
-    """Send ``bytes`` bytes to each other worker of the group, without waiting; all workers do so.
+    """Send ``bytes`` bytes to each other worker of the group, without waiting; all workers do this.
 
-    One ``Receive`` of the same key waits for what all others have sent.
+    One ``Receive`` of the same key waits for all others.
     """
 
     key: str
@@ -54,7 +51,7 @@ class PushGradients(NamedTuple):
 
 
 class AwaitReply(NamedTuple):
-    """Wait for the reply to a packet: that of this iteration, or that of ``before`` iterations ago."""
+    """Wait for the reply to a packet of this iteration, or of ``before`` iterations ago."""
 
     packet: int
     before: int = 0
@@ -66,8 +63,7 @@ Operation = Compute | Send | Receive | AllToAll | PushGradients | AwaitReply
 class Packet(NamedTuple):
     """A message from a worker to a server, with gradients of several slices or the part of a sum.
 
-    The server replies to all of ``keys`` together, with ``reply_bytes``. To join them into one array takes the worker
-    ``join_seconds``.
+    The server replies to all ``keys`` at once, with ``reply_bytes``. Joining them takes ``join_seconds``.
     """
 
     server: int
@@ -78,10 +74,9 @@ class Packet(NamedTuple):
 
 
 class ServerWork(NamedTuple):
-    """The work for one key when all ``contributors`` workers have sent their part: ``seconds`` of computing.
+    """The work for a key when all ``contributors`` workers have sent their part: ``seconds`` of computing.
 
-    Where the workers share an update, as threads of the server's process, each of them computes for ``share`` seconds
-    when it pushes.
+    Workers that share an update, as threads of the server's process, compute for ``share`` seconds when they push.
     """
 
     contributors: int
@@ -91,7 +86,7 @@ class ServerWork(NamedTuple):
 
 @dataclass
 class WorkerProgram:
-    """The operations of one worker in an iteration, the packets that it sends, and ``memory`` in bytes."""
+    """One worker's operations in an iteration, the packets it sends, and ``memory`` in bytes."""
 
     operations: list[Operation] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
@@ -111,7 +106,7 @@ class WorkerProgram:
             self.operations.append(operation)
 
     def without_overlap(self) -> WorkerProgram:
-        """Return the program with gradients pushed after everything else, and their replies awaited at once."""
+        """Return the program with gradients pushed last, and replies awaited immediately."""
         pushes = [
             operation
             for operation in self.operations
@@ -127,7 +122,7 @@ class WorkerProgram:
 
 
 class GroupProgram(NamedTuple):
-    """The programs of a synchronous worker group, the processes of its workers and servers, and the servers' work."""
+    """A synchronous group's programs, its workers' and servers' processes, and the servers' work."""
 
     programs: list[WorkerProgram]
     worker_processes: Sequence[int]
@@ -138,7 +133,7 @@ class GroupProgram(NamedTuple):
 def start_group(
     params: Mapping[str, ParamUse], processes: ProcessMap, rates: Rates
 ) -> tuple[GroupProgram, Mapping[str, Sequence[Slice]]]:
-    """Return a group without programs, with the servers' work for the params and parts of params; and their slices."""
+    """Return a group without programs but with the servers' work for the params, and their slices."""
     slices = processes.slices(params)
     users = {name: len(param.users) for name, param in params.items()}
     work = update_work(slices, users, processes, rates)
@@ -151,12 +146,8 @@ def start_group(
 class ProgramBuilder:
     """Writes the program of one worker.
 
-    Args:
-        params: the shapes of the params, or parts of params, that the worker uses, in the order of their first use.
-        slices: the slices of each of them.
-        process: the process of the worker.
-        processes: the processes of workers and servers.
-        rates: those of this machine.
+    ``params`` has the shapes of the worker's params, or parts of params, in the order of their first use, ``slices``
+    the slices of each.
     """
 
     def __init__(
@@ -185,7 +176,7 @@ class ProgramBuilder:
         self.program.add(operation)
 
     def await_values(self, names: Iterable[str]) -> None:
-        """Wait for the values of params before their first use, and join a param that comes in several slices."""
+        """Wait for params before their first use, and join a param of several slices."""
         for name in names:
             buckets = [number for number in dict.fromkeys(self._buckets_of[name]) if number not in self._awaited]
             self._awaited.update(buckets)
@@ -195,14 +186,14 @@ class ProgramBuilder:
                 self.add(Compute(self._rates.keep * FLOAT_BYTES * math.prod(self._params[name])))
 
     def push(self, names: Iterable[str]) -> None:
-        """Mark the gradients of params as computed; send each bucket that is complete by now."""
+        """Mark gradients as computed; send each complete bucket."""
         for number in (number for name in names for number in self._buckets_of[name]):
             self._missing[number] -= 1
             if not self._missing[number]:
                 self.add(PushGradients(number))
 
     def all_reduce(self, layer: Layer, what: str, sums: int, group: GroupProgram) -> None:
-        """Ask the first server for the sums over the workers' parts of a batch that a layer needs; wait for each."""
+        """Send parts of a layer's ``sums`` sums over the batch to the first server; wait for each."""
         for key in (f"{layer.name}.{what}.{number}" for number in range(sums)):
             size = 16 * layer.shape[1]  # two float64 a channel
             group.server_work[key] = ServerWork(len(group.worker_processes), 0.0)
@@ -217,9 +208,8 @@ def update_work(
 ) -> dict[Any, ServerWork]:
     """Return the servers' work for each slice: add the gradients of all users of its param, and update it.
 
-    A slice with several users is updated by the last one that pushes, while the others go on; where the whole group are
-    threads of the server's process, by all of them together. A slice with one user is updated by that user, while
-    other workers of its process update other parts of the same layer.
+    A slice with several users is updated by the last to push, or by all together if they are threads of the server's
+    process. A slice with one user is updated by that user, while others update other parts of the layer.
     """
 
     def work(slice_: Slice) -> ServerWork:

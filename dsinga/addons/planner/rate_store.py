@@ -1,6 +1,6 @@
-"""A file that keeps the rates measured on this machine, so that they are measured once.
+"""A file of rates measured on this machine, so that they are measured once.
 
-Other work on the machine's cores during a measurement, which makes the measured times too long, is noticed.
+It notices other work on the cores during a measurement, which makes times too long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TICK_SECONDS = 0.03  # the system counts in ticks of 10 ms, for each core
 
 
 class ProcessorTimes(NamedTuple):
-    """Seconds of the clock, and of the cores of this machine: used by all processes, and by this one."""
+    """Seconds of the clock, of the cores used by all processes, and by this process."""
 
     clock: float
     everybody: float
@@ -37,7 +37,7 @@ class ProcessorTimes(NamedTuple):
 
 
 def read_processor_times() -> ProcessorTimes | None:
-    """Return the seconds of the clock and of the cores until now; None if the system cannot say."""
+    """Return the seconds so far; None if the system cannot say."""
     try:
         columns = PROCESSOR_TIMES.read_text(encoding="ascii").split(maxsplit=11)
         ticks = sum(int(columns[k]) for k in (USER, NICE, SYSTEM, INTERRUPTS, SOFT_INTERRUPTS, STOLEN))
@@ -47,7 +47,7 @@ def read_processor_times() -> ProcessorTimes | None:
 
 
 def disturbed(before: ProcessorTimes | None, after: ProcessorTimes | None, cores: int) -> bool:
-    """Whether, between two moments, other processes used cores that this process may have needed."""
+    """Whether other processes used cores that this process may have needed."""
     if before is None or after is None:
         return False
     clock, everybody, process = (late - early for early, late in zip(before, after, strict=True))
@@ -56,7 +56,7 @@ def disturbed(before: ProcessorTimes | None, after: ProcessorTimes | None, cores
 
 
 def start_watching() -> Callable[[], bool]:
-    """Return a function that says whether other work has disturbed this process since now."""
+    """Return a function that says whether other work has disturbed this process since."""
     before, cores = read_processor_times(), os.cpu_count() or 1
     return lambda: disturbed(before, read_processor_times(), cores)
 
@@ -71,17 +71,16 @@ Figures = tuple[float, ...]
 
 
 class RateStore:
-    """A cache of measured figures by a text key; :meth:`save` writes it to the file ``path``.
+    """A cache of measured figures by a text key; :meth:`save` writes it to the file ``path``, if any.
 
-    Figures that were measured while other work disturbed the process are measured once more, as long as such second
-    attempts have taken less than ``REPEAT_SECONDS``. If the machine is still busy, the figures are used, but not
-    written.
+    Figures are measured again if other work disturbed the process, until second attempts have taken ``REPEAT_SECONDS``
+    in all. If the machine is still busy, figures are used, but not written.
 
-    ``announce`` is called with a sentence: what is being measured, at first and then every few seconds, and once, as
-    soon as it is known, that the machine is busy.
+    ``announce`` is called with sentences: what is being measured, at first and every few seconds, and once that the
+    machine is busy.
 
-    Without a path nothing is written. A file that cannot be read, or comes from another version of dsinga or numpy,
-    counts as empty. A file that cannot be written is ignored: it only saves time.
+    Unreadable files, and files of another version of dsinga or numpy, count as empty. Files that cannot be written are
+    ignored.
     """
 
     def __init__(self, path: Path | None = None, announce: Callable[[str], None] | None = None):
@@ -90,13 +89,13 @@ class RateStore:
         self._announced_at = -ANNOUNCE_SECONDS
         self._repeat_seconds = 0.0
         self.measured = 0  # how many keys were missing
-        self.doubtful: set[str] = set()  # keys whose figures were measured while the machine was busy
+        self.doubtful: set[str] = set()  # keys with figures measured while the machine was busy
         self._figures = _read(path) if path else {}
 
     def get(self, key: str, measure: Callable[[], Sequence[float]], what: str = "") -> Figures:
-        """Return the figures of ``key``; call ``measure`` to get them if they are missing.
+        """Return the figures of ``key``; if they are missing, call ``measure``.
 
-        ``what`` says what is measured, for ``announce``, by default ``key``.
+        ``what`` says what is measured, for ``announce``; it defaults to ``key``.
         """
         if key not in self._figures:
             self.measured += 1
@@ -107,7 +106,7 @@ class RateStore:
         return self._figures[key]
 
     def _measure(self, key: str, measure: Callable[[], Sequence[float]]) -> Figures:
-        """Return the figures of the first attempt that nothing disturbs, or of the one with the smaller sum."""
+        """Return the figures of the first undisturbed attempt, or else those with the smallest sum."""
         attempts: list[Figures] = []
         while len(attempts) < ATTEMPTS and (not attempts or self._repeat_seconds < REPEAT_SECONDS):
             disturbed, started = start_watching(), time.monotonic()
@@ -122,7 +121,7 @@ class RateStore:
 
     @property
     def warning(self) -> str:
-        """A warning about doubtful figures, for the user; empty where there are none."""
+        """A warning about doubtful figures; empty if there are none."""
         if not self.doubtful:
             return ""
         return (
@@ -131,7 +130,7 @@ class RateStore:
         )
 
     def save(self) -> None:
-        """Write the figures to the file if any was measured, merged with what the file contains by now."""
+        """Merge newly measured figures into the file."""
         if self.path is None or self.measured == len(self.doubtful):
             return
         with contextlib.suppress(OSError):
@@ -141,7 +140,7 @@ class RateStore:
 
 
 def rates_file(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Return the path of this machine's file, in ``folder`` or else in the user's cache folder of this system."""
+    """Return the path of this machine's file, in ``folder`` or else in the user's cache folder."""
     return (Path(folder) if folder else _cache_folder()) / f"rates-{platform.node() or 'machine'}.json"
 
 

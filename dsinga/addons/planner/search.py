@@ -1,12 +1,12 @@
 """The search for the cheapest partitioning: each layer by rows, by features, or whole on one worker (section 5.4.1).
 
-Beside it are the partitionings that the paper names (section 5.3).
+It also has the partitionings that the paper names (section 5.3).
 
-Layers without params are cut like the layer with params that they follow: changing the cut at any other place costs a
-transfer and saves nothing. The search prices all patterns of these blocks that change the cut at most once ("by rows
-below, by features above" is among them), then changes single blocks of the best pattern until nothing is cheaper. In
-nets of more than MAX_BLOCKS blocks it tries MAX_BOUNDARIES places of that change, and changes all blocks that are alike
-together, such as those of the same kind in a Transformer: the number of prices then does not grow with the depth.
+Layers without params are cut like the layer with params that they follow: another place costs a transfer and saves
+nothing. The search prices all patterns of these blocks that change the cut at most once, such as "by rows below, by
+features above". Then it changes single blocks of the best pattern until nothing is cheaper. In nets of more than
+MAX_BLOCKS blocks it tries MAX_BOUNDARIES places, and changes alike blocks, as in a Transformer, together. The number of
+prices then does not grow with the depth.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ Price = Callable[[Mapping[str, LayerCut], int], float]
 class Search:
     """Finds the cheapest cuts of a net by ``price``, a function of the cuts and the number of workers.
 
-    Layers named in ``fixed`` stay as the job says. Equal prices give equal cuts. Prices are cached. For more than
-    MAX_SEARCHED_WORKERS workers, or MAX_SEARCHED_WORKERS_DEEP in a deep net, only the best cut for that many is
-    compared with the net cut all by rows.
+    Layers in ``fixed`` stay as the job says. Equal prices give equal cuts. For more than MAX_SEARCHED_WORKERS workers
+    (in a deep net MAX_SEARCHED_WORKERS_DEEP), only that number's best cut is compared with the net cut all by rows.
     """
 
     def __init__(self, net: NeuralNet, price: Price, fixed: Collection[str] = ()):
@@ -51,7 +50,7 @@ class Search:
         self._together = alike_blocks(net, self._blocks) if deep else [[k] for k in range(len(self._blocks))]
 
     def cuts(self, workers: int) -> dict[str, LayerCut]:
-        """Return the cheapest cuts. Raises JobError where layers in ``fixed`` cannot be cut as the job says."""
+        """Return the cheapest cuts. Raises JobError if layers in ``fixed`` cannot be cut as the job says."""
         if workers not in self._found:
             self._found[workers] = self._best(workers)
         return self._cut(self._found[workers], workers)
@@ -88,7 +87,7 @@ class Search:
 
 
 def layer_blocks(net: NeuralNet, fixed: Collection[str] = ()) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the layers below the first params, and the blocks of layers that are cut alike.
+    """Return the layers below the first params, and the blocks of layers that are cut alike.
 
     A block is a layer with params and the layers without params that follow it. Layers in ``fixed`` are left out.
     """
@@ -104,14 +103,14 @@ def layer_blocks(net: NeuralNet, fixed: Collection[str] = ()) -> tuple[list[str]
 
 
 def boundaries(count: int, most: int) -> list[int]:
-    """Return where a pattern of ``count`` blocks may change: between all blocks, or at ``most`` even places."""
+    """Return where a pattern of ``count`` blocks may change: anywhere, or at ``most`` even places."""
     if count <= most:
         return list(range(1, count))
     return [number * count // (most + 1) for number in range(1, most + 1)]
 
 
 def alike_blocks(net: NeuralNet, blocks: Sequence[Sequence[str]]) -> list[list[int]]:
-    """Group the numbers of the blocks whose layers have the same types and shapes."""
+    """Group the numbers of the blocks with the same types and shapes of layers."""
     together: dict[Hashable, list[int]] = {}
     for number, block in enumerate(blocks):
         layers = [net.layer(name) for name in block]
@@ -121,7 +120,7 @@ def alike_blocks(net: NeuralNet, blocks: Sequence[Sequence[str]]) -> list[list[i
 
 
 def patterns_of_two_runs(count: int, places: Sequence[int]) -> Iterator[Pattern]:
-    """Yield the patterns of ``count`` blocks that are all cut alike, or alike below and above one of ``places``."""
+    """Yield the patterns of ``count`` blocks cut alike, or alike below and above one of ``places``."""
     yield from ((dim,) * count for dim in DIMS)
     for boundary in places:
         for low in DIMS:
@@ -129,7 +128,7 @@ def patterns_of_two_runs(count: int, places: Sequence[int]) -> Iterator[Pattern]
 
 
 def changes(pattern: Pattern, together: Sequence[Collection[int]]) -> Iterator[Pattern]:
-    """Yield the patterns that differ from ``pattern`` in one of the groups of blocks in ``together``."""
+    """Yield the patterns that differ from ``pattern`` in one group of ``together``."""
     for group in together:
         for dim in DIMS:
             changed = tuple(dim if number in group else before for number, before in enumerate(pattern))
@@ -140,8 +139,8 @@ def changes(pattern: Pattern, together: Sequence[Collection[int]]) -> Iterator[P
 def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict[str, LayerCut]:
     """Return the cuts nearest to the requested dimensions.
 
-    A layer that has fewer features than workers, or groups of features that they do not divide, is cut by rows; a batch
-    of fewer rows than workers stays whole.
+    A layer is cut by rows if workers exceed its features or do not divide its groups of features. A batch with fewer
+    rows than workers stays whole.
     """
     feasible = dict(dims)
     for node in net.nodes:
@@ -161,41 +160,41 @@ def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict
 
 
 def explicitly_cut_layers(conf: NetConf) -> set[str]:
-    """Return the names of the layers whose configuration has a partition_dim or a location."""
+    """Return the names of the layers with a partition_dim or a location."""
     return {layer.name for layer in conf.layer if layer.partition_dim is not None or layer.location is not None}
 
 
 def layers_with_whole_params(net: NeuralNet, updater: Updater) -> set[str]:
-    """Return the names of the layers that features do not cut, since the updater needs one of their params whole."""
+    """Return the layers that features do not cut, because the updater needs whole params."""
     params = net.params
     whole = {name for name, param in params.items() if param.trainable and updater.of(name, param.shape).whole}
     return {node.layer.name for node in net.nodes if whole.intersection(node.params)}
 
 
-WORDS = {ROWS: "rows", FEATURES: "features"}  # from SPACE on: "space"
+WORDS = {ROWS: "rows", FEATURES: "features"}  # SPACE and above: "space"
 
 
 def by_rows(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return the cuts of data parallelism: every layer on dimension 0."""
+    """Cut for data parallelism: every layer on dimension 0."""
     return cuts_for_dims(net, workers, dict.fromkeys(_names(net), ROWS))
 
 
 def by_features(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return the cuts of model parallelism: every layer from the first one with params on, on dimension 1."""
+    """Cut for model parallelism: from the first layer with params up, on dimension 1."""
     inputs, blocks = layer_blocks(net)
     dims = dict.fromkeys((name for block in blocks for name in block), FEATURES)
     return cuts_for_dims(net, workers, {**dict.fromkeys(inputs, ROWS), **dims})
 
 
 def hybrid(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return the cuts of Krizhevsky (2014): by rows below the first fully connected layer, by features from there."""
+    """Cut as Krizhevsky (2014): by rows below the first fully connected layer, then by features."""
     _, blocks = layer_blocks(net)
     upper = {name for block in blocks if len(net.layer(block[0]).shape) == 2 for name in block}
     return cuts_for_dims(net, workers, {name: FEATURES if name in upper else ROWS for name in _names(net)})
 
 
 def by_layer(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return whole layers on different workers: consecutive layers together, about as many operations on each."""
+    """Place whole consecutive layers on workers, with about equal operations."""
     costs = [sum(layer_cost(node.layer)[:2]) for node in net.nodes]
     total, done = sum(costs), 0
     cuts = {}
@@ -207,24 +206,24 @@ def by_layer(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
 
 
 def by_space(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return the cuts of fields into stripes: every layer on dimension 2 that can be cut so."""
+    """Cut fields into stripes: every layer that allows it on dimension 2."""
     return choose_cuts(net, workers, dict.fromkeys(_names(net), LayerCut(SPACE, grid=(workers,))))
 
 
 def has_fields(net: NeuralNet, workers: int) -> bool:
-    """Whether a net can be cut by space from its input to a loss, because its targets are fields."""
+    """Whether a net can be cut by space from input to loss, because its targets are fields."""
     return _any_by_space([node.layer for node in net.nodes if node.layer.is_loss], workers)
 
 
 def few_rows(net: NeuralNet, workers: int) -> bool:
-    """Whether a batch has fewer rows than there are workers."""
+    """Whether a batch has fewer rows than workers."""
     return net.nodes[0].layer.shape[0] < workers
 
 
 def has_space(net: NeuralNet, workers: int) -> bool:
-    """Whether it is worth while to cut a net by space: its targets are fields, or its batch has too few rows.
+    """Whether cutting by space is worthwhile: targets are fields, or a batch has too few rows.
 
-    In the second case layers with params must have as many points as there are workers.
+    With too few rows, layers with params must have as many points as workers.
     """
     if not few_rows(net, workers):
         return has_fields(net, workers)
@@ -236,7 +235,7 @@ def _any_by_space(layers: Iterable[Layer], workers: int) -> bool:
 
 
 def describe_cuts(net: NeuralNet, cuts: Mapping[str, LayerCut]) -> str:
-    """Return the cuts as text, in the order of the layers: "rows: data to pool5, features: fc6 to fc8"."""
+    """Describe the cuts in the order of the layers: "rows: data to pool5, features: fc6 to fc8"."""
     runs: list[list[str]] = []
     for name in _names(net):
         cut = cuts[name]

@@ -1,9 +1,8 @@
 """Simulates a synchronous group event by event: computing, messages and updates, overlapping or one by one.
 
 Each worker executes its operations in order. Each process has a link that carries one message at a time in each
-direction, to its receivers in turn. A server's work, and sending and receiving a message, take processor time from the
-workers that compute in that process, because workers keep all cores busy. The result is the steady state: values of one
-iteration are still being sent while the next iteration begins.
+direction, to its receivers in turn. Servers' work and messages take processor time from that process's workers, which
+keep all cores busy. In the steady state, values of one iteration are still being sent while the next begins.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Process = Generator["float | Event", None, None]  # yields the seconds, or the e
 
 
 class Event:
-    """An event that happens once; the functions ``waiting`` are called when it does."""
+    """An event that happens once and then calls the functions ``waiting``."""
 
     def __init__(self) -> None:
         self.done = False
@@ -41,7 +40,7 @@ class Event:
 
 
 class EventQueue:
-    """Runs processes and actions in the order of simulated time; ``now`` is that time in seconds."""
+    """Runs processes and actions in the order of simulated time, ``now`` in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -58,7 +57,7 @@ class EventQueue:
         return self._events[key]
 
     def fire(self, key: Hashable) -> None:
-        """Mark the event of a key as done and resume the processes that wait for it."""
+        """Mark the event of a key as done and resume its waiting processes."""
         event = self._events[key]
         event.done = True
         waiting, event.waiting = event.waiting, []
@@ -66,7 +65,7 @@ class EventQueue:
             resume()
 
     def resume(self, process: Process) -> None:
-        """Run a process until it waits for time to pass, or for an event that is not done."""
+        """Run a process until it waits for time, or for an event that is not done."""
         for awaited in process:
             if isinstance(awaited, float):
                 self.at(self.now + awaited, lambda: self.resume(process))
@@ -87,8 +86,8 @@ class EventQueue:
 class Prediction(NamedTuple):
     """The cost of an iteration: seconds, bytes sent and received, and bytes of memory.
 
-    ``compute`` are the seconds of computing layers, ``update`` those of updates that a worker's thread computes when it
-    pushes. All but ``seconds`` are those of the worker that has most; bytes are counted between processes only.
+    ``compute`` is the seconds of layers, ``update`` of updates in a worker's thread when it pushes. All but ``seconds``
+    are the largest of any worker; only bytes between processes count.
     """
 
     seconds: float
@@ -99,15 +98,15 @@ class Prediction(NamedTuple):
     memory: int
 
     def computing(self, factor: float) -> Prediction:
-        """Return the cost of an iteration whose layers take ``factor`` times as long to compute."""
+        """Return the cost with ``factor`` times the computing time of layers."""
         compute = self.compute * factor
         return self._replace(seconds=self.seconds + compute - self.compute, compute=compute)
 
 
 def simulate(group: GroupProgram, links: Links, overlap: bool = True) -> Prediction:
-    """Return the cost of an iteration of ``group`` in the steady state.
+    """Return an iteration's cost for ``group`` in the steady state.
 
-    Without ``overlap`` a worker waits for each of its messages to arrive, and for the servers at the end.
+    Without ``overlap`` a worker waits for each message to arrive, and at the end for the servers.
     """
     simulation = _Simulation(group, links, overlap)
     ends = simulation.run()
@@ -122,8 +121,6 @@ def simulate(group: GroupProgram, links: Links, overlap: bool = True) -> Predict
 
 
 class _Reply:
-    """The reply to a packet of a worker in an iteration; the server sends it when no key is missing."""
-
     def __init__(self, packet: Packet, worker: int, number: int, iteration: int):
         self.packet, self.worker = packet, worker
         self.event = (worker, number, iteration)
@@ -158,7 +155,6 @@ class _Simulation:
         self._ends = [0.0] * ITERATIONS
 
     def run(self) -> list[float]:
-        """Return when the last worker ended each iteration."""
         for worker, program in enumerate(self.programs):
             self.queue.resume(self._work(worker, program))
         self.queue.run()
@@ -199,7 +195,6 @@ class _Simulation:
         self._computing[worker] = False
 
     def _use_processor(self, process: int, seconds: float) -> None:
-        """Take processor time from the workers that compute in a process, or from the next one that begins to."""
         workers = self._workers_of[process]
         computing = [worker for worker in workers if self._computing[worker]]
         for worker in computing:
@@ -208,7 +203,7 @@ class _Simulation:
             self._handling_until[process] = max(self.queue.now, self._handling_until[process]) + seconds
 
     def _barrier_seconds(self, worker: int, process: int) -> float:
-        """Return how much a worker's message to ``process`` is late because workers do not compute equally fast."""
+        """Return the delay of a worker's message to ``process``, since workers compute unequally fast."""
         inside = self.group.worker_processes[worker] == process
         cost = self.links.barrier_inside if inside else self.links.barrier_between
         return cost.seconds(self._computed[worker])
@@ -228,7 +223,6 @@ class _Simulation:
     def _transmit(
         self, source: int, destination: int, size: int, arrive: Callable[[], None], late: float = 0.0
     ) -> None:
-        """Transmit ``size`` bytes from process to process, and call ``arrive``; the two links work at the same time."""
         if source == destination:
             self.queue.at(self.queue.now + self.links.inside.seconds(size) + late, arrive)
             return
@@ -241,7 +235,6 @@ class _Simulation:
             self._send_next(source)
 
     def _send_next(self, source: int) -> None:
-        """Send the next message of a process. Its link serves the processes that it sends to in turn."""
         waiting = self._outgoing[source]
         if self._sending_until[source] > self.queue.now:
             self.queue.at(self._sending_until[source], lambda: self._send_next(source))
@@ -261,10 +254,10 @@ class _Simulation:
         self.queue.at(self._sending_until[source], lambda: self._send_next(source))
 
     def _all_to_all(self, worker: int, key: tuple[int, str], size: int) -> None:
-        """Send ``size`` bytes to each other worker; when the last worker has called this, all arrivals are known.
+        """Send ``size`` bytes to each other worker; when the last has called this, all arrivals are known.
 
-        All links are equally busy both ways, so only the way out is simulated. For each worker it is kept when its part
-        has arrived, and when others see that, which may be later by the cost of a barrier.
+        Links are equally busy both ways, so only the way out is simulated. It records when each worker's part has
+        arrived, and when others see that, which a barrier may delay.
         """
         process, link = self.group.worker_processes[worker], self._between
         others = len(self.group.programs) - len(self._workers_of[process])
@@ -314,7 +307,6 @@ class _Simulation:
             self._transmit(source, destination, packet.bytes, lambda: self._serve(destination, packet, iteration), late)
 
     def _complete(self, keys: Iterable[Hashable], iteration: int) -> list[tuple[Hashable, float]]:
-        """Count a contribution to each key; return the keys that are complete, and their seconds."""
         complete = []
         for key in keys:
             self._contributions[key, iteration] += 1
@@ -329,7 +321,6 @@ class _Simulation:
             self.queue.at(self._serving_until[process], lambda key=key: self._reply(key, iteration))  # type: ignore[misc]
 
     def _reply(self, key: Hashable, iteration: int, updater: int | None = None) -> None:
-        """Send the replies that missed only ``key``; ``updater`` is the worker that updated it, if one did."""
         for reply in self._replies.pop((key, iteration)):
             reply.missing -= 1
             if reply.missing:

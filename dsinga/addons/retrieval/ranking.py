@@ -1,7 +1,7 @@
 """Ranks the rows of a database by their distance from queries, and measures how good the rankings are.
 
-A row is relevant to a query if it has the query's label. The measures are those of N. Rasiwasia et al., A new approach
-to cross-modal multimedia retrieval, ACM Multimedia 2010.
+A row is relevant to a query if it has the query's label. The measures are from N. Rasiwasia et al., A new approach to
+cross-modal multimedia retrieval, ACM Multimedia 2010.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BLOCK = 1 << 23  # distances computed at a time: 64 MiB
 
 
 def nearest(queries: Any, database: Any, k: int, distance: str = "cosine") -> np.ndarray:
-    """Return the row numbers (Q, k) of the ``k`` rows of ``database`` nearest to each query, the nearest first.
+    """Return the row numbers (Q, k) of the ``k`` rows of ``database`` nearest to each query, nearest first.
 
-    ``queries`` (Q, ...) and ``database`` (N, ...) are features with rows of the same length. ``distance`` is "cosine"
-    (a row of zeros is at a right angle to every other row) or "euclidean". Of equally near rows the first comes first.
+    ``queries`` (Q, ...) and ``database`` (N, ...) are features with rows of equal length. ``distance`` is "cosine" (a
+    row of zeros is at a right angle to all others) or "euclidean". Equally near rows keep their order.
 
     Raises:
-        UserError: for an unknown distance, rows of different lengths, no rows, or numbers that are not finite.
+        UserError: for an unknown distance, unequal lengths, no rows, or numbers that are not finite.
     """
     check_count(k, len(database))
     return np.concatenate([order[:, :k] for _, order in _orders(queries, database, distance)])
@@ -38,8 +38,8 @@ def ranked_relevance(
 ) -> Iterator[np.ndarray]:
     """Yield, for blocks of queries, whether the row at each rank is relevant: arrays (q, N) of bool.
 
-    Labels (Q,) and (N,) are integers. Queries whose label no row of the database has are left out. Raises UserError as
-    :func:`nearest` does, and where the number of labels is wrong or no query is left.
+    Labels (Q,) and (N,) are integers. Queries with labels that the database lacks are left out. Raises UserError like
+    :func:`nearest`, for a wrong number of labels, and if no query is left.
     """
     queries, query_labels, database_labels = np.asarray(queries), np.asarray(query_labels), np.asarray(database_labels)
     for name, rows, labels in (("queries", queries, query_labels), ("database", database, database_labels)):
@@ -54,13 +54,13 @@ def ranked_relevance(
 
 
 def check_count(k: int, rows: int) -> None:
-    """Raise UserError where ``k`` is not a number of rows of a database with ``rows`` rows."""
+    """Raise UserError unless ``k`` is between 1 and ``rows``."""
     if not 1 <= k <= rows:
         raise UserError(f"k must be between 1 and the {rows} rows of the database, not {k}")
 
 
 def _orders(queries: Any, database: Any, distance: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield, for blocks of queries, the number of the first query and row numbers by distance (q, N)."""
+    """Yield, for blocks of queries, the first query's number and row numbers by distance (q, N)."""
     if distance not in DISTANCES:
         raise UserError(f"there is no distance {distance!r}; choose {' or '.join(DISTANCES)}")
     queries, database = _rows("queries", queries), _rows("database", database)
@@ -80,7 +80,6 @@ def _orders(queries: Any, database: Any, distance: str) -> Iterator[tuple[int, n
 
 
 def _rows(name: str, features: Any) -> np.ndarray:
-    """Return features as (rows, n) float64."""
     rows = np.asarray(features, np.float64)
     if not rows.size:
         raise UserError(f"the {name} have no rows")
@@ -91,13 +90,13 @@ def _rows(name: str, features: Any) -> np.ndarray:
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Return the rows scaled to a length of 1; a row of zeros stays as it is."""
+    """Scale rows to length 1; rows of zeros are unchanged."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths, lengths, 1)
 
 
 def average_precision(relevant: np.ndarray) -> np.ndarray:
-    """Return the mean of the precisions at the ranks of relevant rows: (Q,) from (Q, N) by rank."""
+    """Return the mean precision at the ranks of relevant rows: (Q,) from (Q, N) by rank."""
     precision = relevant.cumsum(axis=1) / np.arange(1, relevant.shape[1] + 1)
     return (precision * relevant).sum(axis=1) / relevant.sum(axis=1)
 
@@ -108,7 +107,7 @@ def precision_at(relevant: np.ndarray, k: int) -> np.ndarray:
 
 
 def precision_at_recall(relevant: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Return the highest precision of each query at any recall of at least each of ``levels``: (Q, levels)."""
+    """Return each query's highest precision at any recall of at least each of ``levels``: (Q, levels)."""
     counts = relevant.cumsum(axis=1)
     precision = counts / np.arange(1, relevant.shape[1] + 1)
     best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # at this rank or any later one
@@ -122,7 +121,7 @@ def mean_average_precision(
 ) -> float:
     """Return MAP, the mean average precision over all queries and all ranks, in [0, 1].
 
-    Arguments and errors are those of :func:`ranked_relevance`.
+    For arguments and errors see :func:`ranked_relevance`.
     """
     blocks = ranked_relevance(queries, database, query_labels, database_labels, distance)
     return float(np.concatenate([average_precision(relevant) for relevant in blocks]).mean())
@@ -131,8 +130,9 @@ def mean_average_precision(
 def chance(query_labels: Any, database_labels: Any) -> float:
     """Return the expected MAP (mean average precision) of random rankings.
 
-    Of N rows, R are relevant. Rank r is relevant with probability R/N, and then on average (r - 1)·(R - 1)/(N - 1) of
-    the r - 1 ranks before it are relevant.
+    Of N rows, R are relevant. Rank r is relevant with probability R/N; then on average (r - 1)·(R - 1)/(N - 1) of the r
+    - 1
+    ranks before it are.
     """
     query_labels, database_labels = np.asarray(query_labels), np.asarray(database_labels)
     count = len(database_labels)
@@ -145,8 +145,7 @@ def chance(query_labels: Any, database_labels: Any) -> float:
 def compare_stores(queries: str, database: str, distance: str = "cosine", k: int = 10) -> dict[str, float]:
     """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
 
-    Raises UserError where a store is missing or has no labels, where the database has fewer than ``k`` rows, and as
-    :func:`ranked_relevance` does.
+    Raises UserError like :func:`ranked_relevance`, if a store or its labels are missing, or for fewer than ``k`` rows.
     """
     (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
     check_count(k, len(rows))
@@ -188,9 +187,8 @@ def _read(location: str) -> tuple[np.ndarray, np.ndarray]:
 def retrieve(queries: str, database: str, distance: str, at: int) -> None:
     """Measure how well features find rows of the same class.
 
-    Ranks the rows of the store DATABASE by their distance from each row of the store QUERIES, and prints the mean
-    average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
-    them.
+    Ranks the rows of the store DATABASE by their distance from each row of the store QUERIES. Prints the mean average
+    precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes them.
     """
     for name, value in compare_stores(queries, database, distance, at).items():
         click.echo(f"{name:24} {value:.4f}")

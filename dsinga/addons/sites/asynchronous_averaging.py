@@ -1,10 +1,10 @@
 """Averages the params of server groups asynchronously: no group waits for another.
 
-Each group keeps its own copy of the outer params. Its outer gradient, times its share of the mean, is a gradient for
-the outer optimizer of every group, as soon as it arrives. So the copies have the same gradients in other orders: they
-differ a little while training goes on, and with an outer optimizer without momentum are equal in the end.
+Each group keeps its own copy of the outer params. Its outer optimizer applies each outer gradient that arrives, times
+the sender's share of the mean. All copies get the same gradients in different orders. They differ a little during
+training, and are equal in the end if the outer optimizer has no momentum.
 
-Changes, as :mod:`dsinga.cluster.server.sum_sync` sends them, are outer gradients with the opposite sign.
+Changes in :mod:`dsinga.cluster.server.sum_sync` are outer gradients with the opposite sign.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLOCK = -1  # in place of a slice id: the number of outer steps of a group
 
 
 class AsynchronousAveraging(SumSync):
-    """Averages the params of server groups, each with its own outer optimizer and one worker group."""
+    """Averages the params of server groups of one worker group each; each has its own outer optimizer."""
 
     def __init__(self, shard: LinkedShard, rule: AveragingRule):
         super().__init__(shard, rule.period)
@@ -37,7 +37,7 @@ class AsynchronousAveraging(SumSync):
         self._seen: dict[int, int] = {}  # by slice id: outer steps of the fastest other group at its last one
 
     def begin(self, served_slice: ServedSlice) -> None:
-        """Begin with the value of a slice as its outer params, after as many outer steps as a resumed run has had."""
+        """Begin with a slice's value as its outer params, after the outer steps of a resumed run."""
         super().begin(served_slice)
         if served_slice.spec.trainable:
             self._last[served_slice.spec.slice.id] = self.rule.outer_params(served_slice)
@@ -51,7 +51,7 @@ class AsynchronousAveraging(SumSync):
         """Do nothing: :meth:`slice_updated` counts updates."""
 
     def slice_updated(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Take an outer step of a slice that was updated to ``version``, if one is due, and call ``on_averaged``."""
+        """Take an outer step of a slice updated to ``version``, if one is due, and call ``on_averaged``."""
         id = served_slice.spec.slice.id
         with served_slice.lock:
             self._updates[id] += 1
@@ -66,7 +66,6 @@ class AsynchronousAveraging(SumSync):
             self.sender.dispatch(self._starts)
 
     def _receive_estimate(self, id: int, group: int, onward: Sequence[int], estimate: np.ndarray) -> None:
-        """Take the newest estimate of another group, or with ``CLOCK`` for the id, the number of its outer steps."""
         if id == CLOCK:
             self._count(group, int(estimate[0]))
             self.sender.enqueue(onward, (CLOCK, group), estimate)
@@ -74,7 +73,7 @@ class AsynchronousAveraging(SumSync):
             super()._receive_estimate(id, group, onward, estimate)
 
     def age(self, id: int, version: int) -> int:
-        """Return how many steps before ``version`` the last outer step of a slice was."""
+        """Return the steps from a slice's last outer step to ``version``."""
         return self.rule.age(id, version)
 
     def _take_change(self, served_slice: ServedSlice, change: np.ndarray) -> None:
@@ -84,7 +83,7 @@ class AsynchronousAveraging(SumSync):
         served_slice.value += np.subtract(outer, before, out=before)
 
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
-        """Take the group's own outer step, and go on from the outer params; None where it is too late to count."""
+        """Take the group's own outer step, and go on from the outer params; return None if it is too late to count."""
         change = served_slice.value - served_slice.outer[OUTER_PARAMS]
         factor = self.rule.age_factor(self._age(served_slice.spec.slice.id))
         change *= np.float32(factor * self.rule.shares[self._group])
@@ -94,9 +93,9 @@ class AsynchronousAveraging(SumSync):
         return change if factor else None
 
     def _age(self, id: int) -> int:
-        """Return how many outer steps a group is late: those of the fastest other group since its last one, less one.
+        """Return how many outer steps the group is late: the fastest other group's since its last one, less one.
 
-        It is 0 where the others have not been heard of by the last one, as in a run that goes on, or after a loss.
+        It is 0 if no other group was known then, as after a resume or a loss.
         """
         others = [count for group, count in self._clock.items() if group != self._group]
         if not others:
@@ -107,14 +106,14 @@ class AsynchronousAveraging(SumSync):
         return max(0, age)
 
     def _settle(self, served_slice: ServedSlice) -> None:
-        """Set the value, which may keep a share of the group's own, to the outer params."""
+        """Set the value, which may include a share of the group's own, to the outer params."""
         if served_slice.spec.trainable:
             np.copyto(served_slice.value, served_slice.outer[OUTER_PARAMS])
 
     def _value_for_lost(
         self, served_slice: ServedSlice, known: np.ndarray | None, is_source: bool
     ) -> np.ndarray | None:
-        """Return the outer params of the source: a group that comes back begins from them."""
+        """Return the source's outer params, from which a group that comes back begins."""
         return super()._value_for_lost(served_slice, None, is_source)
 
     def _step(self, served_slice: ServedSlice, change: np.ndarray) -> None:
@@ -124,7 +123,7 @@ class AsynchronousAveraging(SumSync):
 
 @register("sync_method", "kMean")
 def averaging(topology: Topology, average: EMAConf | None) -> Policy:
-    """Return the policy of server groups, of one worker group each, that average their params."""
+    """Return the policy with which server groups of one worker group each average their params."""
     conf = topology.mean
     assert conf is not None
     rule = AveragingRule(conf, topology.sync_freq, topology.server_groups, average)

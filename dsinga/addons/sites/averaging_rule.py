@@ -1,8 +1,9 @@
-"""Says at which steps sites average their params, and takes the steps of the outer optimizer.
+"""Decides at which steps sites average their params, and takes the steps of the outer optimizer.
 
-The gradient of an outer step is the mean of the outer gradients of all sites, as in DiLoCo (Douillard et al. 2023,
-arXiv 2311.08105, algorithm 1); that of a site is the outer params less its own. Local SGD (Stich 2019), post-local SGD
-(Lin et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang et al. 2015) are settings of it.
+The gradient of an outer step is the mean of all sites' outer gradients, as in DiLoCo (Douillard et al. 2023, arXiv
+2311.08105, algorithm 1). A site's outer gradient is the outer params less its own params. Settings give local SGD
+(Stich 2019), post-local SGD (Lin et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang et
+al. 2015).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from dsinga.training.schedules import decay_at
 class AveragingRule:
     """Averages the slices of ``groups`` server groups every ``period`` steps.
 
-    ``average`` says how outer params go into a moving average (EMA) at each outer step; None for no such average.
-    Steps are counted by the versions of a slice: version v is the value after v steps.
+    ``average`` defines a moving average (EMA) of the outer params, updated at each outer step; None for none. Version v
+    of a slice is its value after v steps.
     """
 
     def __init__(self, conf: MeanConf, period: int, groups: int, average: EMAConf | None = None):
@@ -35,11 +36,11 @@ class AveragingRule:
         self.shares = [weight / sum(weights) for weight in weights]
 
     def is_due(self, id: int, version: int) -> bool:
-        """Whether slice ``id`` is averaged at a version."""
+        """Whether slice ``id`` is averaged at this version."""
         return self.rounds(id, version) > self.rounds(id, version - 1)
 
     def rounds(self, id: int, version: int) -> int:
-        """Return how many times slice ``id`` has been averaged at the versions from 1 to ``version``."""
+        """Return how often slice ``id`` is averaged at the versions from 1 to ``version``."""
         every = self.conf.every_step_until
         offset = id % self.conf.fragments * self.period // self.conf.fragments
         later = version - every - offset
@@ -47,40 +48,40 @@ class AveragingRule:
         return max(0, min(version, every)) + periods
 
     def applied_at(self, id: int, version: int) -> int | None:
-        """Return the version of slice ``id`` whose outer gradients are applied at ``version``, or None.
+        """Return the version of slice ``id`` with outer gradients applied at ``version``, or None.
 
-        That is ``delay`` steps before, or none where groups average after every step.
+        It is ``delay`` steps earlier, except while groups average after every step.
         """
         sent = version if version <= self.conf.every_step_until else version - self.conf.delay
         early = sent <= self.conf.every_step_until < version  # was applied at once
         return sent if sent > 0 and not early and self.is_due(id, sent) else None
 
     def in_flight_at(self, id: int, version: int) -> int | None:
-        """Return the version of slice ``id`` whose outer gradients are in flight at ``version``, or None."""
+        """Return the version of slice ``id`` with outer gradients in flight at ``version``, or None."""
         later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
         return next((sent for sent in later if sent is not None and sent <= version), None)
 
     def age(self, id: int, version: int) -> int:
-        """Return the steps between the outer gradients that slice ``id`` last applied and ``version``."""
+        """Return the steps from the outer gradients that slice ``id`` last applied to ``version``."""
         every = self.conf.every_step_until
         later = version - self.conf.delay - every - id % self.conf.fragments * self.period // self.conf.fragments
         return self.conf.delay + later % self.period if later >= 0 else version - min(version, every)
 
     def age_factor(self, age: int) -> float:
-        """Return the weight of an outer gradient, late by ``age`` outer steps: 1 / √(1 + age), 0 beyond ``max_age``.
+        """Weight an outer gradient that is ``age`` outer steps late: 1 / √(1 + age), 0 beyond ``max_age``.
 
-        The root is that of FedBuff (Nguyen et al. 2022, arXiv 2106.06639).
+        The root is from FedBuff (Nguyen et al. 2022, arXiv 2106.06639).
         """
         return 1 / math.sqrt(1 + age) if age <= self.conf.max_age else 0.0
 
     def mean(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the weighted mean of the arrays of all groups, float32 (size,), added in the order of the groups."""
+        """Return the weighted mean of all groups' arrays, float32 (size,), added in the order of the groups."""
         if not self.conf.weight:
             return add_up(arrays) / np.float32(len(arrays))
         return add_up([array * np.float32(share) for array, share in zip(arrays, self.shares, strict=True)])
 
     def outer_params(self, served_slice: ServedSlice) -> np.ndarray:
-        """Return the outer params of a slice; the first call copies its value and starts the outer optimizer."""
+        """Return a slice's outer params; the first call copies its value and starts the outer optimizer."""
         spec, outer = served_slice.spec, served_slice.outer
         if OUTER_PARAMS not in outer:
             outer[OUTER_PARAMS] = served_slice.value.copy()
@@ -97,9 +98,9 @@ class AveragingRule:
         state: Mapping[str, np.ndarray],
         average: np.ndarray | None = None,
     ) -> None:
-        """Update the outer params and state of a slice in place by an outer gradient, in outer step ``round``, from 0.
+        """Update a slice's outer params and state in place by an outer gradient, in outer step ``round``, from 0.
 
-        Then the outer params go into their ``average``, if there is one.
+        Then the outer params update their ``average``, if any.
         """
         optimizer = self._optimizer.of(spec.whole_param, spec.shape)
         slots = {name.removeprefix(OUTER): array for name, array in state.items()}

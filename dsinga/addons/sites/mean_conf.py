@@ -13,7 +13,7 @@ from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 
 
 def outer_nesterov() -> UpdaterConf:
-    """Return the outer optimizer of DiLoCo: Nesterov's momentum of 0.9 at a rate of 0.7 (arXiv 2311.08105, table 5)."""
+    """Return DiLoCo's outer optimizer: Nesterov's momentum of 0.9 at a rate of 0.7 (arXiv 2311.08105, table 5)."""
     rate = LRGenConf(type=ChangeMethod.kFixed, base_lr=0.7)
     return UpdaterConf(type=UpdaterType.kNesterov, learning_rate=rate, momentum=0.9)
 
@@ -23,7 +23,7 @@ OUTER_COMPRESSIONS = (Compression.kNone, Compression.kBF16, Compression.kInt8, C
 
 @register("message", "ClusterConf.mean_conf")
 class MeanConf(Message):
-    """How server groups average their params, where the cluster has ``sync_method: kMean``.
+    """How server groups average their params, if the cluster has ``sync_method: kMean``.
 
     Each group trains alone for ``sync_freq`` steps. Its outer gradient is the outer params minus its params. An outer
     optimizer updates the outer params with the mean of the outer gradients. Each group continues from the outer params
@@ -59,13 +59,13 @@ class MeanConf(Message):
 
     @property
     def update_words(self) -> str:
-        """How server groups average, in words: the outer optimizer, and whether they wait for each other."""
+        """How server groups average, in words: the outer optimizer, and whether they wait."""
         rate = self.updater.learning_rate
         fixed = f" at a rate of {rate.base_lr:g}" if rate.type is ChangeMethod.kFixed else ""
         return f" by the mean with {self.updater.type_name}{fixed}{' asynchronously' * self.asynchronous}"
 
     def check(self, job: Job) -> None:
-        """Raise JobError for server groups that cannot average their params as the job says."""
+        """Raise JobError if server groups cannot average their params as the job says."""
         assert job.cluster is not None
         check_groups(job, job.cluster)
         check_mean_conf(job, job.cluster, self)
@@ -73,7 +73,7 @@ class MeanConf(Message):
 
 
 def check_groups(job: Job, cluster: ClusterConf) -> None:
-    """Raise JobError for a topology whose server groups cannot average their params."""
+    """Raise JobError for a topology with server groups that cannot average their params."""
     groups = cluster.nserver_groups
     if groups == 1:
         text = (
@@ -92,7 +92,7 @@ def check_groups(job: Job, cluster: ClusterConf) -> None:
 
 
 def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
-    """Raise JobError for settings of averaging that contradict each other or the job."""
+    """Raise JobError for averaging settings that contradict each other or the job."""
     groups = cluster.nserver_groups
     if not mean.asynchronous and job.warmup_steps:
         text = "warmup_steps let worker group 0 train alone, but synchronous sites wait for each other; use"
@@ -134,7 +134,7 @@ def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
 
 
 def check_outer_optimizer(updater: UpdaterConf) -> None:
-    """Raise JobError for settings of an outer optimizer that have no effect, or an effect that is never meant."""
+    """Raise JobError for an outer optimizer's settings with no effect, or one that is never meant."""
     if updater.ema_conf is not None:
         raise updater.error("the outer optimizer keeps no averages; put ema_conf into the job's updater", "ema_conf")
     for name in ("clip_norm", "clip_global_norm"):

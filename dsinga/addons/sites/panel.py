@@ -30,7 +30,7 @@ class Site(NamedTuple):
 
 
 def sites_of(record: RunRecord) -> dict[int, Site]:
-    """Return the sites of a run by server group, from the figures of its servers in the last two events."""
+    """Return a run's sites by server group, from its servers' figures in the last two events."""
     if not record.sites:
         return {}
     (begun, before), (now, servers) = record.sites[0], record.sites[-1]
@@ -38,14 +38,14 @@ def sites_of(record: RunRecord) -> dict[int, Site]:
     for group in sorted({int(server[0]) for server in servers}):
         step, age, sent, used = zip(*(server[1:] for server in servers if server[0] == group), strict=True)
         used_before = max((server[4] for server in before if server[0] == group), default=max(used))
-        share = (max(used) - used_before) / max(now - begun, 1e-6)  # less than 0 of servers that began anew
+        share = (max(used) - used_before) / max(now - begun, 1e-6)  # less than 0 if servers restarted
         sites[group] = Site(int(min(step)), int(max(age)), int(sum(sent)), min(1.0, max(0.0, share)))
     return sites
 
 
 @register("panel", "sites")
 class SitePanel(DashboardPanel):
-    """Draws a row for each site: its step, how many steps ago it averaged, its bytes, and the use of its link."""
+    """Draws a row for each site: its step, steps since it averaged, bytes sent, and use of its link."""
 
     def __init__(self, history: RunHistory, scheduler: Any, choose: Choice | None = None):
         super().__init__(history, "Sites", choose)

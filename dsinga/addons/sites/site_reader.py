@@ -1,4 +1,4 @@
-"""Reads batches where each site (a worker group) has its own stores, which only its processes open."""
+"""Reads batches of sites (worker groups) that each have their own stores, opened by their processes only."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from dsinga.reading.batch_reader import BatchReader, ReaderOfSites
 class SiteReader(BatchReader):
     """Gives each worker group the reader of its own stores, by :meth:`of_group`.
 
-    Its own stores, order and epochs are those of the process that made it, which checks the job by them. A pickle has
-    none of these: each process opens the stores of its groups only.
+    Its own stores, order and epochs come from the process that created it, which checks the job with them. A pickle
+    omits them: each process opens only the stores of its groups.
 
-    Attributes:
-        open_site: opens the stores of a site and returns their reader.
-        opened: the readers of the sites of this process.
+    ``open_site`` opens a site's stores and returns their reader; ``opened`` has the readers of this process's sites.
     """
 
     open_site: Callable[[int], BatchReader] | None = None
@@ -38,9 +36,9 @@ class SiteReader(BatchReader):
         return {}
 
     def of_group(self, group: int) -> BatchReader:
-        """Return the reader of a site's own records.
+        """Return the reader of a site's records.
 
-        Raises UserError where they are missing or unlike those that the job was checked with.
+        Raises UserError if they are missing or unlike the records with which the job was checked.
         """
         if group not in self.opened:
             assert self.open_site is not None
@@ -55,7 +53,7 @@ class SiteReader(BatchReader):
 
 
 def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
-    """Raise UserError where the records of a site are not of the kind of those by which the job was checked."""
+    """Raise UserError if a site's records are not of the kind with which the job was checked."""
     for fact in ("shape", "label_shape", "codes", "words", "label_names"):
         value, checked = getattr(info, fact), getattr(expected, fact)
         if value == checked or fact == "label_names" and not (value and checked):  # a store may name no classes
@@ -70,5 +68,5 @@ def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
 @register("hook", "site_reader")
 @implements(ReaderOfSites)
 def site_reader(reader: BatchReader, open_site: Callable[[int], BatchReader]) -> SiteReader:
-    """Return a reader of each site's own stores, in place of the reader with which the job was checked."""
+    """Return a reader of each site's own stores, from the reader with which the job was checked."""
     return SiteReader(**{**vars(reader), "groups": 1}, open_site=open_site)

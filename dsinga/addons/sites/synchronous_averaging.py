@@ -1,10 +1,9 @@
 """Averages the params of server groups synchronously, with bitwise equal averages in all groups.
 
-At the versions that the rule names, a slice sends its outer gradient, and waits for those of all groups before it goes
-on, or some steps later: that is the overlap of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2).
-Each shard adds them up in the order of the groups and applies the outer optimizer to its own copy of the outer params,
-so that all have the same bits, in every run. A snapshot has the outer gradient of its group that is in flight, and a
-shard that begins with it sends it again.
+At the rule's versions a slice sends its outer gradient. It waits for all groups' outer gradients at once, or some steps
+later: the overlap of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2). Each shard adds them in
+group order and applies the outer optimizer to its own copy of the outer params. So all copies have the same bits, in
+every run. A snapshot includes its group's outer gradient in flight, and a shard that begins with it sends it again.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ SliceVersion = tuple[int, int]  # a slice id, and the version at which its outer
 
 
 class SynchronousAveraging(GroupSync):
-    """Averages the slices of a shard with those of other server groups, of one worker group each. Thread-safe.
+    """Averages the slices of a shard with other server groups, of one worker group each. Thread-safe.
 
-    A shard that other groups wait for must send its outer gradients, so a group that ends calls :meth:`flush` when
-    all have ended. The keys of a message are (slice id, version, the group of the outer gradient).
+    A group calls :meth:`flush` after all groups have ended, because others wait for its outer gradients. Messages have
+    the keys (slice id, version, group of the outer gradient).
     """
 
     def __init__(self, shard: LinkedShard, rule: AveragingRule):
@@ -48,7 +47,7 @@ class SynchronousAveraging(GroupSync):
         self._flush: Future[int] | None = None
 
     def begin(self, served_slice: ServedSlice) -> None:
-        """Begin with the value of a slice as its outer params, unless it has some; a repeated call does nothing."""
+        """Begin with a slice's value as its outer params, unless it has some; repeated calls do nothing."""
         id = served_slice.spec.slice.id
         if id not in self._averaged:
             self.rule.outer_params(served_slice)
@@ -66,7 +65,7 @@ class SynchronousAveraging(GroupSync):
         return accumulator.version
 
     def slice_updated(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Call ``on_averaged`` when a slice that was updated to ``version`` may go on: at once, or when averaged."""
+        """Call ``on_averaged`` when a slice updated to ``version`` may go on: immediately, or when averaged."""
         id = served_slice.spec.slice.id
         self._send_again(served_slice)
         if self.rule.is_due(id, version):
@@ -80,16 +79,16 @@ class SynchronousAveraging(GroupSync):
     def receive(
         self, route: int, keys: Sequence[int], arrays: Sequence[np.ndarray], sender: int, generation: int = 0
     ) -> None:
-        """Take the outer gradient of a slice that the server group ``sender`` sends on a route, and forward it."""
+        """Store the outer gradient that server group ``sender`` sends on a route, and forward it."""
         self.check_message(sender, generation)
         id, version, origin = keys
         self._send_on(self._routes[route].onward, keys, arrays)
         self._add((id, version), origin, self._decoded(id, arrays[0]))
 
     def flush(self) -> Future[int]:
-        """Average all slices that have had steps since they last were; all groups must have done the same steps.
+        """Average all slices that had steps since their last averaging; all groups must be at the same step.
 
-        The future then resolves to the number of outer gradients that this shard has ever sent.
+        The future resolves to the number of outer gradients that this shard has sent.
         """
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
@@ -119,7 +118,7 @@ class SynchronousAveraging(GroupSync):
         return future
 
     def _finish(self, served_slice: ServedSlice, version: int, end: Callable[[], None]) -> None:
-        """Average a slice for the last time, unless the outer gradient that was in flight is of its last version."""
+        """Average a slice for the last time, unless the outer gradient in flight is its last version's."""
         settle = partial(self._settle, served_slice, end)
         if self._averaged[served_slice.spec.slice.id] == version:
             settle()
@@ -128,13 +127,12 @@ class SynchronousAveraging(GroupSync):
             self._wait(served_slice, version, settle)
 
     def _settle(self, served_slice: ServedSlice, end: Callable[[], None]) -> None:
-        """Set a value that was averaged for the last time to the outer params."""
         with served_slice.lock:
             np.copyto(served_slice.value, served_slice.outer[OUTER_PARAMS])
         end()
 
     def close(self, error: BaseException) -> None:
-        """Refuse later messages, and fail the future of a flush, with ``error``."""
+        """Refuse later messages, and fail the future of :meth:`flush`, with ``error``."""
         with self._lock:
             self._error, flush = error, self._flush
             self._on_complete.clear()
@@ -143,12 +141,12 @@ class SynchronousAveraging(GroupSync):
             flush.set_exception(error)
 
     def check_open(self) -> None:
-        """Raise the error of :meth:`close`, if it has been called."""
+        """Raise the error of :meth:`close`, if closed."""
         if self._error is not None:
             raise self._error
 
     def pending(self) -> list[str]:
-        """Return messages that name the server groups whose outer gradients are missing."""
+        """Return messages about server groups with missing outer gradients."""
         with self._lock:
             lines = [
                 f"no outer gradient reaches server group {group}: {error}"
@@ -165,17 +163,16 @@ class SynchronousAveraging(GroupSync):
         return lines
 
     def age(self, id: int, version: int) -> int:
-        """Return the age, in steps at ``version``, of the outer gradients that a slice has applied last."""
+        """Return the age, in steps at ``version``, of the outer gradients that a slice applied last."""
         return self.rule.age(id, version)
 
     def _outer_gradient(self, served_slice: ServedSlice) -> np.ndarray:
-        """Return the outer gradient of a slice, or its value if it is not trainable, float32 (size,)."""
+        """Return a slice's outer gradient, or its value if it is not trainable, float32 (size,)."""
         if served_slice.spec.trainable:
             return served_slice.outer[OUTER_PARAMS] - served_slice.value
         return served_slice.value.copy()
 
     def _send_gradient(self, served_slice: ServedSlice, version: int) -> None:
-        """Send the outer gradient of a slice."""
         id = served_slice.spec.slice.id
         with served_slice.lock:
             gradient = self._outer_gradient(served_slice)
@@ -187,7 +184,6 @@ class SynchronousAveraging(GroupSync):
         self._send_message((id, version), gradient, decoded)
 
     def _send_again(self, served_slice: ServedSlice) -> None:
-        """Send the outer gradient that was in flight in the snapshot with which the slice began."""
         id = served_slice.spec.slice.id
         with self._lock:
             version = self._unsent.pop(id, None)
@@ -207,7 +203,6 @@ class SynchronousAveraging(GroupSync):
         return self._codec.decode(payload, self._slices[id].spec.slice.size)
 
     def _wait(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Average a slice by the outer gradients of a version, when all have come, and call ``on_averaged``."""
         key = (served_slice.spec.slice.id, version)
         average = partial(self._average, served_slice, version, on_averaged)
         with self._lock:
@@ -220,7 +215,6 @@ class SynchronousAveraging(GroupSync):
         return key in self._on_complete and len(self._gradients.get(key, ())) == self.rule.groups
 
     def _add(self, key: SliceVersion, group: int, gradient: np.ndarray) -> None:
-        """Take the outer gradient of a group, and average the slice if it is the last one that this waits for."""
         with self._lock:
             self._gradients.setdefault(key, {})[group] = gradient
             average = self._on_complete[key] if self._is_complete(key) else None
@@ -228,7 +222,6 @@ class SynchronousAveraging(GroupSync):
             average()
 
     def _average(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Set the outer params and the group's value by the outer gradients of all groups, and go on."""
         id = served_slice.spec.slice.id
         with self._lock:
             gradients = self._gradients.pop((id, version))
@@ -261,7 +254,7 @@ class SynchronousAveraging(GroupSync):
             arrival.add_done_callback(partial(self._note, group))
 
     def _note(self, group: int, arrival: Future) -> None:
-        """Keep the error of a message that has not arrived: the run notices itself that a group is lost."""
+        """Store the error of a message that did not arrive; the run itself notices a lost group."""
         error = CANCELLED if arrival.cancelled() else arrival.exception()
         if error is not None:
             self._lost[group] = error

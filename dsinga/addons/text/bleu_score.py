@@ -17,11 +17,10 @@ References = str | Sequence[str]
 
 
 class BleuCounts(NamedTuple):
-    """The counts from which the BLEU of any number of sentences is computed; ``+`` adds the counts of more sentences.
+    """The counts behind the BLEU of any number of sentences; ``+`` adds the counts of more sentences.
 
-    ``matches[n - 1]`` is how many of the ``ngrams[n - 1]`` sequences of n words are in a reference, each at most as
-    often as there. ``length`` counts the words of the translations, ``reference_length`` those of the references whose
-    lengths are closest.
+    ``matches[n - 1]`` of the ``ngrams[n - 1]`` sequences of n words are in a reference, each at most as often as there.
+    ``length`` counts the translations' words, ``reference_length`` those references' words that are closest in length.
     """
 
     matches: tuple[int, ...] = (0,) * LONGEST
@@ -39,14 +38,14 @@ class BleuCounts(NamedTuple):
 
     @property
     def brevity_penalty(self) -> float:
-        """The factor exp(1 - r / c) for translations of c words and references of r > c words, else 1."""
+        """exp(1 - r / c) for translations of c words and references of r > c words, else 1."""
         if self.length >= self.reference_length:
             return 1.0
         return math.exp(1 - self.reference_length / self.length) if self.length else 0.0
 
     @property
     def bleu(self) -> float:
-        """The brevity penalty times the geometric mean of the four precisions, in [0, 100]; 0 where one is 0."""
+        """The brevity penalty times the geometric mean of the four precisions, in [0, 100]; 0 if one is 0."""
         if not all(self.matches):
             return 0.0
         logs = [math.log(match / count) for match, count in zip(self.matches, self.ngrams, strict=True)]
@@ -54,7 +53,7 @@ class BleuCounts(NamedTuple):
 
 
 def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
-    """Return the counts of one translation compared with its reference, or a list of references; blanks separate words.
+    """Return the counts of a translation and its reference (or list of references), of words between blanks.
 
     Raises UserError for an empty list.
     """
@@ -74,11 +73,10 @@ def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[References]) -> float:
-    """Return the BLEU of translations compared with their references, in [0, 100], without smoothing.
+    """Return the BLEU of translations and their references, in [0, 100], without smoothing.
 
-    Both have a text, whose words are separated by blanks, for each sentence; a sentence may have a list of several
-    references instead. The counts of all sentences are added up before precisions are computed. Raises UserError where
-    the numbers of sentences differ, and without sentences.
+    Both have a text of words separated by blanks for each sentence, or a list of references. Counts are added over all
+    sentences before precisions are computed. Raises UserError if the numbers of sentences differ, or are 0.
     """
     if isinstance(hypotheses, str):
         raise UserError("translations must be a list of texts, not one text; put it into a list")

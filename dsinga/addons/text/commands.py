@@ -1,4 +1,4 @@
-"""The commands ``generate`` and ``translate``, which make texts with a trained net."""
+"""The commands ``generate`` and ``translate``, which produce texts with a trained net."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def translate(
 ) -> None:  # fmt: skip
     """Translate sentences with a trained net, by beam search.
 
-    CONF is the job file of a translator. Prints a translation for each line of the input, its words separated by
-    blanks as those of the training sentences are.
+    CONF is the job file of a translator. Prints a translation for each line of the input, with words separated by
+    blanks as in the training sentences.
     """
     import time
 

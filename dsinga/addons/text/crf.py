@@ -1,8 +1,8 @@
-"""Linear-chain conditional random fields in plain numpy: one pass over time, for all sequences of a batch at once.
+"""Linear-chain conditional random fields in numpy: one pass over time, for all sequences of a batch at once.
 
-A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt], and P(y) =
-exp(score of y) / Σ exp(score of any tags). Steps after the end are ignored. Sequences are sorted by length, longest
-first, so that those that reach step t are the first rows: nothing is computed for padding.
+A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt]. P(y) = exp(score
+of y) / Σ exp(score of any tags). Steps after the end are ignored. Sequences are sorted by decreasing length, so that
+the first rows reach step t, and padding costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dsinga.ops.types import Array
 
 
 class Chains(NamedTuple):
-    """Sequences sorted by length: ``order`` (B,), how many reach each step, ``counts``, and ``x`` (T', B, K)."""
+    """Sequences sorted by length: ``order`` (B,), ``counts``, how many reach each step, and ``x`` (T', B, K)."""
 
     order: Array
     counts: Array
@@ -28,8 +28,8 @@ class Chains(NamedTuple):
 def crf(x: Array, tags: Array, transitions: Array, start: Array, train: bool) -> tuple[Array, Any]:
     """x (B, T, K), tags (B, T) integers in [0, K), -1 after the end -> (-log P(tags) (B,), workspace).
 
-    Transitions are (K, K), from row to column, start (K,); every sequence has one step at least. By the forward
-    algorithm, in log space. No workspace if not ``train``.
+    Transitions are (K, K), from row to column, start (K,); every sequence has at least one step. Uses the forward
+    algorithm in log space. The workspace is None if not ``train``.
     """
     lengths = (tags >= 0).sum(axis=1)
     chains = by_length(x, lengths)
@@ -47,7 +47,7 @@ def crf(x: Array, tags: Array, transitions: Array, start: Array, train: bool) ->
 
 @register("kernel", "crf_grad")
 def crf_grad(x: Array, tags: Array, transitions: Array, start: Array, workspace: Any) -> tuple[Array, Array, Array]:
-    """Return (dx, dtransitions, dstart) of the sum of the losses: expected counts minus those of the given tags."""
+    """Return (dx, dtransitions, dstart) of the summed losses: expected counts minus the given tags' counts."""
     (order, counts, steps), forward, log_sums = workspace
     rows, lengths = np.arange(len(x)), (tags >= 0).sum(axis=1)
     p = np.zeros_like(forward)  # P(tag at t | x); known first where a sequence ends
@@ -74,7 +74,7 @@ def crf_grad(x: Array, tags: Array, transitions: Array, start: Array, workspace:
 
 @register("kernel", "crf_decode")
 def crf_decode(x: Array, lengths: Array, transitions: Array, start: Array) -> Array:
-    """Return the tags (B, T) int64 of the highest score, -1 after the end (Viterbi); ties go to the lower tag."""
+    """Return the highest-scoring tags (B, T) int64, -1 after the end (Viterbi); ties go to the lower tag."""
     order, counts, steps = by_length(x, lengths)
     best_before = np.empty(steps.shape, np.intp)  # the best tag at t-1 for each tag at t
     best = start + steps[0] if len(counts) else np.empty((0, x.shape[2]), x.dtype)
@@ -92,7 +92,7 @@ def crf_decode(x: Array, lengths: Array, transitions: Array, start: Array) -> Ar
 
 
 def by_length(x: Array, lengths: Array) -> Chains:
-    """Return the sequences x (B, T, K) of these lengths, sorted by length and with time first."""
+    """Return the sequences x (B, T, K), sorted by length and with time first."""
     order = np.argsort(-lengths, kind="stable")
     longest = int(lengths.max(initial=0))
     counts = (lengths > np.arange(longest)[:, None]).sum(axis=1)
@@ -108,7 +108,7 @@ def path_scores(x: Array, tags: Array, transitions: Array, start: Array) -> Arra
 
 
 def moves(before: Array, transitions: Array) -> Array:
-    """Return before[b, i] + transitions[i, j] as (i, b, j): numpy reduces a first axis much faster than others."""
+    """Return before[b, i] + transitions[i, j] as (i, b, j), because numpy reduces a first axis fastest."""
     return before.T[:, :, None] + transitions[:, None, :]
 
 

@@ -1,9 +1,9 @@
 """kCTCLoss: the loss for label sequences without known positions in time, as in speech or handwriting.
 
 Connectionist temporal classification (Graves et al., 2006) is the probability of labels over all ways to place them in
-time, here in log space. Between labels, before the first and after the last there may be blanks, so that S labels have
-2S + 1 states; a path goes on to the same state, to the next one, or over a blank between two different labels. One pass
-over time computes all sequences and states at once.
+time, here in log space. With blanks before, between and after them, S labels have 2S + 1 states. A path goes to the
+same state, to the next, or over a blank between two different labels. One pass over time computes all sequences and
+states.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class CTCLoss(Layer):
         return self.saved_sizes(rows)[:2]
 
     def _labels(self, source: Any) -> np.ndarray:
-        """Return the labels (B, S); raise UserError for others than classes, and for -1 before a label."""
+        """Return the labels (B, S); raise UserError for others than classes, or -1 before a label."""
         labels = integer_labels(self, source)
         if labels.ndim != 2:
             raise self.fail(f"takes several labels a row, (batch, labels), but gets {shape_text(labels.shape)}")
@@ -119,13 +119,11 @@ class CTCLoss(Layer):
         return labels
 
     def _lengths(self, sources: Arrays, scores: np.ndarray) -> np.ndarray:
-        """Return the steps of each sequence, (B,)."""
         if len(sources) <= LENGTHS:
             return np.full(len(scores), scores.shape[1])
         return check_ends(self, np.asarray(sources[LENGTHS]), self.source_name(LENGTHS))
 
     def _check_fit(self, labels: np.ndarray, lengths: np.ndarray, ctx: Context) -> None:
-        """Raise UserError for the first sequence with too many labels for its steps."""
         equal = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] >= 0)
         needed = (labels >= 0).sum(axis=1) + equal.sum(axis=1)
         if (too_long := needed > lengths).any():
@@ -136,7 +134,7 @@ class CTCLoss(Layer):
             )
 
     def _best_path(self, scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return the labels of the most probable class of each step, without repeats and blanks, (B, T), -1 after."""
+        """Return the labels of each step's most probable class, without repeats and blanks, (B, T), -1 after."""
         path = scores.argmax(axis=2)
         kept = (path != self.settings.blank) & (np.arange(path.shape[1]) < lengths[:, None])
         kept[:, 1:] &= path[:, 1:] != path[:, :-1]
@@ -146,17 +144,16 @@ class CTCLoss(Layer):
 
 
 def _padded(codes: np.ndarray, width: int) -> np.ndarray:
-    """Return (B, n) with -1 added up to ``width`` columns."""
     return np.pad(codes, ((0, 0), (0, max(0, width - codes.shape[1]))), constant_values=-1)
 
 
 class Paths(NamedTuple):
     """The states of a batch's label sequences, L = 2S + 1, and the sums over the paths to each state.
 
-    ``symbols`` (B, L) has the class of each state, ``skips`` (B, L) 0 where a path may come over a blank, else -inf,
-    ``lengths`` and ``ends`` (B,) the steps and the states of each sequence. ``logs`` (B, T, K) is the log of the
-    softmax, ``emitted`` (T, B, L) that of each state's class, ``forward`` (T, B, L) the log of the sum over paths to a
-    state, its own step included.
+    ``symbols`` (B, L) has each state's class, ``skips`` (B, L) 0 if a path may come over a blank, else -inf.
+    ``lengths`` and ``ends`` (B,) are each sequence's numbers of steps and states. ``logs`` (B, T, K) is the
+    log-softmax, ``emitted`` (T, B, L) its value for each state's class. ``forward`` (T, B, L) is the log of the sum
+    over paths to a state, its own step included.
     """
 
     symbols: Array
@@ -169,14 +166,14 @@ class Paths(NamedTuple):
 
 
 def add_logs(first: Array, second: Array, third: Array) -> Array:
-    """Return log(exp(first) + exp(second) + exp(third)), where -inf stands for 0."""
+    """Return log(exp(first) + exp(second) + exp(third)); -inf stands for 0."""
     top = np.maximum(np.maximum(first, second), third)
     top[np.isneginf(top)] = 0
     return np.log(np.exp(first - top) + np.exp(second - top) + np.exp(third - top)) + top
 
 
 def shifted(states: Array, by: int) -> Array:
-    """Return (B, L) in which each state has the entry of the state ``by`` places before, -inf where there is none."""
+    """Shift states (B, L) by ``by`` places, with -inf for missing ones."""
     moved = np.full_like(states, -np.inf)
     if by > 0:
         moved[:, by:] = states[:, :-by]
@@ -186,10 +183,10 @@ def shifted(states: Array, by: int) -> Array:
 
 
 def ctc(x: Array, labels: Array, lengths: Array, blank: int) -> tuple[Array, Paths]:
-    """Return -log P(labels) of each sequence, (B,) float64, infinity where the labels do not fit, and the paths.
+    """Return each sequence's -log P(labels), (B,) float64, infinity if labels do not fit, and the paths.
 
-    ``x`` (B, T, K) are scores, of which the first ``lengths`` (B,) steps count, ``labels`` (B, S) classes other than
-    ``blank``, -1 after the end.
+    ``x`` (B, T, K) are scores with ``lengths`` (B,) valid steps, ``labels`` (B, S) classes except ``blank``, -1 after
+    the end.
     """
     counts = (labels >= 0).sum(axis=1)
     rows, states = np.arange(len(x)), 2 * labels.shape[1] + 1
@@ -217,7 +214,7 @@ def ctc(x: Array, labels: Array, lengths: Array, blank: int) -> tuple[Array, Pat
 
 
 def ctc_grad(paths: Paths, losses: Array) -> Array:
-    """Return the gradient of the sum of ``losses`` (B,), as of :func:`ctc`, for the scores, (B, T, K) float64."""
+    """Return the gradient of the sum of ``losses`` (B,) of :func:`ctc` for the scores, (B, T, K) float64."""
     symbols, skips, lengths, ends, logs, emitted, forward = paths
     batch, states = symbols.shape
     from_here = np.full_like(skips, -np.inf)  # the log of the sum over paths from a state, without its own step

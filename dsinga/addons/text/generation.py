@@ -1,6 +1,6 @@
-"""Text generation: a net of one time step, with carried states, reads each code that was drawn from its scores.
+"""Text generation: a net of one time step, with carried states, reads each code drawn from its scores.
 
-The states are those of recurrent layers, and the keys and values of the steps before in attention.
+The states belong to recurrent layers, or are the keys and values of earlier steps in attention.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCORERS = (LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftm
 
 
 class Generator(NamedTuple):
-    """A net that reads a code and scores the next one, with the names of its input layer and its score layer."""
+    """A net that reads a code and scores the next one, with its input and score layers' names."""
 
     net: NeuralNet
     reader: str
@@ -44,10 +44,9 @@ class Generator(NamedTuple):
 def generator(conf: NetConf, codes: int) -> Generator:
     """Return a generator (a net of one step and one row) for a net that reads texts of ``codes`` different codes.
 
-    It has the layers of the training net below its softmax, not unrolled, with carried states in all recurrent layers,
-    and attention that keeps the keys and values of as many steps as the training net sees.
-    The reader is a kCharRNN, or the kRNNDummy of SINGA's sample.conf. Raises UserError where the net has neither a
-    reader nor a softmax, or has a bidirectional layer.
+    It has the training net's layers below the softmax, not unrolled, with carried states in recurrent layers. Attention
+    keeps keys and values of as many steps as training sees. The reader is a kCharRNN, or the kRNNDummy of SINGA's
+    sample.conf. Raises UserError without a reader or softmax, or for a bidirectional layer.
     """
     layers = filter_layers(conf, Phase.kTrain)
     reader = next((layer for layer in layers if layer.type in READERS), None)
@@ -66,7 +65,6 @@ def generator(conf: NetConf, codes: int) -> Generator:
 
 
 def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
-    """Return the names of the layer ``name`` and of all layers that it depends on."""
     below, pending = set[str](), [name]
     while pending:
         name = pending.pop()
@@ -77,9 +75,9 @@ def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
 
 
 def _one_step(layer: LayerConf, codes: int, kept: int) -> LayerConf:
-    """Return the configuration of ``layer`` for one step: not unrolled, reading codes, or carrying its state.
+    """Return ``layer`` configured for one step: not unrolled, reading codes, or carrying its state.
 
-    The state of an attention has ``kept`` steps, as many as training sees at once.
+    An attention's state has ``kept`` steps.
     """
     layer = layer.replace(unroll_len=None, unroll_conn_type=[], shift=[], include=[], exclude=[])
     if layer.type is LayerType.kAttention:
@@ -102,7 +100,6 @@ def _one_step(layer: LayerConf, codes: int, kept: int) -> LayerConf:
 
 
 def _cached(layer: LayerConf, kept: int) -> LayerConf:
-    """Return the configuration of a kCachedAttention in place of a kAttention."""
     conf = layer.attention_conf or AttentionLayer.Conf()
     if not conf.causal:
         raise layer.error(f"layer {layer.name!r} sees later steps: it cannot predict the next code; make it causal")
@@ -159,10 +156,10 @@ def generated_codes(
     seed: int = 0,
     processor: Processor = ONE_CORE,
 ) -> Iterator[int]:
-    """Yield ``length`` codes that continue ``begin``, each drawn by the scores of the net after all codes before it.
+    """Yield ``length`` codes that continue ``begin``, each drawn by the net's scores after all codes before it.
 
-    Codes are drawn from the softmax of the scores divided by ``temperature``; with 0, always the most probable one.
-    Raises UserError where ``params`` lacks a param of the net, or has one of another shape.
+    They are drawn from the softmax of scores / ``temperature``, or are the most probable ones for 0. Raises UserError
+    if ``params`` does not match the net.
     """
     check_params(generator.net, params)
     predictor = Predictor(generator.net, params, phase=Phase.kTest, carries_state=True)
@@ -182,7 +179,7 @@ def generated_codes(
 
 
 def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
-    """Draw a code from softmax(scores / temperature); with ``temperature`` 0, return the one with the highest score."""
+    """Draw a code from softmax(scores / temperature); for ``temperature`` 0, the code with the highest score."""
     if temperature == 0:
         return int(scores.argmax())
     shares = np.exp((scores.astype(np.float64) - scores.max()) / temperature)
@@ -191,7 +188,7 @@ def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> in
 
 
 def _continuation(encoder: SymbolEncoder | Tokenizer, seed_text: str, given: list[int], codes: list[int]) -> str:
-    """Return the text of ``codes`` after the text of ``given``; a token's text may depend on the tokens before it."""
+    """Return the text of ``codes`` after the text of ``given``, which tokens' texts may depend on."""
     whole, before = encoder.decode([*given, *codes]), encoder.decode(given)
     if given and whole.startswith(before):
         return whole.removeprefix(before)
@@ -199,7 +196,6 @@ def _continuation(encoder: SymbolEncoder | Tokenizer, seed_text: str, given: lis
 
 
 def _encoder(job: Job, roots: Sequence[str]) -> SymbolEncoder | Tokenizer:
-    """Return the encoder of the characters, words or tokens of the job's text, or else of its ``vocab_path``."""
     texts = [layer.char_rnn_conf for layer in job.neuralnet.layer if layer.char_rnn_conf]
     for conf in texts:
         with contextlib.suppress(UserError):

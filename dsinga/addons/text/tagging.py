@@ -95,7 +95,7 @@ class EntityF1(Layer):
         self.scheme: TagScheme | None = None
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
-        """Set the tag scheme by the names of the labels; raise UserError for a name that fits no scheme."""
+        """Set the tag scheme from the labels' names; raise UserError for a name that fits no scheme."""
         names = sources[1].label_format.names
         if not names:
             return
@@ -121,12 +121,11 @@ class EntityF1(Layer):
 class TagScheme(NamedTuple):
     """The entity type of each tag, and which tags may follow one another.
 
-    The letter before the hyphen is the role of the word: B begins an entity, I (or M) is in one, E (or L) ends one, S
-    (or U, W) is one by itself. A word goes on with an entity if its tag is I or E and that of the word before is B or I
-    of the same type; any other word that is not O begins one. This is the rule of CoNLL's evaluation, by which IOB1,
-    IOB2, IOE1, IOE2, BIOES, BILOU and BMES are all counted.
+    The letter before the hyphen is the word's role: B begins an entity, I (or M) is inside, E (or L) ends one, S (or U,
+    W) is one by itself. A word continues an entity if its tag is I or E and the previous word's is B or I of the same
+    type. Any other word except O begins one. This is CoNLL's rule, for IOB1, IOB2, IOE1, IOE2, BIOES, BILOU and BMES.
 
-    Each array has an entry for each tag, and one more at the end, which is that of the tag -1.
+    Arrays have an entry for each tag, and a last one for the tag -1.
     """
 
     kinds: Array
@@ -135,7 +134,7 @@ class TagScheme(NamedTuple):
 
     @classmethod
     def of(cls, names: Sequence[str]) -> TagScheme:
-        """Return the scheme of tags with these names, in the order of their codes."""
+        """Return the scheme of tags with these names, in code order."""
         matches = [TAG.fullmatch(name) for name in names]
         roles = [match[1] if match else None for match in matches]
         types = [match[2] or "" if match and match[1] else None for match in matches]
@@ -148,23 +147,23 @@ class TagScheme(NamedTuple):
 
     @classmethod
     def numbered(cls, count: int) -> TagScheme:
-        """Return the scheme of ``count`` tags that are numbered O, B-0, I-0, B-1, I-1, ..."""
+        """Return the scheme of ``count`` tags numbered O, B-0, I-0, B-1, I-1, ..."""
         return cls.of(["O" if code == 0 else f"{'IB'[code % 2]}-{(code - 1) // 2}" for code in range(count)])
 
     def named_tags(self, tags: Array) -> Array:
-        """Return ``tags`` with -1 in place of those that have no name."""
+        """Replace tags without a name by -1."""
         return np.where(tags < len(self.kinds) - 1, tags, -1)
 
 
 class Entities(NamedTuple):
-    """Entities in tags (B, T): whether one begins at a step and, where one does, the step after its last word."""
+    """Entities in tags (B, T): whether one begins at a step and, if so, the step after its last word."""
 
     begins: Array
     ends: Array
 
 
 def entity_metrics(tags: Array, gold: Array, scheme: TagScheme | None = None) -> dict[str, tuple[float, float]]:
-    """Return precision, recall and F1 of the entities of ``tags``, as (sum, count), which add up over a batch."""
+    """Return entities' precision, recall and F1, as (sum, count), which add up over a batch."""
     scheme = scheme or TagScheme.numbered(1 + max(tags.max(initial=0), gold.max(initial=0)))
     tags, gold = scheme.named_tags(tags), scheme.named_tags(gold)
     predicted, true = entities(tags, scheme), entities(gold, scheme)
@@ -175,7 +174,7 @@ def entity_metrics(tags: Array, gold: Array, scheme: TagScheme | None = None) ->
 
 
 def entities(tags: Array, scheme: TagScheme) -> Entities:
-    """Find the entities in tags (B, T), numbered as for :class:`EntityF1`."""
+    """Find the entities in tags (B, T)."""
     kinds, steps = scheme.kinds[tags], tags.shape[1]
     goes_on = np.zeros(tags.shape, bool)
     goes_on[:, 1:] = scheme.is_inner[tags][:, 1:] & scheme.is_open[tags][:, :-1] & (kinds[:, 1:] == kinds[:, :-1])

@@ -1,4 +1,4 @@
-"""The message ``text { }`` of a job's store: the settings that turned texts into codes."""
+"""The message ``text { }`` of a job's store: the settings that turn texts into codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @register("message", "StoreConf.text")
 class TextConf(Settings):
-    """Settings by which nn.TextVectorization turned the texts of an input into the codes of its records."""
+    """Settings with which nn.TextVectorization turns an input's texts into codes."""
 
     vocabulary: str = setting("", "the words of the codes 2, 3, ..., one a line; 0 is after the end, 1 another word")
     standardize: str = setting(

@@ -106,13 +106,13 @@ class RNNLabel(Layer):
 
 
 def codes_of(source: Any, ctx: Context) -> Any:
-    """Return codes as int64: in host memory, but on the device where a pass is recorded."""
+    """Return codes as int64: in host memory, or on the device during a recording."""
     return (source if ctx.unread is not None else ctx.ops.to_numpy(source)).astype(np.int64)
 
 
 @register("layer", kRNNDummy=505)
 class RNNDummy(Layer):
-    """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one.
+    """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the source's feature if there is one.
 
     ``integer`` rounds them down to codes, with which a text starts. When a text is generated, the feature of the layer
     ``dynamic_srclayer`` at the step before replaces them.
@@ -160,7 +160,7 @@ class RNNDummy(Layer):
 
 @register("layer", kCharRNNOutput=404)
 class CharRNNOutput(Layer):
-    """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
+    """Marks the source's codes as a text, which ``dsinga generate`` writes."""
 
     Conf: ClassVar = CharRNNConf
     source_count = 1

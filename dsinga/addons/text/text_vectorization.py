@@ -25,19 +25,19 @@ from dsinga.nn.writing.writer import LayerWriter
 @register("word", "TextVectorization")
 @checked_class
 class TextVectorization(LayerBuilder):
-    """Codes (n, T) of the words of texts: 0 after the end of a text, 1 for words that the vocabulary lacks.
+    """Codes (n, T) of the words of texts: 0 after the end of a text, 1 for unknown words.
 
-    ``adapt`` finds the vocabulary, in which more frequent words come first. In a model it follows ``nn.Input``, and
-    ``fit``, ``evaluate`` and ``predict`` take texts; called on texts it returns their codes. The vocabulary is in the
-    job of the model, and so in its checkpoints and where it is saved.
+    ``adapt`` finds the vocabulary, with more frequent words first. In a model it follows ``nn.Input``, and ``fit``,
+    ``evaluate`` and ``predict`` accept texts; called on texts it returns their codes. The job, checkpoints and saved
+    models include the vocabulary.
 
     Args:
-        max_tokens: the largest size of the vocabulary, the codes 0 and 1 included; by default there is no limit.
+        max_tokens: the largest size of the vocabulary, including the codes 0 and 1; no limit by default.
         standardize: "lower_and_strip_punctuation", "lower", "strip_punctuation", or None.
         split: "whitespace", "character", or None for a text that is one word.
         output_mode: "int", codes.
-        output_sequence_length: T; texts are cut or filled. By default that of the longest text.
-        vocabulary: the words in place of ``adapt``, a list or the path of a file with one a line.
+        output_sequence_length: T; texts are cut or padded. Defaults to the longest text's length.
+        vocabulary: the words, instead of ``adapt``: a list or the path of a file with one a line.
         name: of the layer.
     """
 
@@ -65,7 +65,7 @@ class TextVectorization(LayerBuilder):
             self.set_vocabulary(vocabulary)
 
     def adapt(self, data: Any) -> None:
-        """Build the vocabulary from the words of texts. Raises UserError for what has no texts."""
+        """Build the vocabulary from the words of texts. Raises UserError for other data."""
         self._set(frequent_words(self.encoder, self._texts(data), self._most))
 
     def set_vocabulary(self, vocabulary: Sequence[str] | str | os.PathLike[str]) -> None:
@@ -84,7 +84,7 @@ class TextVectorization(LayerBuilder):
         self.remake = functools.partial(TextVectorization, **self.settings, vocabulary=[*words])
 
     def get_vocabulary(self) -> list[str]:
-        """Return the words of the codes 0, 1, ...: "", "[UNK]", and those of the vocabulary."""
+        """Return the words of the codes 0, 1, ...: "", "[UNK]", and the vocabulary's."""
         return [PADDING, UNKNOWN, *self.encoder.words]
 
     def vocabulary_size(self) -> int:
@@ -133,14 +133,9 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 class TextEncoder:
     """Turns texts into codes of words.
 
-    Args:
-        words: the words of the codes 2, 3, ...
-        standardize: what is done to a text first, one of ``STANDARDIZE``.
-        split: what is between words, one of ``SPLIT``.
-        steps: the codes of a text, which is cut or filled with 0; without it as many as the longest text has.
-
-    Raises:
-        UserError: there is no such way, or a word occurs twice or cannot be one.
+    ``words`` have the codes 2, 3, ... ``standardize``, one of ``STANDARDIZE``, changes a text, and ``split``, one of
+    ``SPLIT``, divides it. Texts are cut or padded with 0 to ``steps`` codes, by default the longest text's. Raises
+    UserError for other settings, and for a word that occurs twice or is invalid.
     """
 
     def __init__(
@@ -166,13 +161,13 @@ class TextEncoder:
         return list(text) if self.split == "character" else text.split()
 
     def encode(self, texts: Iterable[str]) -> np.ndarray:
-        """Return the codes (n, steps) int64 of texts, 0 after the end and 1 for other words."""
+        """Return texts' codes (n, steps) int64, 0 after the end and 1 for unknown words."""
         codes = [self._encoder.encode_symbols(self.tokens(text)) for text in texts]
         return padded(codes, 0, self.steps)
 
 
 def frequent_words(encoder: TextEncoder, texts: Iterable[str], most: int | None = None) -> list[str]:
-    """Return the words of texts, the most frequent first; equally frequent words in reverse alphabetical order."""
+    """Return texts' words, most frequent first; equally frequent ones in reverse alphabetical order."""
     counts = Counter(token for text in texts for token in encoder.tokens(text))
     words = sorted(counts, key=lambda word: (counts[word], word), reverse=True)
     return [word for word in words if word not in (PADDING, UNKNOWN)][:most]

@@ -20,13 +20,12 @@ from dsinga.data.stores.record_store import RecordStore, is_complete
 class TextWindows(RecordSource):
     """A text as records, each a window of T + 1 codes: record s·B + b is row b of the batch of step s (B rows).
 
-    As in SINGA, the text is divided into B streams of equal length. Row b reads stream b and advances by T (``steps``)
-    codes in each step. At the end of its stream it begins again; the codes beyond the last full window are left out.
-    (SINGA reads them, goes on into the next stream, and at the end of the text reads beyond its memory.)
+    As in SINGA, the text is divided into B streams of equal length. Row b reads stream b, advances by T (``steps``)
+    codes a step, and restarts at the stream's end, without codes beyond the last full window. (SINGA reads on into the
+    next stream, and beyond the text's memory.)
 
-    If ``labelled``, a record has the first T codes, and its labels (T,) are the codes after each of them.
-
-    Raises UserError if the text is too short for one step.
+    If ``labelled``, a record has the first T codes, and its labels (T,) are each one's next code. Raises UserError if
+    the text is too short for one step.
     """
 
     keeps_order = True
@@ -38,7 +37,7 @@ class TextWindows(RecordSource):
 
 
 class _WindowColumn(Column):
-    """The part ``part`` of each window (T + 1,) of a text, read by blocks of the rows of each batch."""
+    """The part ``part`` of each window (T + 1,) of a text, read in blocks of batch rows."""
 
     def __init__(self, store: RecordStore, batchsize: int, steps: int, part: slice, dtype: np.dtype):
         self.store, self.batchsize, self.steps = store, batchsize, steps
@@ -58,7 +57,6 @@ class _WindowColumn(Column):
         super().__init__("text", windows_per_stream * batchsize, self.places.shape, dtype, batchsize)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the windows ``start`` to ``stop``."""
         window, stream = np.divmod(np.arange(start, stop), self.batchsize)
         starts = stream * self.stream_length + window * self.steps
         codes, _ = self.store.read((starts[:, None] + self.places).reshape(-1))
@@ -73,8 +71,8 @@ def open_text(
 
     The vocabulary may be a tokenizer.json of Hugging Face.
 
-    A text file is imported once into a store beside it (``input.txt`` into ``input.zarr``), and again when it or its
-    vocabulary changes. Raises UserError if ``path`` does not exist, if a text file has no vocabulary, or if a store has
+    A text file is imported once into a store next to it (``input.txt`` into ``input.zarr``), and again when it or its
+    vocabulary changes. Raises UserError if ``path`` does not exist, a text file has no vocabulary, or a store has
     another vocabulary than ``vocab_path``.
     """
     location, vocabulary = resolve(path, roots), _resolve_vocabulary(vocab_path, roots)
@@ -97,7 +95,6 @@ def open_text(
 
 
 def _symbols(vocabulary: str, words: bool = False) -> tuple[str, ...]:
-    """Return the characters, words or tokens of a vocabulary file, a store or a tokenizer.json."""
     tokenizer = read_tokenizer(vocabulary)
     return read_vocabulary(vocabulary, words) if tokenizer is None else tokenizer.symbols
 

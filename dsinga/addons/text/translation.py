@@ -1,10 +1,9 @@
 """Translation by beam search, with a net that reads a source sentence and the words so far and scores the next word.
 
-The encoder, all layers that do not depend on the words so far, is computed once a sentence. The other layers are
-computed for the whole prefix at each step, except for the layer of the scores, which is computed for its last word.
-
-Beam search extends the few best beginnings of each sentence, of all sentences of a batch at once: at each step its most
-probable continuations take its ``beam`` places, and a hypothesis that has ended keeps its place.
+The encoder, all layers that do not depend on the words so far, is computed once a sentence. Other layers are computed
+for the whole prefix at each step, but the score layer only for its last word. Beam search extends the best beginnings
+of all sentences of a batch together. At each step the most probable continuations get a sentence's ``beam`` places, and
+ended hypotheses keep theirs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PADDING = 4  # sentences are padded to a multiple of this length, so that fewer 
 
 
 class TranslationLayers(NamedTuple):
-    """The names of the layers of a translator: the two input layers, and the scores of the next word."""
+    """The names of a translator's layers: both inputs, and the scores of the next word."""
 
     source: str
     target: str
@@ -45,10 +44,10 @@ class TranslationLayers(NamedTuple):
 
 
 def translation_layers(conf: NetConf) -> TranslationLayers:
-    """Return the layers of the net of a translator.
+    """Return a translator's layers.
 
-    Its loss is a kSoftmaxLoss with ``per_step`` that takes the next words as labels of the input layer of the words so
-    far; the other input layer has the source sentences. Raises UserError for any other net.
+    Its loss is a kSoftmaxLoss with ``per_step``, with labels from the input layer of the words so far. The other input
+    layer has the source sentences. Raises UserError for any other net.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, Phase.kTest)}
     inputs = [name for name, layer in layers.items() if not layer.srclayers]
@@ -64,7 +63,7 @@ def translation_layers(conf: NetConf) -> TranslationLayers:
 
 
 def one_word_net(conf: NetConf) -> NeuralNet:
-    """Return the net of a translator for sentences of one word, with all params."""
+    """Return a translator's net for sentences of one word, with all params."""
     source, target, scores = translation_layers(conf)
     infos = {source: RecordInfo((1,), 1, has_labels=False), target: RecordInfo((1,), 1, label_shape=(1,))}
     needed = needed_layers(conf, Phase.kTest, (scores,))
@@ -85,13 +84,13 @@ def translate(
     *,
     data_root: str | os.PathLike[str] | None = None,
 ) -> list[str]:
-    """Return the translation of each of ``sentences``, texts whose words are separated by blanks.
+    """Return the translation of each of ``sentences``, texts of words separated by blanks.
 
-    ``job`` is that of a translator, such as :func:`dsinga.models.gru_translator`, whose stores tell the words of both
-    languages; ``params`` are those that :func:`evaluate` takes. Translations are found by beam search: at each step the
-    ``beam`` most probable beginnings of a translation go on; 1 takes the most probable word each time. Log
-    probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers short translations. The same arguments
-    give the same translations. Raises UserError for bad input, such as an empty sentence.
+    ``job`` is a translator's, such as :func:`dsinga.models.gru_translator`; its stores have both languages' words.
+    ``params`` are as for :func:`evaluate`. Beam search extends the ``beam`` most probable beginnings at each step; 1
+    chooses the most probable word. Log probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers
+    short translations. Equal arguments give equal translations. Raises UserError for bad input, such as an empty
+    sentence.
     """
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
@@ -120,7 +119,6 @@ def translate(
 
 
 def _encode(encoder: SymbolEncoder, number: int, sentence: str) -> list[int]:
-    """Return the codes of a sentence's words; raise UserError for a word that has no code."""
     try:
         return encoder.encode_symbols(sentence.lower().split())
     except UserError as error:
@@ -128,7 +126,6 @@ def _encode(encoder: SymbolEncoder, number: int, sentence: str) -> list[int]:
 
 
 def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of the codes that the input layer ``name`` reads in training."""
     layer = next((layer for layer in filter_layers(job.neuralnet, Phase.kTrain) if layer.name == name), None)
     if layer is None or layer.store_conf is None or not layer.store_conf.path:
         raise UserError(f"layer {name!r} reads no store in training, so the words of its codes are unknown")
@@ -141,14 +138,8 @@ def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:
 class Translator:
     """A trained net that translates codes of one language to codes of another.
 
-    Args:
-        conf: the net of the job.
-        params: arrays by name.
-        start: the code with which target sentences begin.
-        end: the code after their last word.
-        processor: the processor that computes.
-
-    Raises UserError for a net that cannot translate, and for params that do not fit it.
+    ``start`` is the code with which target sentences begin, ``end`` the code after their last word. Raises UserError
+    for a net that cannot translate, and for params that do not match it.
     """
 
     def __init__(
@@ -164,7 +155,6 @@ class Translator:
         self._split(conf)
 
     def _split(self, conf: NetConf) -> None:
-        """Find the layers of the encoder that the decoder takes, and the layers of the three nets."""
         _, target, scores = self.layers
         whole = needed_layers(conf, Phase.kTest, (scores,))
         layers = {layer.name: layer for layer in whole.layer}
@@ -183,10 +173,10 @@ class Translator:
     def translate(
         self, sentences: Sequence[Sequence[int]], beam: int = 5, alpha: float = 0.6, excluded: Sequence[int] = ()
     ) -> list[Hypothesis]:
-        """Return the best hypothesis of each sentence that :func:`beam_search` finds, in the order of ``sentences``.
+        """Return each sentence's best hypothesis found by :func:`beam_search`, in order.
 
-        A translation has at most 10 words more than twice the sentence. Raises UserError for an empty sentence, for a
-        ``beam`` that is below 1 or larger than the vocabulary.
+        A translation has at most 10 words more than twice the sentence. Raises UserError for an empty sentence, and for
+        a ``beam`` below 1 or above the size of the vocabulary.
         """
         for number, codes in enumerate(sentences, 1):
             if not len(codes):
@@ -215,7 +205,6 @@ class Translator:
         return beam_search(next_scores, limits, self._start, self._end, beam, alpha, excluded)
 
     def _encode(self, sentences: Sequence[Sequence[int]]) -> dict[str, Records]:
-        """Return the features and labels of the encoder's layers that the decoder takes."""
         steps = -(-max(map(len, sentences)) // PADDING) * PADDING
         codes = np.full((len(sentences), steps), -1, np.int32)
         for row, sentence in enumerate(sentences):
@@ -224,7 +213,7 @@ class Translator:
         return self._forward("encoder", self._encoder_conf, records, self._handed)
 
     def _score(self, encoded: Mapping[str, Records], rows: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-        """Return the scores (R, V) of the word after each of the prefixes (R, t) of the encoded sentences ``rows``."""
+        """Return the scores (R, V) of the word after each prefix (R, t), for the encoded sentences ``rows``."""
         records = {
             name: Records(data[rows], None if labels is None else labels[rows])
             for name, (data, labels) in encoded.items()
@@ -239,7 +228,6 @@ class Translator:
     def _forward(
         self, part: str, conf: NetConf, records: Mapping[str, Records], keep: tuple[str, ...]
     ) -> dict[str, Records]:
-        """Compute layers of one of the three nets; the net is made for the shapes of ``records``."""
         shapes = tuple((name, batch.data.shape[1:]) for name, batch in records.items())
         net = self._nets.get((part, shapes))
         if net is None:
@@ -251,12 +239,10 @@ class Translator:
 
 
 def _as_codes(feature: np.ndarray) -> np.ndarray:
-    """Return whole numbers as int32, which input layers take."""
     return feature.astype(np.int32) if feature.dtype.kind == "i" else feature
 
 
 def _info(records: Records) -> RecordInfo:
-    """Return the description of records for the input layer that gets them."""
     labels = records.labels
     label_shape = () if labels is None else tuple(labels.shape[1:])
     return RecordInfo(
@@ -265,18 +251,18 @@ def _info(records: Records) -> RecordInfo:
 
 
 Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Takes the sequence (R,) that each prefix belongs to, and prefixes (R, t); returns scores (R, V) of the next code."""
+"""Returns the scores (R, V) of the next code for prefixes (R, t) and the sequence (R,) of each."""
 
 
 class Hypothesis(NamedTuple):
-    """The codes of a sequence without its marks, and its score: log probability / :func:`length_penalty`."""
+    """A sequence's codes without marks, and its score: log probability / :func:`length_penalty`."""
 
     codes: tuple[int, ...]
     score: float
 
 
 class OpenHypotheses(NamedTuple):
-    """The open hypotheses of all sequences: the sequence of each (R,), its codes (R, t), and log probability (R,)."""
+    """All open hypotheses: the sequence of each (R,), its codes (R, t), and log probability (R,)."""
 
     sequences: np.ndarray
     prefixes: np.ndarray
@@ -284,7 +270,7 @@ class OpenHypotheses(NamedTuple):
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """Return ((5 + length) / 6)^alpha, by which log probabilities of sequences are divided; 1 for an alpha of 0.
+    """Return ((5 + length) / 6)^alpha, the divisor of sequences' log probabilities; 1 for an alpha of 0.
 
     Without it, short sequences are preferred. Wu et al., Google's Neural Machine Translation System (2016), formula 14.
     """
@@ -300,18 +286,11 @@ def beam_search(
     alpha: float = 0.6,
     excluded: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Return the best hypothesis of each sequence that the search finds.
+    """Return the best hypothesis found for each sequence.
 
-    A sequence is ended by its ``beam`` hypotheses, or as soon as no open one can have a better score than its best.
-
-    Args:
-        next_scores: gives scores whose softmax is the probability of the next code.
-        max_lengths: the largest number of codes of each sequence, ``end`` not counted.
-        start: the code with which each prefix begins.
-        end: the code that ends a sequence.
-        beam: number of hypotheses that a sequence has.
-        alpha: exponent of :func:`length_penalty`.
-        excluded: codes that no sequence gets, besides ``start``.
+    A sequence ends with its ``beam`` hypotheses, or as soon as no open one can exceed its best score. The softmax of
+    ``next_scores`` is the next code's probability; ``max_lengths`` do not count ``end``. ``start`` begins each prefix,
+    ``alpha`` is the exponent of :func:`length_penalty`, and no sequence gets ``excluded`` codes or ``start``.
 
     Raises UserError for a ``beam`` below 1, an ``alpha`` below 0, and scores that are not finite.
     """
@@ -335,7 +314,6 @@ def beam_search(
 
 
 def _log_probabilities(scores: np.ndarray, excluded: Sequence[int]) -> np.ndarray:
-    """Return the logarithm of the softmax of each row; -inf at the codes ``excluded``."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     shifted[:, excluded] = -np.inf
@@ -345,7 +323,6 @@ def _log_probabilities(scores: np.ndarray, excluded: Sequence[int]) -> np.ndarra
 def _advance(
     open_: OpenHypotheses, logs: np.ndarray, ended: list[list[Hypothesis]], end: int, beam: int, alpha: float
 ) -> OpenHypotheses:
-    """Return the most probable continuations of each sequence; add those that ``end`` to ``ended``."""
     width = min(beam, logs.shape[1])
     codes, best = _highest(logs, width)
     totals = best + open_.logs[:, None]
@@ -367,9 +344,9 @@ def _advance(
 
 
 def _highest(logs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes (R, count) with the highest numbers of each row, and these as float64; ``logs`` is overwritten.
+    """Return each row's ``count`` codes with the highest numbers, and these as float64; overwrite ``logs``.
 
-    For a few of thousands, repeated maxima are several times as fast as a partition.
+    For a few of thousands, repeated maxima are faster than a partition.
     """
     rows = np.arange(len(logs))
     codes, best = np.empty((len(logs), count), np.int64), np.empty((len(logs), count))
@@ -383,9 +360,9 @@ def _highest(logs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 def _promising(
     open_: OpenHypotheses, ended: list[list[Hypothesis]], limits: np.ndarray, alpha: float
 ) -> OpenHypotheses:
-    """Return the open hypotheses whose score can still exceed that of the sequence's best ended hypothesis.
+    """Return the open hypotheses that can still exceed the score of the sequence's best ended one.
 
-    A log probability can only fall, and the largest penalty is that of the longest sequence.
+    A log probability can only fall, and the longest sequence has the largest penalty.
     """
     best = np.array([max((hypothesis.score for hypothesis in hypotheses), default=-np.inf) for hypotheses in ended])
     bound = open_.logs / np.array([length_penalty(limit + 1, alpha) for limit in limits[open_.sequences]])

@@ -1,6 +1,6 @@
-"""Vocabularies: the characters, words or tokens that the codes of a text stand for, in stores, files and imports.
+"""Vocabularies: the characters, words or tokens behind a text's codes, in stores, files and imports.
 
-Tokens are those of a file tokenizer.json of Hugging Face, read by the library tokenizers.
+The library tokenizers reads tokens from Hugging Face's tokenizer.json.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SENTENCE_START, SENTENCE_END = "<s>", "</s>"  # marks in the vocabulary of trans
 
 
 def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[str, ...]:
-    """Return the characters or words that the codes 0, 1, ... stand for, read from a store or a vocabulary file.
+    """Return the characters or words of the codes 0, 1, ..., read from a store or a vocabulary file.
 
-    A file of characters lists them without separators, as SINGA's vocab.txt does; each byte is one character, decoded
-    as Latin-1. A file of words has one word per line, in UTF-8. Raises UserError for a store without a vocabulary, an
-    empty file, and a character or word that occurs twice.
+    A file of characters, like SINGA's vocab.txt, has no separators; each byte is one character, decoded as Latin-1. A
+    file of words has one word a line, in UTF-8. Raises UserError for a store without a vocabulary, an empty file, and a
+    character or word that occurs twice.
     """
     location = absolute(path)
     if location.endswith(".zarr") or exists(join(location, "zarr.json")):
@@ -48,9 +48,9 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
 
 
 class SymbolEncoder:
-    """Finds the codes of texts in a vocabulary. A word that is not in it gets the code of ``unknown``, if it has that.
+    """Finds the codes of texts in a vocabulary; missing words get the code of ``unknown``, if any.
 
-    ``symbols`` are the characters or words of the codes, ``separator`` is between a text and its continuation.
+    ``symbols`` are the codes' characters or words, ``separator`` is between a text and its continuation.
     """
 
     def __init__(self, symbols: Sequence[str], unknown: str = UNKNOWN):
@@ -60,18 +60,18 @@ class SymbolEncoder:
         self._unknown = self._codes.get(unknown) if self._words else None
 
     def encode(self, text: str) -> list[int]:
-        """Return the codes of a text; raise UserError for a character or word that has no code.
+        """Return a text's codes; raise UserError for a character or word without a code.
 
-        The text is split into words if the vocabulary consists of words, else into the bytes of its UTF-8 encoding.
+        The text is split into words if the vocabulary has words, else into its UTF-8 bytes.
         """
         return self.encode_symbols(text.split() if self._words else list(text.encode().decode("latin-1")))
 
     def decode(self, codes: Iterable[int]) -> str:
-        """Return the text of codes; see :func:`decode`."""
+        """Return the text of codes."""
         return decode(codes, self.symbols)
 
     def encode_symbols(self, symbols: Iterable[str]) -> list[int]:
-        """Return the codes of words or characters; raise UserError for those that have none."""
+        """Return the codes of words or characters; raise UserError for missing ones."""
         symbols = list(symbols)
         optional_codes = [self._codes.get(symbol, self._unknown) for symbol in symbols]
         codes = [code for code in optional_codes if code is not None]
@@ -91,13 +91,13 @@ def encode(text: str, symbols: Sequence[str]) -> list[int]:
 
 
 def decode(codes: Iterable[int], symbols: Sequence[str]) -> str:
-    """Return the text of ``codes``, the inverse of :func:`encode`; bytes that are not UTF-8 are replaced by U+FFFD."""
+    """Return the text of ``codes``, the inverse of :func:`encode`; invalid UTF-8 becomes U+FFFD."""
     tokens = [symbols[code] for code in codes]
     return " ".join(tokens) if has_words(symbols) else "".join(tokens).encode("latin-1").decode(errors="replace")
 
 
 def has_words(symbols: Sequence[str]) -> bool:
-    """Return whether a vocabulary consists of words, not characters: some symbol is longer than one character."""
+    """Return whether a vocabulary has words: some symbol is longer than one character."""
     return any(len(symbol) > 1 for symbol in symbols)
 
 
@@ -118,21 +118,18 @@ def check_min_count(min_count: int) -> None:
 
 
 def check_held_out(share: float) -> None:
-    """Raise UserError unless the share of records held out for tests is from 0 to below 1."""
+    """Raise UserError unless the share of test records is from 0 to below 1."""
     if not 0 <= share < 1:
         raise UserError(f"held_out is {share}; give the fraction of the records to keep for tests, from 0 to below 1")
 
 
 def common_words(counts: Counter[str], min_count: int) -> tuple[str, ...]:
-    """Return <unk>, then the words that occur at least ``min_count`` times, the most frequent first."""
+    """Return <unk>, then the words that occur at least ``min_count`` times, most frequent first."""
     return (UNKNOWN, *(word for word, times in counts.most_common() if times >= min_count and word != UNKNOWN))
 
 
 def encode_sentences(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str], steps: int) -> np.ndarray:
-    """Return the codes (n, ``steps``) int32 of sentences, -1 after the end; unknown words get the code of <unk>.
-
-    A sentence that is longer than ``steps`` is cut.
-    """
+    """Return sentences' codes (n, ``steps``) int32, cut, -1 after the end; unknown words get <unk>'s code."""
     encoder = SymbolEncoder(vocabulary)
     data = np.full((len(sentences), steps), -1, np.int32)
     for row, words in enumerate(sentences):
@@ -141,14 +138,14 @@ def encode_sentences(sentences: Sequence[Sequence[str]], vocabulary: Sequence[st
 
 
 def is_held_out(number: int, share: float) -> bool:
-    """Whether record ``number``, from 0, is kept for tests: evenly spaced, the last of each 1/``share`` records."""
+    """Whether record ``number``, from 0, is kept for tests: the last of each 1/``share`` records."""
     return int((number + 1) * share + 1e-9) > int(number * share + 1e-9)
 
 
 def training_store(path: str, kind: str, name: str = "train_data.zarr") -> RecordStore:
     """Return the imported training store at ``path``, or ``name`` in the folder ``path``.
 
-    Raises UserError where it has no vocabulary.
+    Raises UserError if it has no vocabulary.
     """
     location = path if exists(join(path, "zarr.json")) or not os.path.isdir(path) else join(path, name)
     store = RecordStore(location)
@@ -162,18 +159,13 @@ MOST_CODES = 1 << 24  # the largest id of a token: each id up to it has a place 
 
 
 class Tokenizer:
-    """Turns texts into codes of tokens and back, as Hugging Face's library ``tokenizers`` does.
+    """Turns texts into codes of tokens and back with Hugging Face's library ``tokenizers``.
 
-    No tokens for the beginning or the end of a text are added, and what the file says of truncation and padding is
-    ignored. Raises UserError where the library is not installed, or cannot read the tokenizer.
+    No tokens for a text's beginning or end are added, and the file's truncation and padding are ignored. Raises
+    UserError if the library is not installed, or cannot read the tokenizer.
 
-    Attributes:
-        content: the content of its tokenizer.json.
-        symbols: the tokens of the codes 0, 1, ...; "" for a code without a token.
-
-    Args:
-        content: the content of a tokenizer.json.
-        location: where it is, for messages.
+    ``content`` is that tokenizer.json, ``location`` names it in messages; ``symbols`` are the tokens of the codes 0, 1,
+    ..., "" for a code without a token.
     """
 
     separator = ""  # between a text and its continuation
@@ -218,7 +210,7 @@ class Tokenizer:
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
-    """Return the tokenizer of a file tokenizer.json, or of a store of a text that was imported with one.
+    """Return the tokenizer of a tokenizer.json, or of a store of text imported with one.
 
     None for any other store or file. Raises UserError for a tokenizer that cannot be read.
     """
@@ -236,5 +228,5 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
 
 
 def stored_tokenizer(store: RecordStore) -> Tokenizer | None:
-    """Return the tokenizer with which the text of a store was imported, None for characters or words."""
+    """Return the tokenizer of a store's text, None for characters or words."""
     return Tokenizer(store.tokenizer, store.location) if store.tokenizer else None

@@ -24,9 +24,9 @@ from dsinga.job.component import Settings, setting
 class CSV(Extension):
     """Writes a line for each row of the history, with the columns step, phase, time, loss, and so on.
 
-    A metric that a row lacks is an empty cell. A metric that occurs later than the first row becomes a further column:
-    then the file is replaced by one that has it in every line. A new run renames an earlier file to ``*.old``, unless
-    it is to ``append``; a resumed one keeps its lines up to the step from which it goes on.
+    A missing metric is an empty cell. If a metric first occurs later, the file is rewritten with a further column. A
+    new run renames an earlier file to ``*.old``, unless it is to ``append``; a resumed run keeps the lines up to its
+    step.
     """
 
     class Conf(Settings):
@@ -39,20 +39,20 @@ class CSV(Extension):
     pauses = False
 
     def set_up(self) -> None:
-        """Set the initial state of the extension; rows are written as they come."""
+        """Set the initial state; rows are written as they come."""
         self.trigger = AtEnd()
         self._path = Path()
         self._columns: list[str] = []
         self._earlier = 0  # lines of earlier runs, which a resumed run keeps, too
 
     def check(self, workspace: Path | None) -> None:
-        """Choose the path of the file; raise an error if it is a folder."""
+        """Choose the file's path; raise an error if it is a folder."""
         self._path = choose_path(self, workspace, self.settings.path, "metrics.csv", "path")
         if self._path.is_dir():
             raise self.error(f"{self._path} is a folder; give it the path of a file", "path")
 
     def start(self, loop: LoopView) -> None:
-        """Begin a new file, or go on with that of the earlier run."""
+        """Begin a new file, or continue the earlier run's."""
         self.check(loop.workspace)
         self._columns = []
         try:
@@ -82,10 +82,10 @@ class CSV(Extension):
             raise self.error(f"the file {self._path} cannot be written: {error}") from error
 
     def run(self, loop: LoopView) -> None:
-        """Do nothing: each row has been written."""
+        """Do nothing: rows are written already."""
 
     def state_dict(self) -> State:
-        """Return how many lines are of earlier runs."""
+        """Return the number of lines of earlier runs."""
         return {"earlier": self._earlier}
 
     def load_state(self, state: State) -> None:
@@ -93,7 +93,7 @@ class CSV(Extension):
         self._earlier = checked_number(state.get("earlier", 0))
 
     def _read(self) -> list[dict[str, str]]:
-        """Return the lines of the file, without one that a killed process has left incomplete; note its columns."""
+        """Return the file's complete lines, without one that a killed process broke off; note the columns."""
         if not self._path.exists():
             return []
         text = read_regular_text(self._path, TABLE_BYTES)
@@ -114,7 +114,7 @@ def _to_lines(rows: Iterable[Mapping[str, Any]], columns: list[str]) -> str:
 
 @functools.partial(checked, instead=ARGUMENTS)
 def CSVLogger(filename: Any, separator: str = ",", append: bool = False) -> CSV:
-    """Return the extension that writes the history as a CSV file; with ``append`` after the lines of earlier fits."""
+    """Return the extension that writes the history as a CSV file; ``append`` keeps the lines of earlier fits."""
     if separator != ",":
         raise UserError(f"CSVLogger writes columns separated by commas, not by {separator!r}; leave separator out")
     return CSV(path=filename, append=append)

@@ -24,7 +24,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.message import readable, set_fields
 from dsinga.monitor import NOT_METRICS
 
-RUN_FILE = "mlflow_run"  # in the workspace: the id of the run, by which a resumed run goes on with it
+RUN_FILE = "mlflow_run"  # in the workspace: the id of the run that a resumed run continues
 PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow
 
 
@@ -36,7 +36,7 @@ class MLflow(Extension):
     run has a workspace, its last checkpoint. A resumed run continues the run of MLflow with the id in the file
     ``mlflow_run`` of the workspace; it logs no metric twice. A run that fails has the status FAILED.
 
-    Raises UserError where MLflow is not installed.
+    Raises UserError if MLflow is not installed.
     """
 
     class Conf(Settings):
@@ -54,7 +54,7 @@ class MLflow(Extension):
     pauses = False
 
     def set_up(self) -> None:
-        """Check that MLflow is installed; rows are logged as they come."""
+        """Check that MLflow is installed."""
         if importlib.util.find_spec("mlflow") is None:
             raise UserError("MLflow needs mlflow-skinny: pip install 'dsinga[mlflow]'")
         self.trigger = AtEnd()
@@ -64,13 +64,13 @@ class MLflow(Extension):
         self._logged: dict[str, int] = {}  # the last step of each metric, in a resumed run
 
     def check(self, workspace: Path | None) -> None:
-        """Ask MLflow for the experiment, to see that it answers."""
+        """Check that MLflow answers, by asking for the experiment."""
         with self._naming_the_server():
             self._client = _connect(self._uri)
             self._client.get_experiment_by_name(self.settings.experiment)
 
     def start(self, loop: LoopView) -> None:
-        """Make a run of MLflow, or go on with that of the run that is resumed."""
+        """Create an MLflow run, or continue the resumed run's."""
         self._logged = {}
         self.check(loop.workspace)
         with self._naming_the_server():
@@ -91,7 +91,7 @@ class MLflow(Extension):
             self._client.log_batch(self._run_id, metrics=metrics)
 
     def run(self, loop: LoopView) -> None:
-        """Do nothing: each row has been logged."""
+        """Do nothing: rows are logged already."""
 
     def finish(self, loop: LoopView) -> None:
         """Log the last checkpoint."""
@@ -101,7 +101,7 @@ class MLflow(Extension):
                 self._client.log_artifacts(self._run_id, str(path), f"checkpoint/{path.name}")
 
     def close(self, error: BaseException | None) -> None:
-        """Give the run of MLflow its status."""
+        """Give MLflow's run its status."""
         run_id, self._run_id = self._run_id, ""
         if run_id:
             status = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"
@@ -120,7 +120,6 @@ class MLflow(Extension):
         return str(run_id)
 
     def _earlier_run(self, loop: LoopView) -> str:
-        """Return the id of the run to go on with, "" if there is none, and note the last step of each metric."""
         file = loop.workspace / RUN_FILE if loop.workspace is not None else Path()
         if not file.is_file():
             return ""
@@ -144,8 +143,8 @@ class MLflow(Extension):
 def job_params(job: Job) -> dict[str, str]:
     """Return the fields of a job that differ from their defaults, by path: {"updater.learning_rate.base_lr": "0.1"}.
 
-    A layer has its name in the path, "layer.conv1.convolution_conf.kernel", and its phases where several layers share
-    the name; other repeated messages have their number. Characters that MLflow does not allow become underscores.
+    A layer has its name in the path, "layer.conv1.convolution_conf.kernel", and its phases if several layers share the
+    name; other repeated messages have their number. Characters that MLflow forbids become underscores.
     """
     found: dict[str, str] = {}
     _add_params(job, "", found)

@@ -23,12 +23,11 @@ HISTOGRAM_BINS = 30  # as many as TensorBoard draws
 class TensorBoard(Extension):
     """Writes the history, the learning rate and the speed of a run for TensorBoard.
 
-    Each phase has a folder of its own, ``train``, ``val`` and ``test``, so that TensorBoard draws its curves together.
-    The files are read by ``tensorboard --logdir FOLDER`` while the run goes on. A new run moves the files of an earlier
-    one to the folder ``old``, where TensorBoard still finds them; a resumed one adds files from which TensorBoard goes
-    on at its step.
+    Each phase has its own folder, ``train``, ``val`` and ``test``, so that TensorBoard draws their curves together. To
+    read the files during the run, use ``tensorboard --logdir FOLDER``. A new run moves earlier files to the folder
+    ``old``, where TensorBoard still finds them. A resumed run adds files from its step.
 
-    ``log_dir`` is Keras's name of ``folder``. Raises UserError where tensorboardX is not installed.
+    ``log_dir`` is Keras's name of ``folder``. Raises UserError if tensorboardX is not installed.
     """
 
     class Conf(Settings):
@@ -44,7 +43,7 @@ class TensorBoard(Extension):
     settings: Conf
 
     def set_up(self) -> None:
-        """Write rows whenever they come, and histograms where training pauses."""
+        """Choose the trigger: histograms are written when training pauses, rows at any time."""
         if importlib.util.find_spec("tensorboardX") is None:
             raise UserError("TensorBoard needs tensorboardX: pip install 'dsinga[tensorboard]'")
         freq = self.settings.histogram_freq
@@ -54,18 +53,18 @@ class TensorBoard(Extension):
         self._writers: dict[str, Any] = {}
 
     def check(self, workspace: Path | None) -> None:
-        """Choose the folder for the files."""
+        """Choose the folder."""
         self._folder = choose_path(self, workspace, self.settings.folder, "tensorboard", "folder")
 
     def start(self, loop: LoopView) -> None:
-        """Set the files of an earlier run aside."""
+        """Set an earlier run's files aside."""
         self.check(loop.workspace)
         self._begin = loop.step
         if not loop.step:
             self._set_aside()
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Write the metrics of the row; with those of training, the learning rate and the speed."""
+        """Write a row's metrics; for training, also the learning rate and the speed."""
         scalars = {name: value for name, value in row.items() if name not in NOT_METRICS}
         if row["phase"] == "train":
             scalars |= {"learning_rate": loop.learning_rate, "samples_per_second": loop.samples_per_second}
@@ -75,7 +74,7 @@ class TensorBoard(Extension):
         self._write(row["phase"], row["step"], Summary(value=values))
 
     def run(self, loop: LoopView) -> None:
-        """Write histograms of the params, if they are asked for."""
+        """Write histograms of the params, if requested."""
         if not self.pauses:
             return
         from tensorboardX.summary import histogram
@@ -100,9 +99,9 @@ class TensorBoard(Extension):
             raise self.error(f"the folder {self._folder} cannot be written: {error}") from error
 
     def _open(self, phase: str) -> Any:
-        """Open the file of a phase. Its first event lets TensorBoard forget what an earlier run wrote beyond its step.
+        """Open a phase's file; its first event lets TensorBoard forget an earlier run's later steps.
 
-        The writer of tensorboardX that has a thread of its own is not used: where the disk fails, it waits forever.
+        tensorboardX's writer with a thread is not used: if the disk fails, it waits forever.
         """
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog

@@ -18,7 +18,7 @@ CONSTANTS = 64  # means and standard deviations of records kept on the device
 
 
 def contiguous(x: Array, dtype: Any = None) -> Array:
-    """Return x if it is C-contiguous and has that dtype, else a copy; CuPy's own function takes longer to check."""
+    """Return x if it is C-contiguous and of this dtype, else a copy; faster than CuPy's function."""
     if x.flags.c_contiguous and (dtype is None or x.dtype == dtype):
         return x
     if dtype is not None and x.dtype != dtype and BFLOAT16 in (x.dtype, dtype):
@@ -27,7 +27,7 @@ def contiguous(x: Array, dtype: Any = None) -> Array:
 
 
 def cast(x: Array, dtype: Any) -> Array:
-    """Return x in float32 or bfloat16, if it is of the other dtype, in its layout, dense; else x itself.
+    """Convert x between float32 and bfloat16, dense and in its layout; return other dtypes unchanged.
 
     Numbers are rounded to the nearest, ties to even.
     """
@@ -44,23 +44,23 @@ def cast(x: Array, dtype: Any) -> Array:
 
 
 def real(dtype: Any) -> Any:
-    """Return the dtype in which kernels compute with numbers of ``dtype``: float32 for bfloat16, else itself."""
+    """Return the dtype in which kernels compute: float32 for bfloat16, else ``dtype``."""
     return FLOAT32 if dtype == BFLOAT16 else dtype
 
 
 def to_rows(x: Array) -> Array:
-    """Return image x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
+    """Return image x (B, C, H, W) as C-contiguous (B, H, W, C): a view if x is channels-last, else a copy."""
     return contiguous(x.transpose(LAST[x.ndim]))
 
 
 def by_channel(x: Array) -> Array:
-    """Return x (B, C, ...) as C-contiguous (n, C), a row for each pixel: a view if x is channels-last, else a copy."""
+    """Return x (B, C, ...) as C-contiguous (n, C), a row a pixel: a view if x is channels-last, else a copy."""
     rows = contiguous(x.transpose(0, *range(2, x.ndim), 1))  # cupy.moveaxis takes five times as long
     return rows.reshape(x.size // max(x.shape[1], 1), x.shape[1])
 
 
 def from_channel_rows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """Return rows (n, C) as the channels-last array (B, C, ...) of ``shape``, a view: undo :func:`by_channel`."""
+    """Undo :func:`by_channel`: view rows (n, C) as the channels-last array (B, C, ...) of ``shape``."""
     batch, channels, *sizes = shape
     return rows.reshape(batch, *sizes, channels).transpose(0, len(shape) - 1, *range(1, len(shape) - 1))
 
@@ -72,17 +72,17 @@ def empty_image(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def dense(x: Array) -> Array:
-    """Return x if it is C-contiguous or a channels-last image, else a C-contiguous copy."""
+    """Return x if it is C-contiguous or channels-last, else a C-contiguous copy."""
     return x if x.flags.c_contiguous or is_channels_last(x) else cupy.ascontiguousarray(x)
 
 
 def empty_like(x: Array) -> Array:
-    """Return an uninitialised array with the layout of x, which is dense."""
+    """Return an uninitialised array with the layout of dense x."""
     return cupy.empty(x.shape, x.dtype) if x.flags.c_contiguous else empty_image(x.shape, x.dtype)
 
 
 def aligned(x: Array, model: Array) -> Array:
-    """Return x with the dtype and layout of ``model``, which is dense."""
+    """Return x with the dtype and layout of the dense ``model``."""
     same = x.flags.c_contiguous if model.flags.c_contiguous else is_channels_last(x)
     if same:
         x = cast(x, model.dtype)
@@ -103,13 +103,13 @@ class CupyArrays(CupyRecording):
         self._constants: dict[tuple[Any, ...], tuple[Any, Array]] = {}
 
     def asarray(self, array: Any) -> Array:
-        """Return a device array unchanged, and a copy of a host array, which is ordered with the kernels."""
+        """Return a device array unchanged, and copy a host array in order with the kernels."""
         if self.recording is not None and not isinstance(array, cupy.ndarray):
             return self.recording.constant(array)
         return cupy.asarray(array)
 
     def to_numpy(self, array: Array) -> Array:
-        """Return a host array unchanged, and a copy of a device array, for which it waits until kernels have ended."""
+        """Return a host array unchanged, and copy a device array after its kernels have ended."""
         if not isinstance(array, cupy.ndarray):
             return np.asarray(array)
         if self.is_recording:
@@ -131,7 +131,7 @@ class CupyArrays(CupyRecording):
         return to_image(to_rows(result)) if array.ndim == 5 else result
 
     def _constant(self, value: Any, scale: float | None, record: tuple[int, ...]) -> Array | None:
-        """Return a mean, or a factor ``scale``/value, that broadcasts against an image, from a cache on the device."""
+        """Return a mean, or a factor ``scale``/value, to broadcast against an image, cached on the device."""
         if value is None:
             return None
         key = value if isinstance(value, float) else id(value), scale, record
@@ -158,7 +158,6 @@ class CupyArrays(CupyRecording):
 
 
 def _steps(constant: Array | None, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a constant along each axis of ``shape``, in numbers; 0 where it is broadcast."""
     if constant is None:
         return 0, 0, 0
     return tuple(step // constant.itemsize for step in cupy.broadcast_to(constant, shape).strides)

@@ -1,7 +1,7 @@
-"""Convolution by cuDNN where it has a plan, else by matrix products (im2col, cuBLAS), and pooling.
+"""Pooling, and convolution by cuDNN if it has a plan, else by matrix products (im2col, cuBLAS).
 
-Gradients of 3 x 3 filters for few channels are by a kernel of dsinga (filters.cu).
-One thread computes each number of a pooling's result and adds in a fixed order.
+dsinga's kernel (filters.cu) computes gradients of 3 x 3 filters for few channels. In pooling, one thread computes each
+number of the result and adds in a fixed order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROWS = 4  # of a band
 
 
 def has_direct_gradients(x: tuple[int, ...], w: tuple[int, ...], stride: Sizes, pad: Sizes) -> bool:
-    """Whether :func:`filter_gradients` computes the gradient of filters ``w`` for images of this shape."""
+    """Whether :func:`filter_gradients` supports filters ``w`` for images of this shape."""
     is_3x3 = (*w[2:], *stride, *pad) == (3, 3, 1, 1, 1, 1)
     return is_3x3 and not (w[0] % _PAIRS or w[1] % _PAIRS) and _shared(1, x[3]) <= _SHARED
 
@@ -54,7 +54,6 @@ def filter_gradients(x: Array, dy: Array) -> Array:
 
 
 def _shared(rows: int, width: int) -> int:
-    """Return the bytes of shared memory for a band of x, with its border, and one of dy."""
     return 4 * _PAIRS * ((rows + 2) * (width + 2) + rows * width)
 
 
@@ -62,12 +61,12 @@ windows = Source("windows")
 
 
 def geometry(x: tuple[int, ...], outputs: tuple[int, ...], kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[int, ...]:
-    """Return the arguments of the macro ``WINDOWS``, given an image shape (B, C, H, W) and windows."""
+    """Return the arguments of the macro ``WINDOWS`` for an image shape (B, C, H, W) and windows."""
     return (x[2], x[3], x[1], *outputs, *kernel, *stride, *pad)
 
 
 class CupyPooling(Ops):
-    """Maximum and mean over windows; the workspace has the position of each maximum in its window."""
+    """Maximum and mean over windows; the workspace has each maximum's position in its window."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         outputs = output_sizes(x.shape, kernel, stride, pad)
@@ -99,9 +98,9 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Sizes, Sizes]
 
 
 class CupyConvolution(Ops):
-    """Convolutions of channels-last images; filters are copied to channels-last memory once for a pass.
+    """Convolutions of channels-last images; filters are copied to channels-last memory once a pass.
 
-    In bf16 images, filters and the results that are images are bfloat16; the gradients of filters are float32.
+    In bf16, images and filters are bfloat16, gradients of filters float32.
     """
 
     blas: Blas
@@ -136,7 +135,7 @@ class CupyConvolution(Ops):
             return separate()
         problem = ConvolutionProblem("fprop", *shapes[:3], (*stride,), (*pad,), True, bias=True, relu=relu)
         if not self.plans.knows(problem):
-            separate()  # whose plan must be known where it is timed as a candidate
+            separate()  # its plan must be known before it is timed as a candidate
         bias = contiguous(b, FLOAT32)
         return self.plans.compute(problem, lambda: [to_rows(x), to_rows(w), bias], {SEPARATE: separate})
 
@@ -158,11 +157,10 @@ class CupyConvolution(Ops):
         return with_bias(y, b)
 
     def _image_factor(self, x: Array) -> Array:
-        """Return images as products take them: in bf16 rounded, else as they are."""
         return cast(x, BFLOAT16) if self.blas.bf16 else x
 
     def _compute(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
-        """Return a convolution of ``shapes`` x, w, y, stride and pad, given two of x, w and dy, in this order."""
+        """Return a convolution of ``shapes`` x, w, y, stride and pad, from two of x, w and dy, in this order."""
 
         def products() -> Array:
             return self._by_products(direction, shapes, left, right)
@@ -176,7 +174,6 @@ class CupyConvolution(Ops):
         return self.plans.compute(problem, lambda: [to_rows(left), to_rows(right)], others)
 
     def _by_products(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
-        """Return a convolution by matrix products."""
         x, w, y, stride, pad = shapes
         if direction == "fprop":
             result = empty_image(y, left.dtype)
@@ -196,7 +193,7 @@ class CupyConvolution(Ops):
 
 
 def with_bias(y: Array, b: Array | None) -> Array:
-    """Add a bias to each row of a new image, and return it."""
+    """Add a bias to each row of a new image; return it."""
     if b is not None:
         _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, real(y.dtype)), y, y.shape[1])
     return y
@@ -213,17 +210,15 @@ def as_filters(dw: Array) -> Array:
 
 
 def _matrix(w: Array) -> Array:
-    """Return filters (F, C, kh, kw) as (F, kh·kw·C)."""
     return to_rows(w).reshape(w.shape[0], w.shape[2] * w.shape[3] * w.shape[1])
 
 
 def is_pixelwise(w: tuple[int, ...], stride: Sizes, pad: Sizes) -> bool:
-    """Whether each window is one pixel, and each pixel a window."""
+    """Whether each window is one pixel, and vice versa."""
     return (*w[2:], *stride, *pad) == (1, 1, 1, 1, 0, 0)
 
 
 def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Sizes, pad: Sizes) -> Array:
-    """Return im2col of x: (B·H'·W', kh·kw·C); x itself if each window is a pixel."""
     if is_pixelwise(w, stride, pad):
         return by_channel(x)
     columns = cupy.empty((y[0] * y[2] * y[3], w[2] * w[3] * w[1]), x.dtype)

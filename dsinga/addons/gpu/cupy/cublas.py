@@ -1,7 +1,7 @@
-"""Calls cuBLAS by ctypes, because CuPy refuses matrix products on a stream that is being captured.
+"""Calls cuBLAS with ctypes, because CuPy refuses matrix products on a stream that is being captured.
 
-Each thread of a worker has a handle with a workspace of its own, so that a product takes no lock, allocates nothing
-during a capture, and gives the same bits whatever other streams compute.
+Each thread of a worker has its own handle and workspace. So a product needs no lock, allocates nothing during a
+capture, and gives the same bits whatever other streams compute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     "cublasDestroy_v2": (_P,),
     "cublasSetStream_v2": (_P, _P),
     "cublasSetWorkspace_v2": (_P, _P, ctypes.c_size_t),
-    # A, its type and leading dimension, likewise B; beta; likewise C; the way of computing and the algorithm
+    # A, its type and leading dimension, the same for B; beta; the same for C; compute type and algorithm
     "cublasGemmEx": (*_FIRST, _P, _I, _I, _P, _I, _I, _P, _P, _I, _I, _I, _I),
     # the same, with the stride of each kind of matrix after its leading dimension, and their number
     "cublasGemmStridedBatchedEx": (*_FIRST, _P, _I, _I, _L, _P, _I, _I, _L, _P, _P, _I, _I, _L, _I, _I, _I),
@@ -43,7 +43,7 @@ def find_library() -> ctypes.CDLL:
 
 
 def load(name: str) -> ctypes.CDLL | None:
-    """Return the library of this name that is in this process once CuPy has loaded cuBLAS; None if it is not."""
+    """Return the library ``name`` that CuPy loaded with cuBLAS, or None."""
     try:
         cupy.cuda.device.get_cublas_handle()  # loads it
     except ImportError as error:
@@ -54,7 +54,7 @@ def load(name: str) -> ctypes.CDLL | None:
 
 
 def declare(library: ctypes.CDLL, prototypes: Mapping[str, Sequence[Any]]) -> ctypes.CDLL:
-    """Set the types of the arguments of the library's functions; return the library."""
+    """Set the argument types of a library's functions; return the library."""
     for name, types in prototypes.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, ctypes.c_int
@@ -62,7 +62,7 @@ def declare(library: ctypes.CDLL, prototypes: Mapping[str, Sequence[Any]]) -> ct
 
 
 class _ThreadHandle(threading.local):
-    """The handle of the calling thread, 0 until it is created, and the stream that was set on it last."""
+    """The calling thread's handle, 0 until created, and its last stream."""
 
     handle = 0
     stream = -1
@@ -78,7 +78,7 @@ class CuBlas:
         self._batched: Any = None
 
     def workspace(self, stream: int) -> int:
-        """Return the address of the workspace of the calling thread, for products on ``stream``."""
+        """Return the calling thread's workspace address, for products on ``stream``."""
         if self._thread.stream != stream:
             self._set_stream(stream)
         return int(self._thread.workspace.data.ptr)
@@ -102,7 +102,7 @@ class CuBlas:
             _fail("cublasGemmStridedBatchedEx", status)
 
     def _set_stream(self, stream: int) -> None:
-        """Set the stream of the thread's handle, and its workspace again, which cuBLAS forgets with each new stream."""
+        """Set the handle's stream, and its workspace, which cuBLAS forgets with each new stream."""
         library, thread = find_library(), self._thread
         if not thread.handle:
             handle = ctypes.c_void_p()

@@ -1,8 +1,7 @@
-"""Calls cuBLASLt by ctypes: a matrix product, its bias and a rectifier in one launch.
+"""Calls cuBLASLt with ctypes: a matrix product, its bias and a rectifier in one launch.
 
-It is used where the precision rounds factors anyway. An algorithm is chosen by cuBLASLt's heuristic once for each shape
-and kept; where there is none, or memory is not aligned, the caller computes the product by cuBLAS. Nothing depends on
-the addresses of arrays, so that the same shapes give the same bits.
+It is used if the precision rounds factors anyway. cuBLASLt's heuristic chooses an algorithm once a shape. Without one,
+or for unaligned memory, the caller uses cuBLAS. Addresses do not matter, so equal shapes give equal bits.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     "cublasLtMatmulPreferenceSetAttribute": _SET,
     # handle, descriptor, layouts of A, B, C, D, preference, how many results, results, how many were written
     "cublasLtMatmulAlgoGetHeuristic": (_P, _P, *_MATRICES, _P, _I, _P, _P),
-    # handle, descriptor, alpha, A and its layout, B likewise, beta, C and D, algorithm, workspace, its bytes, stream
+    # handle, descriptor, alpha, A, its layout, B, its layout, beta, C and D, algorithm, workspace, its bytes, stream
     "cublasLtMatmul": (_P, _P, _P, *_MATRICES, _P, *_MATRICES, _P, _P, _SIZE, _P),
 }
 """The arguments of cuBLASLt's functions, as in cublasLt.h; each returns a status, 0 for success."""
@@ -39,7 +38,7 @@ WORKSPACE_BYTES, ALIGNMENTS = 1, (5, 6, 7, 8)  # attributes of a preference (cub
 
 
 class HeuristicResult(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: an algorithm, the bytes of its workspace, and whether it can be used."""
+    """cublasLtMatmulHeuristicResult_t: an algorithm, its workspace's bytes, and whether it can be used."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -51,7 +50,7 @@ class HeuristicResult(ctypes.Structure):
 
 
 class LtProblem(NamedTuple):
-    """A product D = op(A)·op(B) + bias of column-major matrices, of the sizes m x k and k x n, perhaps rectified.
+    """A product D = op(A)·op(B) + bias of column-major matrices of the sizes m x k and k x n, perhaps rectified.
 
     ``steps`` are the leading dimensions of A, B and D, ``types`` cuBLAS's numbers of their types; ``factors`` is the
     type of alpha and beta.
@@ -73,8 +72,6 @@ class _Plan(NamedTuple):
 
 
 class _ThreadProducts(threading.local):
-    """The handle and the preference of the calling thread, 0 until they are made, and its plans."""
-
     handle = preference = 0
 
     def __init__(self) -> None:
@@ -83,7 +80,7 @@ class _ThreadProducts(threading.local):
 
 @functools.cache
 def find_library() -> ctypes.CDLL | None:
-    """Return the cuBLASLt that cuBLAS has loaded into this process; None if it lacks a function."""
+    """Return the cuBLASLt loaded by cuBLAS; None if it lacks a function."""
     library = load("libcublasLt.so")
     if library is None or not all(hasattr(library, name) for name in PROTOTYPES):
         return None
@@ -99,7 +96,7 @@ class CuBlasLt:
     def multiply(self, problem: LtProblem, addresses: tuple[int, int, int, int], one: int, zero: int) -> bool:
         """Compute a product on the current stream; return whether that was possible.
 
-        ``addresses`` are those of A, B, the bias of m numbers and D, ``one`` and ``zero`` those of factors.
+        ``addresses`` are of A, B, the bias of m numbers and D; ``one`` and ``zero`` are addresses of factors.
         """
         library, plans = find_library(), self._thread.plans
         if library is None or any(address % ALIGNMENT for address in addresses):
@@ -123,12 +120,11 @@ class CuBlasLt:
         return not status
 
     def count(self) -> tuple[int, int]:
-        """Return for how many problems the calling thread has an algorithm, and for how many there is none."""
+        """Return the numbers of the calling thread's problems with and without an algorithm."""
         found = sum(plan is not None for plan in self._thread.plans.values())
         return found, len(self._thread.plans) - found
 
     def _plan(self, library: ctypes.CDLL, problem: LtProblem) -> _Plan | None:
-        """Return the algorithm of cuBLASLt's heuristic for a problem, None where it has none."""
         (m, n, k), (turns_a, turns_b), thread = problem.sizes, problem.transposes, self._thread
         try:
             if not thread.preference:
@@ -174,12 +170,10 @@ def _check(status: int) -> None:
 
 
 def _create(function: Any, *arguments: int) -> int:
-    """Return the address that ``function`` writes to its first argument."""
     place = ctypes.c_void_p()
     _check(function(ctypes.addressof(place), *arguments))
     return place.value or 0
 
 
 def _set(function: Any, descriptor: int, attribute: int, value: Any) -> int:
-    """Set an attribute to a number of ctypes; return the status."""
     return int(function(descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value)))

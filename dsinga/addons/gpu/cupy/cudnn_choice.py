@@ -1,8 +1,8 @@
-"""Chooses by measurement how a convolution is computed: by one of cuDNN's plans, or by products of cuBLAS.
+"""Chooses by measurement how to compute a convolution: by one of cuDNN's plans, or by products of cuBLAS.
 
-The plan that the library's heuristics put first takes up to seven times as long as the fastest. The first worker of a
-host that meets a convolution times its candidates; the choice is kept in a file by device, libraries and precision, so
-that all runs and workers of the host choose alike, and compute the same bits.
+The heuristics' first plan takes up to seven times as long as the fastest. A host's first worker that meets a
+convolution times its candidates. A file keeps the choice by device, libraries and precision, so all the host's runs
+compute the same bits.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from dsinga.ops.types import Array
 _log = logging.getLogger(__name__)
 
 PRODUCTS = "products"  # a choice that is no plan
-SEPARATE = "separate"  # likewise, of a convolution whose bias another kernel adds
+SEPARATE = "separate"  # also no plan: a convolution after which another kernel adds the bias
 CALLS, RUNS = 3, 3  # calls in the graph that is timed, and launches of it
 TINY = 1e-30
 NEAR = 1.05  # the first candidate in order that takes at most this many times the shortest time is chosen
 ERRORS = {"float32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}
-"""The root mean square by which a plan's result may differ from that of products, relative to the latter's: it rules
-out inexact plans."""
+"""The largest root mean square difference of a plan's and the products' results, relative to the latter."""
 
 
 class Candidate(NamedTuple):
-    """A way to compute a convolution: its name, and a function that computes it."""
+    """A named way to compute a convolution."""
 
     name: str
     compute: Callable[[], Array]
 
 
 def choices_file() -> Path | None:
-    """Return the file of this user's choices on this host; None where it cannot be written."""
+    """Return the file of this user's choices on this host; None if it cannot be written."""
     try:
         file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsinga" / "convolutions.json"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,16 +59,16 @@ class PlanChoices:
 
     @property
     def is_kept(self) -> bool:
-        """Whether choices can be kept; else nothing is measured, since another run might choose otherwise."""
+        """Whether choices can be kept; otherwise nothing is measured, since another run might choose otherwise."""
         return self._file is not None
 
     def find(self, problem: ConvolutionProblem) -> str | None:
-        """Return the name of the choice for a problem, or None."""
+        """Return the choice for a problem, or None."""
         return self._choices.get(key_of(problem))
 
     @contextlib.contextmanager
     def choosing(self) -> Iterator[None]:
-        """Lock the file of choices while one process of the host measures; the choices of others are read before."""
+        """Lock the file of choices while one process of the host measures, after reading others' choices."""
         assert self._file is not None
         with open(self._file.with_suffix(".lock"), "w") as lock:
             with contextlib.suppress(ImportError, OSError):  # Windows, or a file system without locks
@@ -80,7 +79,7 @@ class PlanChoices:
             yield
 
     def add(self, problem: ConvolutionProblem, name: str) -> None:
-        """Keep a choice; another that was kept before stays."""
+        """Keep a choice, unless the problem has one."""
         assert self._file is not None
         sections = read_sections(self._file)
         self._choices = sections.setdefault(self._section, {})
@@ -92,7 +91,7 @@ class PlanChoices:
 
 
 def read_sections(file: Path | None) -> dict[str, dict[str, str]]:
-    """Return the choices of a file by section; none where it is absent or damaged."""
+    """Return a file's choices by section; {} if it is absent or damaged."""
     try:
         sections = read_json(file) if file else {}
     except (OSError, ValueError):  # absent, or no JSON
@@ -102,13 +101,13 @@ def read_sections(file: Path | None) -> dict[str, dict[str, str]]:
 
 
 def digest(device: str, file: Path | None) -> str:
-    """Return a digest of the choices for a device, whatever the libraries and the precision; "" if there are none."""
+    """Return a digest of a device's choices for all libraries and precisions, or ""."""
     sections = {name: choices for name, choices in read_sections(file).items() if name.startswith(device)}
     return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()[:12] if sections else ""
 
 
 def key_of(problem: ConvolutionProblem) -> str:
-    """Return the key of a problem in the file."""
+    """Return a problem's key in the file."""
     numbers = (problem.x, problem.w, problem.y, problem.stride, problem.pad)
     after = ("bias",) * problem.bias + ("relu",) * problem.relu
     after += () if set(problem.dilation) == {1} else (f"dilation {'x'.join(map(str, problem.dilation))}",)
@@ -116,9 +115,9 @@ def key_of(problem: ConvolutionProblem) -> str:
 
 
 def fastest(candidates: Iterator[Candidate], reference: Array | None, bound: float) -> str | None:
-    """Return the name of the fastest candidate whose result is within ``bound`` of the ``reference``; None if none is.
+    """Return the fastest candidate with a result within ``bound`` of the ``reference``, or None.
 
-    A candidate that fails is left out.
+    Candidates that fail are left out.
     """
     times: dict[str, float] = {}
     for candidate in candidates:
@@ -136,12 +135,12 @@ def fastest(candidates: Iterator[Candidate], reference: Array | None, bound: flo
 
 
 def distance(result: Array, reference: Array) -> float:
-    """Return the root mean square of a difference, relative to that of the reference; 0 where both are zeros."""
+    """Return the root mean square difference, relative to the reference's; 0 if both are zeros."""
     return float((((result - reference) ** 2).mean() / ((reference**2).mean() + TINY)) ** 0.5)
 
 
 def milliseconds(compute: Callable[[], Any]) -> float:
-    """Return the device's time of a call. Calls are captured as a graph, so that the host's does not count."""
+    """Return the device's time of a call, captured as a graph to exclude the host's time."""
     stream = cupy.cuda.get_current_stream()
     stream.synchronize()
     stream.begin_capture()

@@ -1,8 +1,8 @@
 """Describes convolutions as cuDNN graphs, and makes the plans that compute them.
 
-Every plan is for fixed shapes, strides and types. The library's heuristics choose among its engines. By the numerical
-notes of each engine, those that round factors although the precision forbids it, or whose sums have no fixed order, are
-excluded; the latter are used if there is no other. One engine is excluded by its name.
+Plans are for fixed shapes, strides and types; the library's heuristics choose among its engines. Numerical notes
+exclude engines that round factors against the precision. Engines that add in no fixed order are a last resort. One
+engine is excluded by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 Direction = Literal["fprop", "dgrad", "wgrad"]
 CANDIDATES = 10  # plans of a problem that are timed
-FLOAT = "float "  # begins the names of plans for gradients of bfloat16 filters whose results are float32
+FLOAT = "float "  # begins the names of plans with float32 results for gradients of bfloat16 filters
 INEXACT = "eng17_"
 """The engine of weight gradients that is left out in float32 and TF32, although no numerical note covers it: errors of
 1e-3 of the root mean square, 1e-2 at most, where others have 1e-6 (cuDNN 9.19 on an H200, November 2026)."""
@@ -28,7 +28,7 @@ INEXACT = "eng17_"
 class ConvolutionProblem(NamedTuple):
     """One convolution: its direction, and the shapes x (B, C, H, W), w (F, C/groups, kh, kw) and y (B, F, H', W').
 
-    In a forward direction a bias (F,), float32, may be added, and the sum may be rectified, before y is rounded.
+    In a forward direction a bias (F,), float32, may be added, and the sum rectified, before y is rounded.
     """
 
     direction: Direction
@@ -50,12 +50,12 @@ class ConvolutionProblem(NamedTuple):
 
     @property
     def may_be_float(self) -> bool:
-        """Whether the result of bfloat16 factors may be float32, as gradients of params are."""
+        """Whether bfloat16 factors may give a float32 result, as for gradients of params."""
         return self.bf16 and self.direction == "wgrad"
 
 
 class ConvolutionPlan(NamedTuple):
-    """A graph that can be run: its two input tensors, its output, its bias if it has one, and its bytes of workspace.
+    """A graph to run: two input tensors, the output, a bias if any, and bytes of workspace.
 
     With ``float_result`` the output is float32, whatever the inputs.
     """
@@ -68,17 +68,16 @@ class ConvolutionPlan(NamedTuple):
 
 
 class PlanMaker:
-    """Makes the plans of one precision by cuDNN's front end."""
+    """Makes the plans of one precision with cuDNN's front end."""
 
     def __init__(self, frontend: Any, precision: str):
         self._frontend, self.precision = frontend, precision
 
     def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
-        """Return a plan whose sums have a fixed order, else any plan, else None after a warning.
+        """Return a plan with sums in a fixed order, else any plan, else None after a warning.
 
-        There is no warning for a problem with a bias, which may be added by another kernel.
-
-        Gradients of bfloat16 filters are float32 if that is possible.
+        Problems with a bias, which another kernel may add, give no warning. Gradients of bfloat16 filters are float32
+        if possible.
         """
         for ordered, float_result in itertools.product(
             (True, False), (True, False) if problem.may_be_float else (False,)
@@ -96,14 +95,13 @@ class PlanMaker:
         return None
 
     def named(self, problem: ConvolutionProblem, handle: Any, name: str) -> ConvolutionPlan | None:
-        """Return the plan of that name, or None."""
         return next(self.plans(problem, handle, name), None)
 
     def plans(self, problem: ConvolutionProblem, handle: Any, name: str = "") -> Iterator[ConvolutionPlan]:
-        """Yield up to CANDIDATES plans whose sums have a fixed order, or the one of that name; each is built.
+        """Yield up to CANDIDATES built plans with sums in a fixed order, or the one of that name.
 
-        They are in the order of the heuristics: each can be run until the next one is built. Those for gradients of
-        bfloat16 filters that are float32 come before the others, and their names begin with FLOAT.
+        They are in the heuristics' order; each can be run until the next is built. Float32 plans for gradients of
+        bfloat16 filters come first; their names begin with FLOAT.
         """
         for prefix in (FLOAT, "") if problem.may_be_float else ("",):
             if name.startswith(FLOAT) == bool(prefix) or not name:
@@ -134,9 +132,9 @@ class PlanMaker:
     def describe(
         self, problem: ConvolutionProblem, handle: Any, ordered: bool, float_result: bool = False
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Return a graph with its admissible plans, of which none is built, and its tensors.
+        """Return a graph with its admissible, unbuilt plans, and its tensors.
 
-        Raises the front end's errors where there is no plan. With ``ordered`` sums must have a fixed order.
+        With ``ordered`` sums must have a fixed order. Raises the front end's errors if there is no plan.
         """
         types, notes = self._frontend.data_type, self._frontend.numerical_note
         dtype = types.BFLOAT16 if problem.bf16 else types.FLOAT
@@ -164,9 +162,9 @@ class PlanMaker:
 
 
 def describe(graph: Any, problem: ConvolutionProblem, dtype: Any, real: Any) -> tuple[Any, ...]:
-    """Add the convolution to a graph; return its input tensors, in the order x, w, dy, its output, and its bias if any.
+    """Add the convolution to a graph; return its inputs, in the order x, w, dy, its output, and any bias.
 
-    They have the numbers 1, 2, 3 and 4. ``real`` is the type of the bias.
+    Their numbers are 1, 2, 3 and 4. ``real`` is the bias's type.
     """
 
     def tensor(name: str, shape: tuple[int, ...], number: int) -> Any:
@@ -192,7 +190,7 @@ def describe(graph: Any, problem: ConvolutionProblem, dtype: Any, real: Any) -> 
 
 
 def strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
-    """Return the strides, in numbers, of an image or of filters without gaps."""
+    """Return the strides, in numbers, of a gapless image or filters."""
     _, channels, height, width = shape
     if channels_last:
         return [channels * height * width, 1, width * channels, channels]

@@ -1,6 +1,6 @@
-"""Runs the cuDNN plans of one worker: made once for a problem, run by addresses of arrays, without a lock.
+"""Runs one worker's cuDNN plans: created once for a problem, run with addresses of arrays, without a lock.
 
-Each thread has a handle and runs all plans in one workspace, one after the other on its stream.
+Each thread has a handle and runs all plans in one workspace, in order on its stream.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Others = Mapping[str, Callable[[], Array]]
 PLANS = 512  # of one worker; a net has three for each convolution
 ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
 LARGEST = 2**30  # bytes of workspace of a plan that is chosen: a thread keeps one workspace for all of its plans
-FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
+FAST = "1.32."  # the versions of the front end that can run plans by an array of addresses
 
 
 SECTIONS = {"float32": "float32", "tf32": "tf32", "bf16": "bf16 between layers"}
-"""The section of the file of choices, by precision; those of "bf16" were made when results were float32."""
+"""The section of the file of choices, by precision; "bf16" has choices of plans with float32 results."""
 
 
 class PlanRunner:
-    """Runs a plan on the handle of one thread, with addresses in an array that is made once.
+    """Runs a plan on one thread's handle, with addresses in a reused array.
 
-    The front ends of FAST run a plan by the addresses of its tensors, sorted by their numbers (:func:`describe`), in
-    8 instead of 45 µs, by a method that is not public. Others take a dict.
+    For the front ends of FAST, a private method runs a plan by its tensors' addresses, sorted by number, in 8 instead
+    of 45 µs. Others use a dict.
     """
 
     def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):
         self._plan, self._handle, self._workspace = plan, handle, workspace
-        self.dtype = FLOAT32 if plan.float_result else None  # of the result; None for that of the inputs
+        self.dtype = FLOAT32 if plan.float_result else None  # of the result; None for the inputs' dtype
         self._count = len(plan.tensors)
         self._addresses = (ctypes.c_void_p * self._count)()
         self._fast = fast_execution(frontend, plan.graph, self._count)
@@ -53,7 +53,7 @@ class PlanRunner:
             self._at = ctypes.addressof(self._addresses)
 
     def run(self, *arrays: int) -> None:
-        """Compute on arrays at these addresses: the inputs, the result, and the bias if there is one."""
+        """Compute on arrays at these addresses: the inputs, the result, and the bias if any."""
         if not self._fast:
             addresses = dict(zip(self._plan.tensors, arrays, strict=True))
             self._plan.graph.execute(addresses, int(self._workspace.data.ptr), handle=self._handle)
@@ -63,9 +63,9 @@ class PlanRunner:
 
 
 def fast_execution(frontend: Any, graph: Any, count: int) -> tuple[Any, int] | None:
-    """Return the method that runs a graph by an array of ``count`` addresses, and the number of its plan, or None.
+    """Return the method that runs a graph by ``count`` addresses, and its plan's number, or None.
 
-    The method is of the C++ graph below the Python one. The number is that of the plan in the list of the former.
+    Both belong to the C++ graph below the Python one.
     """
     if not str(getattr(frontend, "__version__", "")).startswith(FAST) or graph.selected_engine is not None:
         return None
@@ -76,8 +76,6 @@ def fast_execution(frontend: Any, graph: Any, count: int) -> tuple[Any, int] | N
 
 
 class _ThreadPlans(threading.local):
-    """The cuDNN handle of the calling thread, the stream that was set on it last, its workspace and its runners."""
-
     def __init__(self) -> None:
         self.handle: Any = None
         self.stream = -1
@@ -86,7 +84,7 @@ class _ThreadPlans(threading.local):
 
 
 class ConvolutionPlans:
-    """The plans of one worker, and a handle for each of its threads. A thread that runs a plan again takes no lock."""
+    """The plans of one worker, and a handle for each thread; running a plan again needs no lock."""
 
     def __init__(self, precision: str):
         self._frontend: Any = cudnn()
@@ -97,20 +95,19 @@ class ConvolutionPlans:
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
     def digest(self) -> str:
-        """Return a digest of this host's choices for the device, "" if there are none."""
+        """Return a digest of this host's choices for the device, or ""."""
         return digest(device_name(), choices_file()) if self._frontend is not None else ""
 
     def knows(self, problem: ConvolutionProblem) -> bool:
-        """Whether the calling thread has a runner of a problem, so that it need not be chosen."""
+        """Whether the calling thread has a runner for a problem."""
         return problem in self._thread.runners
 
     def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
-        """Compute a convolution by its plan, or by one of ``others`` where it has no plan or another is faster.
+        """Compute a convolution by its plan, or by one of ``others`` if that is faster.
 
-        ``arrays()`` are the inputs of the direction in the order x, w, dy, in the problem's layout, all of them float32
-        or all bfloat16, and the bias if the problem has one. The result is of their dtype; the gradient of filters may
-        be float32 in any case. ``others`` compute the result without a plan, by name; the first is taken where there is
-        no plan.
+        ``arrays()`` are the direction's inputs in the order x, w, dy, in the problem's layout, all float32 or all
+        bfloat16, and any bias. The result has their dtype; gradients of filters may always be float32. ``others``
+        compute the result without a plan, by name; the first is used if there is no plan.
         """
         if self._frontend is None:
             return next(iter(others.values()))()
@@ -131,7 +128,6 @@ class ConvolutionPlans:
         return result
 
     def _add_runner(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> None:
-        """Make a runner of the problem's plan for the calling thread, or keep the name of what computes it instead."""
         thread = self._thread
         if thread.handle is None:
             thread.handle = self._frontend.create_handle()
@@ -149,7 +145,6 @@ class ConvolutionPlans:
         return PlanRunner(plan, self._frontend, self._thread.handle, self._workspace(plan.workspace))
 
     def _plan(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> ConvolutionPlan | str:
-        """Return the plan, or the name among ``others``, that was chosen now or earlier, else by the heuristics."""
         choices, handle = self._choices(), self._thread.handle
         choice = choices.find(problem)
         if choice is None and choices.is_kept and cupy.cuda.get_current_stream().ptr:
@@ -163,7 +158,6 @@ class ConvolutionPlans:
         return plan or self._maker.make(problem, handle) or next(iter(others))
 
     def _choose(self, problem: ConvolutionProblem, choices: PlanChoices, arrays: Inputs, others: Others) -> str | None:
-        """Return the choice that another worker has made meanwhile, or measure and keep one."""
         with choices.choosing():
             choice = choices.find(problem)
             if choice is None:
@@ -182,7 +176,6 @@ class ConvolutionPlans:
         return self._kept_choices
 
     def _measure(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> str | None:
-        """Return the name of the fastest plan, or of one of ``others``; None if nothing could be timed."""
         pool = cupy.cuda.MemoryPool()
         with cupy.cuda.using_allocator(pool.malloc):
             reference, first = None, next(iter(others))
@@ -205,7 +198,6 @@ class ConvolutionPlans:
             return fastest(candidates(), comparable, ERRORS[self._maker.precision])
 
     def _workspace(self, size: int) -> Array:
-        """Return memory of at least ``size`` bytes, which plans use one after the other on the thread's stream."""
         thread = self._thread
         if thread.workspace is None or thread.workspace.size < size:
             thread.workspace = cupy.empty(max(size, 1), np.uint8)
@@ -214,7 +206,6 @@ class ConvolutionPlans:
 
 
 def _aligned(array: Array) -> Array:
-    """Return the array, or a copy if its address is not aligned as plans expect."""
     if array.data.ptr % ALIGNMENT == 0:
         return array
     copy = empty(array.shape, array.dtype, array.ndim == 4 and array.strides[1] == array.itemsize)

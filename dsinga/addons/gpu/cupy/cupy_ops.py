@@ -1,4 +1,4 @@
-"""The class of the cupy backend, assembled from its families of kernels; each worker has an instance."""
+"""The class of the cupy backend, assembled from its families of kernels, one instance a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy
 
 
 class CupyPoints(CupyElementwise):
-    """Softmax and cross-entropy of the points of fields; results are channels-last."""
+    """Softmax and cross-entropy of field points; results are channels-last."""
 
     def point_softmax(self, x: Array) -> Array:
         return from_channel_rows(self.softmax(by_channel(x)), x.shape)
@@ -62,10 +62,10 @@ class CupyOps(
     CupyLookup,
     CupyUpdate,
 ):
-    """All kernels on one GPU, in float32, or float64 for float64 arguments; images that it makes are channels-last.
+    """All kernels on one GPU, in float32, or float64 for float64 arguments; created images are channels-last.
 
-    Without ``own_streams`` it computes on the default stream, for all threads. Workers do not share arrays of the
-    device; they exchange them through host memory.
+    Without ``own_streams`` it computes on the default stream, for all threads. Workers exchange arrays through host
+    memory.
     """
 
     name = "cupy"
@@ -97,16 +97,16 @@ class CupyOps(
             return describe()
 
     def lacks(self) -> str:
-        """Return one sentence that names a missing library and what runs instead of it; "" if none is missing."""
+        """Return a sentence about a missing library and its replacement, or ""."""
         return lacks()
 
     def lacks_bf16(self) -> str:
         return ""
 
     def choices(self) -> str:
-        """Return a digest of this host's choices by measurement for later runs, "" if there are none.
+        """Return a digest of this host's choices by measurement, or "".
 
-        Hosts with the same device and other choices may round otherwise.
+        Hosts with other choices may round otherwise.
         """
         with self.streams.device:
             return self.plans.digest()
@@ -118,7 +118,7 @@ class CupyOps(
         return GraphCapture(self)
 
     def new_pass(self) -> CupyPass | None:
-        """Return memory for a pass that is captured as a graph; None on the default stream, which has no graphs."""
+        """Return memory for a captured pass; None on the default stream, which has no graphs."""
         return CupyPass(self, self.streams) if self._own_streams else None
 
     def to_numpy_bf16(self, array: Array) -> Array:
@@ -154,7 +154,7 @@ class CupyOps(
         self.streams.synchronize()
 
     def free_memory(self) -> int | None:
-        """Return the free bytes of the device plus those that this process's pool holds unused."""
+        """Return the free bytes of the device and of this process's pool."""
         with self.streams.device:
             free, _ = cupy.cuda.runtime.memGetInfo()
             return int(free + cupy.get_default_memory_pool().free_bytes())

@@ -1,7 +1,7 @@
 """Captures a pass as one CUDA graph, with buffers of the batch, a block of numbers and a memory pool, and launches it.
 
-CuPy refuses copies between host and device while a stream is captured, and the first call of a kernel compiles it. So a
-pass is recorded with fixed memory before it is captured, by the same calls, which then run at once.
+CuPy refuses copies between host and device during a capture, and a kernel's first call compiles it. A pass is therefore
+first recorded with fixed memory, by the same calls, which run immediately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dsinga.ops.types import Array, AsyncCopy
 
 
 class GraphPiece(NamedTuple):
-    """A graph of a pass, whether metrics are read after it, and the host's work before the next graph, or None."""
+    """A graph of a pass, whether metrics are read after it, and the host's action before the next graph."""
 
     graph: Any
     reads: bool
@@ -28,11 +28,11 @@ class GraphPiece(NamedTuple):
 
 
 class CupyPass:
-    """The device memory and, once it is captured, the graph of one pass over batches of fixed shapes, or its pieces.
+    """The device memory and, once captured, the graph (or its pieces) of a pass over batches of fixed shapes.
 
-    Kernels that are called within :meth:`recording` take all that changes from step to step from device memory at fixed
-    addresses: the batch, the step, and the numbers that follow it. Within :meth:`capturing`, too, they do not run but
-    become a graph, which :meth:`launch` runs as often as one likes. Used by one thread, on its compute stream.
+    Kernels called within :meth:`recording` read everything that changes with the step from fixed device addresses: the
+    batch, the step, and numbers that depend on it. Within :meth:`capturing` they do not run but become a graph for
+    :meth:`launch`. Used by one thread, on its compute stream.
     """
 
     warm_ups = 2  # in which libraries compile, choose and allocate
@@ -51,9 +51,9 @@ class CupyPass:
             self._recording = Recording()
 
     def put(self, name: str, array: np.ndarray | AsyncCopy | Array) -> Array:
-        """Copy an array of the batch to its buffer on the device, and return the buffer.
+        """Copy an array of the batch to its buffer on the device; return the buffer.
 
-        The array of a name has the same shape and dtype in each pass.
+        A name's shape and dtype are the same in each pass.
         """
         shape, dtype = array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)
         if name not in self._buffers:
@@ -74,16 +74,16 @@ class CupyPass:
         return buffer
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return params that keep their addresses: the arrays themselves."""
+        """Return the params themselves, which keep their addresses."""
         return params
 
     def results(self, outputs: Any) -> Any:
-        """Return the outputs of a recorded pass, which each launch overwrites."""
+        """Return a recorded pass's outputs, which each launch overwrites."""
         return outputs
 
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Return a context in which kernels take the numbers of ``step`` from the block, and memory from its pool."""
+        """Within the context, kernels use the block's numbers for ``step``, and memory from the pool."""
         assert self._ops.recording is None
         self._recording.begin(step)
         self._ops.recording = self._recording
@@ -95,7 +95,7 @@ class CupyPass:
 
     @contextlib.contextmanager
     def capturing(self) -> Iterator[None]:
-        """Return a context, within :meth:`recording`, whose kernels become the graph instead of running."""
+        """Within the context, inside :meth:`recording`, kernels become the graph instead of running."""
         stream = self._streams.compute
         self._recording.begin(0, is_capturing=True)
         self._is_capturing = True
@@ -112,9 +112,9 @@ class CupyPass:
         self._captured = True
 
     def cut(self, action: Callable[[], None]) -> None:
-        """While kernels become a graph, end it and begin another: :meth:`launch` calls ``action`` between the two.
+        """During a capture, end the graph and begin another: :meth:`launch` calls ``action`` between the two.
 
-        Does nothing while they run.
+        Does nothing otherwise.
         """
         if self._is_capturing:
             self._end_piece(action)
@@ -130,9 +130,9 @@ class CupyPass:
         return self._captured
 
     def launch(self, step: int) -> None:
-        """Run the graph, or its pieces and what is done between them, with the numbers of ``step``.
+        """Run the graph, or its pieces and actions, with the numbers of ``step``.
 
-        Raises NotCapturable, with nothing changed, where this step computes other formulas than the captured one.
+        Raises NotCapturable, with nothing changed, if this step has other formulas.
         """
         self._recording.block.fill(step, self._streams.compute)
         for piece in self._pieces:
@@ -143,7 +143,7 @@ class CupyPass:
                 piece.action()
 
     def _start_reading(self) -> None:
-        """Copy the numbers of the last pass, if it has any, to the host, before the next one overwrites them."""
+        """Start copying the last pass's numbers, if any, to the host before they are overwritten."""
         numbers, stream = self._recording.numbers, self._streams.compute
         if numbers is None:
             return
@@ -152,9 +152,9 @@ class CupyPass:
         self._unread.append((host, self._streams.event(stream)))
 
     def read(self) -> list[float]:
-        """Wait for the first pass that was not read; return its numbers of :meth:`dsinga.ops.Ops.defer_read`.
+        """Wait for the first unread pass; return its numbers of :meth:`dsinga.ops.Ops.defer_read`.
 
-        If any of them is not finite, that pass has changed no param, nor does a launch after it, until :meth:`cancel`.
+        If one is not finite, this pass and later launches have changed no param, until :meth:`cancel`.
         """
         if self._recording.numbers is None:
             return []
@@ -165,16 +165,16 @@ class CupyPass:
         return host.tolist()
 
     def cancel(self) -> None:
-        """Wait for all launches, forget their numbers, and let later ones change params again."""
+        """Wait for all launches, drop their numbers, and let later ones change params again."""
         while self._unread:
             self.read()
         self._recording.block.allow(self._streams.compute)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of device memory that it holds."""
+        """The bytes of its device memory."""
         return int(self._pool.total_bytes())
 
     def _memory(self) -> Any:
-        """Return a context in which this thread takes device memory from the pool, which lives as long as the graph."""
+        """Use memory of the pool, which lives as long as the graph, within the context."""
         return cupy.cuda.using_allocator(self._pool.malloc)

@@ -19,7 +19,6 @@ FLT_MIN = float(np.finfo(np.float32).tiny)
 
 
 def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] = ()) -> Array:
-    """Run an elementwise kernel on arrays of one shape; the result has the layout and dtype of x."""
     if x.flags.c_contiguous:  # asked once: each look at the flags takes as long as a launch's other arguments
         result = cupy.empty(x.shape, x.dtype)
     else:
@@ -31,7 +30,6 @@ def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] =
 
 
 def _method(kernel: str) -> Any:
-    """Return the method that runs an elementwise kernel without constants."""
     return lambda self, *arrays: _apply(kernel, *arrays)
 
 
@@ -104,14 +102,14 @@ class CupyElementwise(Ops):
 
 
 def int64(numbers: Any) -> Array:
-    """Return integers, of the host or the device, as C-contiguous int64 on the device."""
+    """Return integers of host or device as C-contiguous int64 on the device."""
     return contiguous(cupy.asarray(numbers, np.int64))
 
 
 class CupyLookup(CupyRecording):
     """One-hot vectors, embeddings, crops, uniform numbers.
 
-    A code beyond the last gives NaN: the codes of a recorded pass are not checked in host memory.
+    Codes beyond the last give NaN, because a recorded pass cannot check them in host memory.
     """
 
     def one_hot(self, codes: Array, size: int) -> Array:
@@ -127,7 +125,7 @@ class CupyLookup(CupyRecording):
         return vectors
 
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
-        """The host waits once, for the number of distinct rows, which is the size of the result."""
+        """Return the distinct rows' gradients; the host waits for their number, the result's size."""
         if self.is_recording:
             raise NotCapturable("the gradient of an embedding has as many rows as there are different codes")
         flat, dy = int64(codes).reshape(-1), contiguous(dy).reshape(-1, dy.shape[-1])
@@ -167,7 +165,7 @@ class CupyLookup(CupyRecording):
         return to_image(padded[cupy.arange(batch)[:, None, None], row, column])
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
-        """Arrays of the device are copied together, for which the host waits; Python numbers need no copy."""
+        """Return numbers of device (copied together, after waiting) and host as floats."""
         if self.is_recording:
             raise NotCapturable("the host reads numbers of the device")
         arrays = [number.astype(np.float64, copy=False) for number in numbers if isinstance(number, cupy.ndarray)]

@@ -1,6 +1,6 @@
-"""Finds CuPy, a device and cuDNN, says what is missing, and compiles the CUDA kernels of this package.
+"""Finds CuPy, a device and cuDNN, reports what is missing, and compiles the CUDA kernels of this package.
 
-Each family of kernels has one source file, compiled by NVRTC when first called.
+NVRTC compiles each family's source file when it is first called.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _load_cupy() -> ModuleType:
 
 
 def check_device(runtime: Any) -> None:
-    """Raise UserError unless CUDA's ``runtime`` finds a device and its driver is new enough."""
+    """Raise UserError unless CUDA's ``runtime`` finds a device with a new enough driver."""
     needs = "the kernel backend 'cupy' needs an NVIDIA GPU"
     try:
         count, why = runtime.getDeviceCount(), ""
@@ -51,7 +51,7 @@ def check_device(runtime: Any) -> None:
 
 
 def check_compiler(cuda: Any) -> None:
-    """Raise UserError unless CuPy's ``cuda`` finds NVRTC, which it loads when the first kernel is compiled."""
+    """Raise UserError unless CuPy's ``cuda`` finds NVRTC."""
     try:
         cuda.nvrtc.getVersion()
     except (ImportError, OSError, RuntimeError) as error:
@@ -59,7 +59,7 @@ def check_compiler(cuda: Any) -> None:
 
 
 def missing_library(cuda: Any, error: Exception) -> UserError:
-    """Return the error about a library of CUDA's that is not installed; CuPy's packages do not bring it."""
+    """Return the error about a missing CUDA library, which CuPy's packages do not include."""
     release, why = cuda.runtime.runtimeGetVersion() // 1000, f"{error}".split(", No such file")[0]
     return UserError(
         f"the kernel backend 'cupy' needs cuBLAS and NVRTC of CUDA {release} ({why.strip()}): "
@@ -74,7 +74,7 @@ check_compiler(cupy.cuda)
 
 @functools.cache
 def find_cudnn() -> tuple[ModuleType | None, str]:
-    """Return cuDNN's graph API, or None and the reason why it, or cuDNN 9 itself, is missing."""
+    """Return cuDNN's graph API, or None and why it, or cuDNN 9 itself, is missing."""
     try:
         import cudnn as frontend
 
@@ -92,7 +92,7 @@ def cudnn() -> ModuleType | None:
 
 
 def lacks() -> str:
-    """Return one sentence on what runs without cuDNN and how to install it; "" if it is installed."""
+    """Return a sentence on what runs without cuDNN and how to install it; "" if installed."""
     frontend, why = find_cudnn()
     if frontend:
         return ""
@@ -105,12 +105,12 @@ def lacks() -> str:
 
 
 def device_name() -> str:
-    """Return the name of the current device."""
+    """Return the current device's name."""
     return str(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode())
 
 
 def describe() -> str:
-    """Return one sentence that names the device and the library of convolutions."""
+    """Return a sentence that names the device and the library of convolutions."""
     frontend = cudnn()
     convolution = f"cuDNN {frontend.backend_version_string()}" if frontend else "matrix products of cuBLAS"
     return f"CuPy {cupy.__version__} on {device_name()}; convolutions by {convolution}"
@@ -129,10 +129,10 @@ _REALS = {
 
 
 class Source:
-    """The kernels of one ``.cu`` file, compiled with a ``prologue`` of macros before it.
+    """The kernels of one ``.cu`` file, compiled after a ``prologue`` of macros.
 
-    Their arguments are arrays, numbers (long long or double), and None for a missing array. Launches are on the current
-    stream of the calling thread. CuPy caches compiled kernels, on disk too.
+    Arguments are arrays, numbers (long long or double), and None for a missing array. Launches are on the calling
+    thread's current stream. CuPy caches compiled kernels, also on disk.
     """
 
     def __init__(self, name: str, prologue: str = ""):
@@ -140,22 +140,22 @@ class Source:
         self._kernels: dict[tuple[str, str], Any] = {}  # by name and character of the dtype
 
     def code(self) -> str:
-        """Return the source text that is compiled."""
+        """Return the source text to compile."""
         return _COMMON + self._prologue + self._path.read_text("utf-8")
 
     def each(self, kernel: str, dtype: np.dtype, count: int, *arguments: Any) -> None:
-        """Run a kernel of ``FOR_EACH``, whose last argument is ``count``."""
+        """Run a kernel of ``FOR_EACH`` with ``count`` as its last argument."""
         if count:
             blocks = min(-(-count // THREADS), BLOCKS)
             self._kernel(kernel, dtype)((blocks,), (THREADS,), _with_null_pointers((*arguments, count)))
 
     def rows(self, kernel: str, dtype: np.dtype, count: int, *arguments: Any, shared: int = 0) -> None:
-        """Run a kernel with one block for each of ``count`` rows, and ``shared`` bytes of shared memory."""
+        """Run a kernel with a block for each of ``count`` rows, and ``shared`` bytes of shared memory."""
         if count:
             self._kernel(kernel, dtype)((count,), (ROW_THREADS,), _with_null_pointers(arguments), shared_mem=shared)
 
     def grid(self, kernel: str, dtype: np.dtype, grid: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
-        """Run a kernel on a grid of blocks, of which no side is 0, with ``shared`` bytes of shared memory each."""
+        """Run a kernel on a nonempty grid of blocks, with ``shared`` bytes of shared memory each."""
         self._kernel(kernel, dtype)(grid, (THREADS,), _with_null_pointers(arguments), shared_mem=shared)
 
     def _kernel(self, kernel: str, dtype: np.dtype) -> Any:
@@ -167,7 +167,7 @@ class Source:
 
 
 def _with_null_pointers(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments with 0 for None, which CuPy 14.0 would drop."""
+    """Replace None by 0, since CuPy 14.0 would drop it."""
     return tuple([0 if argument is None else argument for argument in arguments])
 
 

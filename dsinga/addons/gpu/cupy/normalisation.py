@@ -1,4 +1,4 @@
-"""Local response, layer and batch normalisation; batches in bfloat16 take two launches each way (batchnorm.cu)."""
+"""Local response, layer and batch normalisation; bfloat16 batches need two launches each way (batchnorm.cu)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ _COUNTERS = 1 << 12  # of 32 columns each
 
 
 class CupyBatchNorm(CupyNormalisation):
-    """Batch normalisation; float32 features use the kernels of :class:`CupyNormalisation`, with the same bits."""
+    """Batch normalisation; float32 features use :class:`CupyNormalisation`, with the same bits."""
 
     _counters: Array | None = None
 
@@ -230,7 +230,6 @@ class CupyBatchNorm(CupyNormalisation):
         self, rows: Array, y: Array | None, dy: Array, scale: Array, moments: tuple[Array, Array], size: int,
         epsilon: float,
     ) -> tuple[Sequence[Array], tuple[Array, Array]]:  # fmt: skip
-        """Return the constants of the gradient of x, given as ``rows``, and the gradients of scale and bias."""
         sums = ChannelSums(*rows.shape)
         dscale, dbias, *slopes = results = _empty(5, sums.channels, FLOAT32)
         arrays = rows, y, dy, contiguous(scale, FLOAT32), *moments
@@ -238,7 +237,7 @@ class CupyBatchNorm(CupyNormalisation):
         return slopes, (dscale, dbias)
 
     def _sum(self, kernel: str, sums: ChannelSums, arrays: Sequence[Array | None], others: Sequence[object]) -> None:
-        """Run a kernel whose last blocks add up the partial sums of all of them."""
+        """Run a kernel with last blocks that add up all partial sums."""
         assert sums.grid[0] <= _COUNTERS, f"{sums.channels} channels are too many"
         if self._counters is None:
             self._counters = cupy.zeros(_COUNTERS, np.int32)
@@ -249,7 +248,6 @@ class CupyBatchNorm(CupyNormalisation):
 
 
 def _is_bf16(x: Array) -> bool:
-    """Whether x has bfloat16 numbers."""
     return bool(x.dtype == BFLOAT16 and x.size)
 
 

@@ -1,11 +1,11 @@
 """Matrix products by cuBLAS, with a precision for each call, inner products, and sums over rows in float64.
 
-A product of float32 matrices is float32, and so are its sums; the result may be rounded to bfloat16. The precision says
-how its factors are rounded:
+Float32 matrices give float32 products and sums; the result may be rounded to bfloat16. The precision says how factors
+are rounded:
 
-- "float32": not at all; tensor cores are not used;
+- "float32": not at all, without tensor cores;
 - "tf32": to 10 bits of mantissa, inside the tensor cores;
-- "bf16": to 7 bits of mantissa, before the product. Matrices of bfloat16 are taken as they are.
+- "bf16": to 7 bits of mantissa, before the product; bfloat16 matrices are used unchanged.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MIN_ROWS = 64  # of a block
 
 
 class ChannelSums:
-    """The division of a sum over contiguous rows (n, C) into blocks: columns, rows, and the rows that one block adds.
+    """Divides a sum over contiguous rows (n, C) into blocks of columns and rows.
 
-    If C is small, several rows are joined to one, so that all columns of a block are used.
+    If C is small, several rows are joined to fill a block's columns.
     """
 
     def __init__(self, rows: int, channels: int):
@@ -43,25 +43,25 @@ class ChannelSums:
         self.grid = across, -(-self.rows // self.stretch)
 
     def partial(self, kernel: str, dtype: np.dtype, *arguments: object, results: int = 1) -> Array:
-        """Run a kernel that adds the rows of each block; return its ``results`` as (results, blocks, columns)."""
+        """Run a kernel that adds each block's rows; return its ``results`` as (results, blocks, columns)."""
         sums = cupy.empty((results, self.grid[1], self.columns), np.float64)
         source.grid(kernel, dtype, self.grid, *arguments, *sums, self.rows, self.stretch, self.columns)
         return sums
 
     def total(self, partial: Array, factor: float = 1.0, rounded: np.dtype | None = None) -> Array:
-        """Return (results, C): the totals of partial sums times ``factor``, in float64 or in the dtype ``rounded``."""
+        """Return (results, C): totals of partial sums times ``factor``, in float64 or the dtype ``rounded``."""
         result = cupy.empty((len(partial), self.channels), rounded or np.float64)
         places = (None, result) if rounded else (result, None)
         source.rows("add_partial", result.dtype, result.size, partial, *places, factor, *self.counts())
         return result
 
     def counts(self) -> tuple[int, int]:
-        """Return the last arguments of kernels that add partial sums: how many there are of each channel, and C."""
+        """Return kernels' last arguments to add partial sums: their number for each channel, and C."""
         return self.grid[1] * self.columns // self.channels, self.channels
 
 
 def column_sums(x: Array, y: Array | None = None, rounded: np.dtype | None = None) -> Array:
-    """Return the sums of contiguous x (n, C), or of x·y, over n, in float64 or in the dtype ``rounded``."""
+    """Return the sums of contiguous x (n, C), or of x·y, over n, in float64 or the dtype ``rounded``."""
     if not x.size:
         return cupy.zeros(x.shape[1], rounded or np.float64)
     sums = ChannelSums(*x.shape)
@@ -75,7 +75,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 
 class MatrixOperand(NamedTuple):
-    """A matrix for cuBLAS: its shape, and ``step``, the stride of its rows, or of its columns if ``transposed``."""
+    """A matrix for cuBLAS: its shape, and ``step``, the stride of its rows, or of columns if ``transposed``."""
 
     array: Array
     shape: tuple[int, int]
@@ -84,12 +84,12 @@ class MatrixOperand(NamedTuple):
 
     @property
     def transpose(self) -> MatrixOperand:
-        """The transpose of the matrix, in the same memory."""
+        """The transpose, in the same memory."""
         return self._replace(shape=self.shape[::-1], transposed=not self.transposed)
 
 
 def operand(x: Array, bf16: bool = False) -> MatrixOperand:
-    """Return a matrix (m, n) as an operand, copied if neither its rows nor its columns are contiguous."""
+    """Return a matrix (m, n) as an operand, copied if neither rows nor columns are contiguous."""
     return _located(cast(x, BFLOAT16) if bf16 else x)
 
 
@@ -107,7 +107,7 @@ def _located(x: Array) -> MatrixOperand:
 
 
 class Blas:
-    """cuBLAS's products in one precision. Row-major matrices are its column-major ones transposed: Cᵀ = Bᵀ Aᵀ."""
+    """cuBLAS's products in one precision; row-major matrices are its column-major ones transposed: Cᵀ = Bᵀ Aᵀ."""
 
     def __init__(self, precision: str):
         self.bf16, self._cublas = precision == "bf16", CuBlas()
@@ -117,9 +117,9 @@ class Blas:
     def multiply(
         self, a: MatrixOperand | Array, b: MatrixOperand | Array, out: Array | None = None, add: bool = False
     ) -> Array:
-        """Return the product of a (m, k) and b (k, n) in ``out``, whose rows are contiguous, added to it if ``add``.
+        """Return the product of a (m, k) and b (k, n) in ``out`` with contiguous rows, added to it if ``add``.
 
-        Without ``out`` it is float32, or float64 if the factors are.
+        Without ``out`` it is float32, or float64 for float64 factors.
         """
         if not isinstance(a, MatrixOperand):
             a = operand(a, self.bf16)
@@ -148,9 +148,9 @@ class Blas:
     def multiply_with_bias(
         self, left: MatrixOperand, right: MatrixOperand, bias: Array, out: Array, rectified: bool
     ) -> bool:
-        """Write left·right + bias, perhaps rectified, to ``out`` by one launch; return whether that was possible.
+        """Write left·right + bias, perhaps rectified, to ``out`` in one launch; return whether that was possible.
 
-        Left is (m, k), right (k, n), bias (n,); ``out`` (m, n) is C-contiguous, and so is the bias.
+        Left is (m, k), right (k, n), bias (n,); bias and ``out`` (m, n) are C-contiguous.
         """
         if self._cublaslt is None or out.dtype != FLOAT32 or not (out.size and left.shape[1]):
             return False
@@ -164,13 +164,13 @@ class Blas:
         return self._cublaslt.multiply(problem, addresses, one, zero)
 
     def algorithms(self) -> tuple[int, int]:
-        """Return for how many products with bias this thread's cuBLASLt has an algorithm, and for how many not."""
+        """Return how many products with bias have, and lack, an algorithm of this thread's cuBLASLt."""
         return (0, 0) if self._cublaslt is None else self._cublaslt.count()
 
     def multiply_all(self, a: Array, b: Array) -> Array:
-        """Return the products of the matrices a (..., m, k) and b (..., k, n), without rounding whatever the precision.
+        """Return the products of the matrices a (..., m, k) and b (..., k, n), unrounded in every precision.
 
-        Each operand is copied unless it, or its transpose, is C-contiguous.
+        An operand is copied unless it, or its transpose, is C-contiguous.
         """
         (a, left, a_step), (b, right, b_step) = _batch(a), _batch(b)
         (m, k), n = a.shape[-2:], b.shape[-1]
@@ -190,7 +190,6 @@ class Blas:
 
 
 def _batch(x: Array) -> tuple[Array, bool, int]:
-    """Return matrices x (..., rows, columns), whether each is transposed in memory, and the stride of its vectors."""
     if x.swapaxes(-1, -2).flags.c_contiguous and not x.flags.c_contiguous:
         return x, True, max(1, x.shape[-2])
     return contiguous(x), False, max(1, x.shape[-1])
@@ -205,7 +204,7 @@ _KINDS: dict[np.dtype, tuple[int, int, int, int]] = {
 }
 """cuBLAS's number of a dtype, the addresses of a zero and a one in host memory, and the bytes of a number.
 
-The two are of the dtype of sums: float32 for products of bfloat16.
+Zero and one have the dtype of sums: float32 for products of bfloat16.
 """
 
 

@@ -1,7 +1,7 @@
 """Records a pass before capture: its numbers for each step, its metrics, and the cached arrays that the graph reads.
 
-A pass is recorded twice, so that kernels compile and libraries choose and allocate, and captured the third time. Each
-later pass is three things: copies of the batch, one copy of the numbers of the step, and one launch.
+A pass is recorded twice, so that kernels compile and libraries choose and allocate, and then captured. Later passes are
+copies of the batch, one copy of the step's numbers, and one launch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ CAPACITY = 1 << 16  # numbers of 8 bytes; the table of updates has some 10 for e
 FINITE, STEP, FIRST = 0, 1, 2  # places of whether all metrics are finite, of the step, and of the first number after
 
 Write = Callable[[int, np.ndarray], None]
-"""A function that writes the numbers of a step to their place, int64 (n,), in host memory."""
+"""Writes the numbers of a step to their place, int64 (n,), in host memory."""
 
 
 class StepBlock:
-    """Device memory for the step-dependent numbers of one pass, in the order in which the pass asks for them.
+    """Device memory for a pass's step-dependent numbers, in the order in which the pass requests them.
 
-    While a pass is recorded each number is copied when a kernel is first given its place; before a captured graph is
-    launched, all of them are computed for the step and copied together. Kernels of a graph have no number of the host
-    but those that never change.
+    During recording each number is copied when a kernel first gets its place. Before a graph's launch, all are computed
+    for the step and copied together. Other host numbers in its kernels are constant.
     """
 
     def __init__(self) -> None:
@@ -54,14 +53,14 @@ class StepBlock:
         return self._device[FINITE : FINITE + 1]
 
     def begin(self, step: int, is_capturing: bool) -> None:
-        """Begin to record a pass with the numbers of ``step``; one that is captured must not copy them."""
+        """Begin to record a pass with the numbers of ``step``; a captured pass must not copy them."""
         self._writes, self._used, self._step, self.is_capturing = [], FIRST, step, is_capturing
         self._host[:FIRST] = 1, step
         if not is_capturing:
             self._device[:FIRST].set(self._host[:FIRST], stream=cupy.cuda.get_current_stream())
 
     def number(self, compute: Callable[[int], float]) -> Array:
-        """Return the place of a number that is a function of the step, float64 (1,)."""
+        """Return the place of a number computed from the step, float64 (1,)."""
 
         def write(step: int, place: np.ndarray) -> None:
             place.view(np.float64)[0] = compute(step)
@@ -81,7 +80,7 @@ class StepBlock:
         return self._device[place]
 
     def fill(self, step: int, stream: Any) -> None:
-        """Compute all numbers for ``step``, and copy them to the device, before what ``stream`` does next."""
+        """Compute all numbers for ``step``, and copy them to the device in ``stream``'s order."""
         self._host[STEP] = step
         for place, write in self._writes:
             write(step, self._host[place])
@@ -100,12 +99,10 @@ class StepBlock:
 
 
 class Recording:
-    """Collects numbers, arrays and metrics of a pass while it is recorded.
+    """Collects the numbers, arrays and metrics of a recorded pass.
 
-    Attributes:
-        block: the numbers that change from step to step.
-        numbers: the metrics on the device, float64, None where there are none.
-        references: memory of caches that the graph reads, so that it stays when a cache is cleared.
+    ``block`` has the numbers that change with the step, ``numbers`` the metrics on the device, float64, or None.
+    ``references`` keep cached memory that the graph reads.
     """
 
     def __init__(self) -> None:
@@ -121,9 +118,9 @@ class Recording:
         self.block.begin(step, is_capturing)
 
     def constant(self, array: Any) -> Array:
-        """Return a copy on the device of an array that a layer has made in host memory, the same in each pass.
+        """Return a device copy of a layer's host array, which is the same in each pass.
 
-        It depends on no batch and no step, since both are on the device. Raises NotCapturable where it does change.
+        Raises NotCapturable if it changes.
         """
         array = np.asarray(array)
         if self._used == len(self._constants):
@@ -135,7 +132,7 @@ class Recording:
         return on_device
 
     def defer(self, numbers: Sequence[Any]) -> None:
-        """Copy numbers to where they are read later, and note in the block whether all of them are finite."""
+        """Copy numbers to where they are read later, and note in the block whether all are finite."""
         if self.numbers is not None:
             raise NotCapturable("it reports metrics more than once")
         if not all(isinstance(number, cupy.ndarray) for number in numbers):
@@ -147,7 +144,7 @@ class Recording:
 
 
 class CupyRecording(Ops):
-    """Gives a worker's kernels the pass that is being recorded, None where they run eagerly."""
+    """Gives a worker's kernels the pass being recorded, None if they run eagerly."""
 
     recording: Recording | None = None
 
@@ -157,11 +154,11 @@ class CupyRecording(Ops):
 
     @property
     def block(self) -> StepBlock | None:
-        """The numbers of the pass that is recorded."""
+        """The recorded pass's numbers."""
         return None if self.recording is None else self.recording.block
 
     def held(self, memory: T) -> T:
-        """Return memory of a cache; a pass that is recorded keeps a reference, since its graph will read it again."""
+        """Return cached memory; a recorded pass references it, because its graph reads it again."""
         if self.recording is not None:
             self.recording.references.append(memory)
         return memory

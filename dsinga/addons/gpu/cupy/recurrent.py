@@ -1,7 +1,7 @@
 """Recurrent layers: one matrix product for all inputs, one product and launch a step, one product for the weights.
 
-The order of the arithmetic is that of numpy_recurrent.py; the gates of a step are one kernel. SINGA's GRU is cuDNN's
-(the reset gate works on the product with the state), but cuDNN's graph API has no recurrent cells.
+Arithmetic is in the order of numpy_recurrent.py; one kernel computes a step's gates. SINGA's GRU is cuDNN's (the reset
+gate works on the product with the state), but cuDNN's graph API has no recurrent cells.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _cells, _elementwise = Source("cells"), Source("elementwise")
 
 
 class CellLayout(NamedTuple):
-    """The layout of a cell: its gates, its arrays in a state, and the columns (times H) that the two products fill."""
+    """A cell's layout: its gates, its arrays in a state, and the columns (times H) that the two products fill."""
 
     width: int
     parts: int
@@ -42,8 +42,8 @@ ACTIVATION_NUMBERS = {"sigmoid": 0, "tanh": 1, "relu": 2, "identity": 3}  # as i
 class DevicePacking(NamedTuple):
     """How sequences are packed, on the host and on the device.
 
-    ``last`` are the rows of the states that are the last of each row of the batch, ``before`` those before each packed
-    step, None where they are the first rows.
+    ``last`` are the rows of each sequence's last state, ``before`` of the states before each packed step, None for the
+    first rows.
     """
 
     packing: Packing
@@ -56,8 +56,8 @@ class DevicePacking(NamedTuple):
 class CupyRecurrentWorkspace(NamedTuple):
     """The values for the backward pass: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
 
-    ``outputs`` (B + N, H) are those of the states, and ``weights`` are w_x and w_h, as products take them; so is x.
-    ``functions`` are the numbers of the activations that the cell's kernels take.
+    ``outputs`` (B + N, H) belong to the states; ``weights`` are w_x and w_h. Weights and x are as products use them.
+    ``functions`` number the activations.
     """
 
     packed: DevicePacking
@@ -82,7 +82,6 @@ class CupyRecurrent(CupyRecording):
         self._packings: dict[tuple[int, int, bool], DevicePacking] = {}
 
     def _packing(self, batch: int, times: int, lengths: Array | None, reverse: bool) -> DevicePacking:
-        """Return the packing of sequences of these lengths, from a cache where all have ``times`` steps."""
         if lengths is not None:
             return to_device(pack_sequences(batch, times, self.to_numpy(lengths), reverse))
         key = batch, times, reverse
@@ -163,7 +162,7 @@ class CupyRecurrent(CupyRecording):
 
 
 def join(cell: str, params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
-    """Return (w_x, w_h, b): the weights with a row for each column that their product fills."""
+    """Return (w_x, w_h, b): the weights with a row for each column of their product."""
     if cell == "gru":
         z_x, r_x, c_x, z_h, r_h, c_h, *bias = params
         b = cupy.concatenate((bias[2], bias[0], bias[1], *bias[3:])) if bias else None
@@ -183,7 +182,7 @@ def split(cell: str, w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
 
 
 def pack(x: Array, places: Array, dtype: np.dtype) -> Array:
-    """Return the steps of x (B, T, n) at these places of its B·T rows, (N, n), in its dtype or rounded to bfloat16."""
+    """Return the steps of x (B, T, n) at these places of its B·T rows, (N, n), in its dtype or bfloat16."""
     packed = cupy.empty((places.size, x.shape[2]), dtype)
     _cells.each("pack", dtype, packed.size, contiguous(x), places, packed, x.shape[2])
     return packed
@@ -199,7 +198,7 @@ def unpack(packed: Array, places: Array, shape: tuple[int, int]) -> Array:
 
 
 def _numbers(cell: str, activations: CellActivations) -> list[int]:
-    """Return the numbers of the activations that a cell's kernels take: none, those of c and g too, or all."""
+    """Return the activations' numbers for a cell's kernels: none, two, or all."""
     count = {"rnn": 0, "gru": 2, "lstm": 3}[cell]
     return [ACTIVATION_NUMBERS[name] for name in activations[:count]]
 
@@ -209,14 +208,14 @@ def _columns(part: slice, size: int) -> slice:
 
 
 def to_device(packing: Packing) -> DevicePacking:
-    """Return a packing with the arrays that kernels take."""
+    """Return a packing with arrays on the device."""
     before, last = rows_before(packing), cupy.asarray(last_rows(packing))
     order, places = cupy.asarray(packing.order), cupy.asarray(packing.places)
     return DevicePacking(packing, order, places, last, None if before is None else cupy.asarray(before))
 
 
 def last_rows(packing: Packing) -> np.ndarray:
-    """Return (B,): the row of the last state of each row of the batch; its first state if it has no steps."""
+    """Return (B,): the row of each sequence's last state, or of its first state without steps."""
     starts = np.array([now for _, _, now in packing.steps()], np.int64)
     place = np.arange(len(packing.order))
     running = packing.lengths > 0
@@ -227,7 +226,7 @@ def last_rows(packing: Packing) -> np.ndarray:
 
 
 def rows_before(packing: Packing) -> np.ndarray | None:
-    """Return (N,): the row of the state before each packed step; None where all sequences are equally long."""
+    """Return (N,): the row of the state before each packed step; None for equally long sequences."""
     if len(set(packing.counts)) == 1 and packing.counts[0] == len(packing.order):
         return None
     rows = [np.arange(before, before + count) for count, before, _ in packing.steps()]

@@ -1,6 +1,6 @@
 """Attention by cuBLAS's products of many small matrices, and linear-chain conditional random fields.
 
-Attention is in float32 whatever the precision. A field is one launch for all steps, with a block for each sequence.
+Attention is float32 in every precision. A field needs one launch for all steps, a block a sequence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _rows = Source("rows")
 
 
 class CupyAttention(Ops):
-    """Attention; features are copied so that each head is contiguous."""
+    """Attention; features are copied to make each head contiguous."""
 
     blas: Blas
 
@@ -88,7 +88,7 @@ _crf = Source("crf")
 
 
 class CupyCRF(Ops):
-    """The forward algorithm in log space, its derivative by smoothing backwards, and Viterbi's algorithm."""
+    """The forward algorithm in log space, its derivative by backward smoothing, and Viterbi's algorithm."""
 
     def crf(self, x: Array, tags: Array, transitions: Array, start: Array, train: bool) -> tuple[Array, Any]:
         x, transitions, start = (contiguous(array, x.dtype) for array in (x, transitions, start))
@@ -115,6 +115,5 @@ class CupyCRF(Ops):
 
 
 def _launch(kernel: str, x: Array, *arguments: Array) -> None:
-    """Run a kernel on x (B, T, K) with two numbers of shared memory for each tag."""
     batch, steps, count = x.shape
     _crf.rows(kernel, x.dtype, batch, x, *arguments, steps, count, shared=2 * count * x.itemsize)

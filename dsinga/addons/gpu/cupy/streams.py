@@ -1,8 +1,8 @@
 """The streams of one worker, and copies concurrent with its kernels (Wang et al., 2016, section 5.4.2 and figure 14).
 
-A worker computes on one stream, in order. Batches and values are copied to the device on a second one, gradients to the
-host on a third; streams wait for each other by events. Device memory returns to the pool of the stream on which it was
-allocated, so memory that another stream reads is referenced until the event after that read.
+A worker computes on one stream, in order. A second one copies batches and values to the device, a third gradients to
+the host; events order the streams. Memory returns to its stream's pool, so memory that another stream reads is
+referenced until the event after that read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dsinga.ops.types import Array, AsyncCopy
 class Streams:
     """The streams of a worker: ``compute``, ``up`` (to the device) and ``down`` (to the host).
 
-    ``compute`` is the default stream of the process unless the worker has its ``own``.
+    ``compute`` is the process's default stream unless the worker has its ``own``.
     """
 
     def __init__(self, device: int, own: bool):
@@ -34,16 +34,16 @@ class Streams:
         self._lock = threading.Lock()
 
     def enter(self) -> None:
-        """Make the device and the compute stream those of the calling thread."""
+        """Make device and compute stream current in the calling thread."""
         self.device.use()
         self.compute.use()
 
     def event(self, stream: Any) -> Any:
-        """Return an event after everything that was launched on ``stream`` so far."""
+        """Return an event after all launches on ``stream`` so far."""
         return stream.record(cupy.cuda.Event(disable_timing=True))
 
     def hold(self, event: Any, *memory: Any) -> None:
-        """Keep references to ``memory`` until the event is done; drop those of past events."""
+        """Reference ``memory`` until the event is done; drop references of past events."""
         with self._lock:
             self._references.append((event, memory))
             while self._references and self._references[0][0].done:
@@ -58,7 +58,7 @@ class Streams:
 
 
 class Upload(AsyncCopy):
-    """A copy to the device, which any thread may start; kernels may use it after :meth:`result`."""
+    """A copy to the device, which any thread may start and kernels may use after :meth:`result`."""
 
     def __init__(self, streams: Streams, array: np.ndarray):
         staged = pinned(array.shape, array.dtype)
@@ -72,7 +72,7 @@ class Upload(AsyncCopy):
         self._copy: Array | None = None
 
     def result(self) -> Array:
-        """Return a second copy of the array, in memory of the compute stream instead of that of ``up``."""
+        """Return a second copy of the array, in memory of the compute stream."""
         if self._copy is None:
             with self._streams.device, self._streams.compute:
                 self._streams.compute.wait_event(self._done)
@@ -86,7 +86,7 @@ class Upload(AsyncCopy):
         return self._kind
 
     def copy_to(self, buffer: Array) -> None:
-        """Copy the array to ``buffer`` in the order of the compute stream; :meth:`result` may still be called."""
+        """Copy the array to ``buffer`` in the compute stream's order; :meth:`result` may still be called."""
         with self._streams.device, self._streams.compute:
             self._streams.compute.wait_event(self._done)
             buffer[...] = self._source
@@ -94,7 +94,7 @@ class Upload(AsyncCopy):
 
 
 class ComputedArray(AsyncCopy):
-    """An array for other threads and streams: the array itself, once the kernels called before have ended."""
+    """An array for other threads and streams: the array itself, after earlier kernels have ended."""
 
     def __init__(self, streams: Streams, array: Array):
         with streams.device, streams.compute:
@@ -108,7 +108,7 @@ class ComputedArray(AsyncCopy):
 
 
 class Download(AsyncCopy):
-    """A copy to pinned host memory, which returns to CuPy's pool when it is no longer referenced."""
+    """A copy to pinned host memory, which returns to CuPy's pool when unreferenced."""
 
     def __init__(self, streams: Streams, array: Array):
         with streams.device, streams.compute:

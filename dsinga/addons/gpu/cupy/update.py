@@ -1,8 +1,7 @@
 """Updates all params of a worker by one kernel launch, generated from the updater's formulas.
 
-Each formula is traced once on symbols (dsinga.ops.ufunc_programs). Its program is written as CUDA and compiled once
-for each set of programs. The addresses of params, their constants, and which block updates which param are tables on
-the device, copied there again when they have changed.
+Each formula is traced once on symbols (dsinga.ops.ufunc_programs), and compiled as CUDA once for each set of programs.
+Device tables with the params' addresses and constants, and the param of each block, are copied when they change.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, U
 from dsinga.ops.update import Update, apply
 
 CHUNK = 2048  # elements that a block changes, as in update.cu
-STATE = 6  # the first column of a param's state, likewise
+STATE = 6  # the first column of a param's state, as in update.cu
 TABLES = 64  # of chunks that are kept
 FLOAT32 = np.dtype(np.float32)
 
@@ -44,7 +43,7 @@ _CALLS = {
 
 
 class CupyUpdate(CupyRecording):
-    """Updates of all params at once; used by one thread at a time, as a worker is."""
+    """Updates all params at once; used by one thread at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +69,7 @@ class CupyUpdate(CupyRecording):
                 raise NotCapturable("a formula of the updater is no kernel of its own, or takes sparse gradients")
 
     def _trace_update(self, update: Update) -> TracedFormula | None:
-        """Return the program of an update's formula; None if it cannot be traced, as a user's, and must be called."""
+        """Return the program of an update's formula; None if it must be called, such as a user's."""
         if any(array.dtype != FLOAT32 for array in (update.value, update.gradient, *update.state)):
             return None
         return try_trace(update.formula, len(update.state))
@@ -92,9 +91,9 @@ class CupyUpdate(CupyRecording):
     def _param_table(
         self, together: Sequence[tuple[Update, TracedFormula]], programs: tuple[UfuncProgram, ...]
     ) -> Array:
-        """Return the table of params on the device: that of the last call if its numbers are the same.
+        """Return the table of params on the device, the last call's if unchanged.
 
-        In the block of a recorded pass, the constants of formulas are those of each later step.
+        In a recorded pass's block, formulas have each later step's constants.
         """
         table = table_of(together, programs)
         if self.block is not None:
@@ -105,7 +104,6 @@ class CupyUpdate(CupyRecording):
         return self._params[1]
 
     def _chunk_tables(self, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return the tables of :func:`chunks_of` on the device, from a cache."""
         if sizes not in self._chunks:
             if len(self._chunks) >= TABLES:
                 self._chunks.clear()
@@ -115,7 +113,7 @@ class CupyUpdate(CupyRecording):
 
 
 class UpdateConstants:
-    """Writes the table of updates with the constants that their formulas have at a step."""
+    """Writes the table of updates with their formulas' constants at a step."""
 
     def __init__(self, table: np.ndarray, together: Sequence[tuple[Update, TracedFormula]]):
         self._table = table
@@ -126,7 +124,7 @@ class UpdateConstants:
                 self._rows.setdefault(key, []).append(row)
 
     def __call__(self, step: int, place: np.ndarray) -> None:
-        """Write the table of ``step``; raise NotCapturable where a formula has other operations then."""
+        """Write the table of ``step``; raise NotCapturable if a formula has other operations then."""
         for (series, slots, program), rows in self._rows.items():
             traced = try_trace(series.at(step), slots)
             if traced is None or traced.program != program:
@@ -137,14 +135,14 @@ class UpdateConstants:
 
 
 def dense(update: Update) -> Update:
-    """Return the update with contiguous gradient and rows; value and state are contiguous already."""
+    """Return the update with contiguous gradient and rows; value and state are contiguous."""
     assert all(array.flags.c_contiguous for array in (update.value, *update.state))
     rows = None if update.rows is None else contiguous(update.rows, np.int64)
     return update._replace(gradient=contiguous(update.gradient), rows=rows)
 
 
 def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[UfuncProgram, ...]) -> np.ndarray:
-    """Return a row of int64 for each param, with the columns that update.cu reads."""
+    """Return a row of int64 for each param, with the columns of update.cu."""
     states = max(len(update.state) for update, _ in together)
     constants = max(len(traced.constants) for _, traced in together)
     table = np.zeros((len(together), STATE + states + constants), np.int64)
@@ -161,12 +159,12 @@ def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[U
 
 
 def bits_of(constants: Sequence[float]) -> np.ndarray:
-    """Return constants as the int64 with the bits of float64."""
+    """Return constants as int64 with float64's bits."""
     return np.array(constants, np.float64).view(np.int64)
 
 
 def chunks_of(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (param, first element) of each block, and the first block of each param followed by their total number."""
+    """Return (param, first element) of each block, and each param's first block followed by the total."""
     counts = -(-sizes // CHUNK)
     first = np.concatenate(([0], np.cumsum(counts)))
     params = np.repeat(np.arange(len(sizes)), counts)
@@ -174,13 +172,13 @@ def chunks_of(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def prologue(programs: Sequence[UfuncProgram]) -> str:
-    """Return the line that defines the macro PROGRAMS."""
+    """Return the line that defines PROGRAMS."""
     cases = " ".join(f"case {number}: {{ {body(program)} }} break;" for number, program in enumerate(programs))
     return f"#define PROGRAMS {cases}\n"
 
 
 def body(program: UfuncProgram) -> str:
-    """Return the C++ of a program for the element ``at``, with registers r0, r1, ..., of which r1 is ``g``."""
+    """Return a program's C++ for the element ``at``, with registers r0, r1 (``g``), ..."""
     slots = program.slots
     lines = [f"float* w = (float*)row[VALUE]; const double* c = (const double*)(row + STATE + {slots});"]
     lines += [f"float* h{slot} = (float*)row[STATE + {slot}];" for slot in range(slots)]

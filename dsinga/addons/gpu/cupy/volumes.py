@@ -1,10 +1,10 @@
 """Convolution and pooling of volumes (B, C, D, H, W) by the kernels of images; grouped and dilated convolutions.
 
-A convolution is a sum over the depths of its kernel, of convolutions of the slices that each depth meets. A pooling is
-that of all slices, followed by one along the depth of images (B, C, D, H'·W').
+A convolution is the sum over its kernel's depths of convolutions of the slices that each depth meets. A pooling pools
+all slices, then along the depth of images (B, C, D, H'·W').
 
-The library finds the groups in the shapes: filters take a part of the channels. Convolutions of volumes are computed
-group by group. Images are float32 in every precision; in kBF16 products of volumes round their factors.
+Groups follow from the shapes: filters have a part of the channels. Volumes are convolved group by group. Images are
+float32 in every precision; in kBF16 products of volumes round their factors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dsinga.ops.types import BFLOAT16, FLOAT32, Array, Sizes
 
 
 def meetings(size: int, outputs: int, kernel: int, stride: int, pad: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield (depth of the kernel, slices of the volume that it meets, slices of the result to which it adds them)."""
+    """Yield (depth of the kernel, slices of the volume that it meets, slices of the result to add to)."""
     for depth in range(kernel):
         first = max(0, -(-(pad - depth) // stride))
         last = min(outputs - 1, (size - 1 + pad - depth) // stride)
@@ -34,25 +34,25 @@ def meetings(size: int, outputs: int, kernel: int, stride: int, pad: int) -> Ite
 
 
 def as_images(rows: Array, part: slice = slice(None)) -> Array:
-    """Return a part of the slices of volumes (B, D, H, W, C) as images (B·n, C, H, W)."""
+    """Return slices of volumes (B, D, H, W, C) as images (B·n, C, H, W)."""
     rows = rows[:, part]
     return to_image(rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:]))
 
 
 def as_volumes(images: Array, depth: int) -> Array:
-    """Return images (B·D, C, H, W) as volumes in rows, (B, D, H, W, C), of ``depth`` slices."""
+    """Return images (B·D, C, H, W) as rows of volumes (B, D, H, W, C) of ``depth`` slices."""
     rows = to_rows(images)
     return rows.reshape(rows.shape[0] // depth, depth, *rows.shape[1:])
 
 
 def as_columns(volumes: Array) -> Array:
-    """Return volumes (B, C, D, H, W) as images (B, C, D, H·W), whose pixels of a column differ in their depth."""
+    """Return volumes (B, C, D, H, W) as images (B, C, D, H·W), with depth as their height."""
     rows = to_rows(volumes)
     return to_image(rows.reshape(*rows.shape[:2], rows.shape[2] * rows.shape[3], rows.shape[4]))
 
 
 def from_columns(images: Array, sizes: Sizes) -> Array:
-    """Return images (B, C, D, H·W) as volumes (B, C, D, H, W) of ``sizes`` (D, H, W): undo :func:`as_columns`."""
+    """Undo :func:`as_columns`: return images (B, C, D, H·W) as volumes of ``sizes`` (D, H, W)."""
     return to_image(to_rows(images).reshape(images.shape[0], *sizes, images.shape[1]))
 
 
@@ -111,7 +111,7 @@ class CupyVolumeConvolution(CupyConvolution):
 
 
 class CupyVolumePooling(CupyPooling):
-    """Pooling of volumes, and of images. The workspace of volumes has that of each pass, and the maxima of slices."""
+    """Pools images and volumes; the workspace of volumes has both passes' workspaces, and the slices' maxima."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         if x.ndim == 4:
@@ -157,7 +157,7 @@ class CupyVolumePooling(CupyPooling):
 
 
 def along_depth(kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[Sizes, Sizes, Sizes]:
-    """Return the kernel, stride and pad of the pooling along the depth."""
+    """Return the kernel, stride and pad along the depth."""
     return (kernel[0], 1), (stride[0], 1), (pad[0], 0)
 
 
@@ -165,7 +165,7 @@ OfGroup = Callable[[Shapes, Array, Array], Array]  # from the shapes of a group,
 
 
 class CupyGroupedConvolution(CupyVolumeConvolution):
-    """Convolutions with groups of channels, or with gaps between the pixels of a window, and those without."""
+    """Convolutions with groups of channels or dilated windows, and ordinary ones."""
 
     def grouped_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int
@@ -206,8 +206,6 @@ class CupyGroupedConvolution(CupyVolumeConvolution):
     def _by_plan(
         self, direction: Direction, shapes: Shapes, dilation: Sizes, groups: int, left: Array, right: Array
     ) -> Array:
-        """Return a convolution of images by a plan of cuDNN, or by products of each group."""
-
         def products() -> Array:
             def multiply(part: Shapes, left: Array, right: Array) -> Array:
                 return self._by_products(direction, part, left, right)
@@ -224,7 +222,6 @@ class CupyGroupedConvolution(CupyVolumeConvolution):
 def _by_group(
     direction: Direction, shapes: Shapes, dilation: Sizes, groups: int, left: Array, right: Array, compute: OfGroup
 ) -> Array:
-    """Return a convolution whose groups are computed one by one, by filters with zeros in the gaps of windows."""
     x, w, y, stride, pad = shapes
     spread = (w[0] // groups, w[1], *extents(w[2:], dilation))
     taps = (slice(None), slice(None), *(slice(None, None, gap) for gap in dilation))
@@ -248,6 +245,5 @@ def _by_group(
 
 
 def _groups(channels: int, filters: int, groups: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the channels and the filters of each group."""
     for group in range(groups):
         yield slice(group * channels, (group + 1) * channels), slice(group * filters, (group + 1) * filters)

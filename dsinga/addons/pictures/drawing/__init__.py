@@ -12,7 +12,7 @@ from dsinga.net.neuralnet import NeuralNet
 
 @register("drawing", "NeuralNet", "PartitionedNet")
 def picture(net: NeuralNet | PartitionedNet, job: Job | None = None) -> str:
-    """Return an SVG of a net, below a picture of its job's server groups if there are several."""
+    """Draw a net as SVG, below its job's server groups if there are several."""
     drawing = net_to_svg(net) if isinstance(net, NeuralNet) else partitioned_to_svg(net)
     groups = topology(job or Job(), 1, 1)
     if groups.server_groups == 1:

@@ -1,7 +1,7 @@
 """Lays out a directed graph in rows: sources above their destinations, few crossings, straight edges.
 
-The method of Sugiyama, Tagawa and Toda (1981): rank by longest path, a chain of invisible points for every edge that
-passes ranks, order within a row by barycentres, then positions as near to the neighbours as the order allows.
+The method of Sugiyama, Tagawa and Toda (1981). Nodes are ranked by longest path, with chains of invisible points for
+edges that pass ranks. Rows are ordered by barycentres, then nodes are placed near their neighbours.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ def layered_layout(
 ) -> LayeredLayout:
     """Place the nodes of a graph.
 
-    Args:
-        sources: the sources of each node, all of them earlier nodes.
-        box_width: the width of each node's box, or one width for all.
-        edge_width: the width that an edge takes in each row that it passes.
-        rank: the row of each node; by default the length of the longest path to it.
+    ``sources`` are each node's sources, earlier nodes. ``box_width`` is one width or each node's, ``edge_width`` an
+    edge's in each row that it passes. A node's row ``rank`` defaults to the longest path to it.
     """
     rank = longest_paths(sources) if rank is None else list(rank)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
@@ -74,7 +71,7 @@ def layered_layout(
 
 
 def longest_paths(sources: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each node the number of edges of the longest path to it."""
+    """Return the number of edges of the longest path to each node."""
     rank: list[int] = []
     for node_sources in sources:
         rank.append(max((rank[source] + 1 for source in node_sources), default=0))
@@ -82,7 +79,7 @@ def longest_paths(sources: Sequence[Sequence[int]]) -> list[int]:
 
 
 def order_rows(rows: list[list[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> None:
-    """Sort each row by the mean place of its neighbours, sweeping down and up; keep the order with fewest crossings."""
+    """Sort each row by its neighbours' mean places, sweeping down and up; keep the order with fewest crossings."""
     best, fewest = [list(row) for row in rows], count_crossings(rows, below)
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
@@ -116,7 +113,7 @@ def count_crossings(rows: Sequence[Sequence[int]], below: Sequence[Sequence[int]
 def place_rows(
     rows: Sequence[Sequence[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]], size: Sequence[float]
 ) -> list[float]:
-    """Return the x of each point: near the mean of its neighbours, in the order of its row, without overlap."""
+    """Return the x of each point: near the mean of its neighbours, in its row's order, without overlap."""
     x = [0.0] * len(size)
     for row in rows:
         spread(row, [0.0] * len(row), [1.0] * len(row), size, x)
@@ -136,7 +133,7 @@ def place_rows(
 
 
 def straight_lines(boxes: int, above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the chains of boxes that follow each other without a branch, not counting edges that pass a row."""
+    """Return the chains of boxes without branches, ignoring edges that pass a row."""
     lines: list[list[int]] = []
     line_of: dict[int, list[int]] = {}
     for box in range(boxes):
@@ -157,9 +154,9 @@ def straighten(
     x: list[float],
     target: float | None = None,
 ) -> None:
-    """Move the points of a line, one in each row, to as few different x as the free space of the rows allows.
+    """Move the points of a line, one a row, to as few different x as the rows' free space allows.
 
-    These are as near to ``target`` as possible, by default to the mean of the points.
+    The x are as near as possible to ``target``, which defaults to the points' mean.
     """
     spaces = [free_space(next(row for row in rows if point in row), point, size, x) for point in line]
     start = 0
@@ -174,7 +171,7 @@ def straighten(
 
 
 def free_space(row: Sequence[int], point: int, size: Sequence[float], x: Sequence[float]) -> tuple[float, float]:
-    """Return the least and the largest x that ``point`` can have without touching its neighbours in the row."""
+    """Return the least and the largest x of ``point`` that do not touch its neighbours in the row."""
     k = row.index(point)
     left = x[row[k - 1]] + (size[row[k - 1]] + size[point]) / 2 if k else float("-inf")
     right = x[row[k + 1]] - (size[row[k + 1]] + size[point]) / 2 if k + 1 < len(row) else float("inf")
@@ -184,10 +181,9 @@ def free_space(row: Sequence[int], point: int, size: Sequence[float], x: Sequenc
 def spread(
     row: Sequence[int], targets: Sequence[float], weights: Sequence[float], size: Sequence[float], x: list[float]
 ) -> None:
-    """Set ``x`` of a row to the values nearest to ``targets`` (weighted least squares) that keep order and distance.
+    """Set ``x`` of a row to the nearest values to ``targets`` (weighted least squares) that keep order and distance.
 
-    With the widths of earlier points subtracted, the values must not fall: isotonic regression by pooling adjacent
-    violators.
+    Less the widths of earlier points, values must not fall: isotonic regression by pooling adjacent violators.
     """
     offset, offsets = 0.0, []
     for k, node in enumerate(row):

@@ -1,6 +1,6 @@
 """Draws a net as a self-contained SVG with a box for each layer and the data at the top.
 
-Above it are worker groups with server groups of their own, such as sites, and the links between them.
+Above the net are worker groups with their own server groups, such as sites, and their links.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME_WIDTH, TEXT_WIDTH = 7.6, 6.4  # of a character in the bold 13 px and the pl
 
 
 def net_to_svg(net: NeuralNet) -> str:
-    """Draw ``net`` as an SVG with name, type, feature shape and number of params of each layer, coloured by category.
+    """Draw ``net`` as an SVG with each layer's name, type, feature shape and number of params, coloured by category.
 
     Edges that carry only labels are dashed. Hovering over a box shows the names and shapes of its params.
     """
@@ -60,7 +60,7 @@ def net_to_svg(net: NeuralNet) -> str:
 
 
 def draw_box(net: NeuralNet, position: int, row: LayerRow, x: float, y: float, width: float) -> str:
-    """Return the box of one layer; the middle of its upper side is at (x, y)."""
+    """Return a layer's box with the middle of its upper side at (x, y)."""
     fill, frame = COLOURS[category(net.nodes[position].layer)]
     left, right = x - width / 2, x + width / 2
     params = [f"{name} {format_shape(net.params[name].shape)}" for name in row.params]
@@ -73,7 +73,7 @@ def draw_box(net: NeuralNet, position: int, row: LayerRow, x: float, y: float, w
 
 
 def head(width: float, height: float, title: str) -> Iterator[str]:
-    """Yield the beginning of a picture of so many pixels."""
+    """Yield the beginning of an SVG of so many pixels."""
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif">'
@@ -82,7 +82,7 @@ def head(width: float, height: float, title: str) -> Iterator[str]:
 
 
 def draw_texts(left: float, right: float, y: float, texts: Sequence[str]) -> str:
-    """Return the four texts of a layer's box: in its corners, the upper left one in bold."""
+    """Return the texts in the corners of a layer's box, the upper left one in bold."""
     name, params, kind, shape = texts
     return (
         draw_text(left + 10, y + 18, name, 13, "#111111", "start", bold=True)
@@ -93,7 +93,7 @@ def draw_texts(left: float, right: float, y: float, texts: Sequence[str]) -> str
 
 
 def draw_text(x: float, y: float, text: str, size: int, colour: str, anchor: str, bold: bool = False) -> str:
-    """Return a text element, or nothing for an empty text."""
+    """Return a text element; "" for an empty text."""
     weight = ' font-weight="bold"' if bold else ""
     style = f'font-size="{size}" fill="{colour}" text-anchor="{anchor}"{weight}'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>' if text else ""
@@ -109,7 +109,7 @@ def edge_path(x: float, y: float, passed: Iterable[tuple[float, float, float]], 
 
 
 def curve(x0: float, y0: float, x1: float, y1: float) -> str:
-    """Return the part of a path that leaves and arrives straight down."""
+    """Return a path that leaves and arrives straight down."""
     middle = (y0 + y1) / 2
     return f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
 
@@ -129,12 +129,12 @@ def category(layer: Layer) -> str:
 
 
 def box_texts(row: LayerRow) -> Sequence[str]:
-    """Return the four texts of a layer: its name, params, type and feature shape."""
+    """Return a layer's name, params, type and feature shape as texts."""
     return row.layer, params_text(row), type_text(row), format_shape(row.shape)
 
 
 def text_width(name: str, params: str, kind: str, shape: str) -> float:
-    """Return the width that the two lines of a box need."""
+    """Return the width of a box's two lines."""
     return max(NAME_WIDTH * len(name) + TEXT_WIDTH * len(params), TEXT_WIDTH * (len(kind) + len(shape))) + 40
 
 
@@ -144,13 +144,13 @@ def type_text(row: LayerRow) -> str:
 
 
 def params_text(row: LayerRow) -> str:
-    """Return "1,234 params" for the params that the layer owns, "shared" for others, both, or ""."""
+    """Return "1,234 params" for the layer's own params, "shared" for others, both, or ""."""
     owned = f"{row.count:,} param{'s' if row.count > 1 else ''}" if row.count else ""
     return " + ".join(filter(None, [owned, "shared" if row.shared else ""]))
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
-    """Return a shape as text: (64, 3, 32, 32) is "64×3×32×32"."""
+    """Format (64, 3, 32, 32) as "64×3×32×32"."""
     return "×".join(map(str, shape))
 
 
@@ -158,7 +158,7 @@ WIDTH, GAP, HEAD, ROW, CELL = 190, 50, 34, 26, 26
 
 
 def with_sites(net_svg: str, topology: Topology, label: str) -> str:
-    """Return the SVG of a net below a picture of the groups that train it; ``label`` says what their links carry."""
+    """Draw the groups that train a net above its SVG; ``label`` says what their links carry."""
     size = re.search(r'width="(\d+)" height="(\d+)"', net_svg)
     assert size is not None
     groups = topology.server_groups
@@ -182,7 +182,6 @@ def with_sites(net_svg: str, topology: Topology, label: str) -> str:
 
 
 def _links(topology: Topology, left: float, top: float) -> Iterator[str]:
-    """Yield the links, as arcs above the groups."""
     for first, second in topology.edges:
         x0, x1 = (left + group * (WIDTH + GAP) + WIDTH / 2 for group in (first, second))
         x0, x1, y = x0 + 9 * (second - first), x1 - 9 * (second - first), top - 24 * (second - first)
@@ -192,7 +191,6 @@ def _links(topology: Topology, left: float, top: float) -> Iterator[str]:
 
 
 def _group(topology: Topology, group: int, x: float, y: float) -> Iterator[str]:
-    """Yield the box of a group: its number, where it is, and its workers and servers."""
     pattern = topology.mean.site[group] if topology.mean is not None and topology.mean.site else ""
     height = HEAD + 2 * ROW - 6
     yield (

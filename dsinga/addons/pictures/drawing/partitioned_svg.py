@@ -21,12 +21,11 @@ GOLDEN_ANGLE = 137.508 / 360  # gives neighbours different hues for any number o
 
 
 def partitioned_to_svg(net: PartitionedNet) -> str:
-    """Draw ``net`` as an SVG with a swimlane for each worker, data at the top, parts of one layer side by side.
+    """Draw ``net`` as an SVG with a swimlane for each worker, data at the top, parts of a layer side by side.
 
-    Layers are boxes in the colour of their worker. Connection layers that partitioning has added are small, and those
-    that send to or receive from other workers are white. Edges between workers have the colour of the sender, with a
-    tip at both ends where the gradient comes back. Hovering over a box shows what it computes, its params, and why it
-    is not cut as the job asks.
+    Boxes have their worker's colour. Connection layers added by partitioning are small; those that communicate are
+    white. Edges between workers have the sender's colour, with a tip at both ends if the gradient comes back. Hovering
+    over a box shows what it computes, its params, and why it is not cut as the job asks.
     """
     picture = _Picture(net)
     params = sum(param.size for param in net.whole.params.values())
@@ -48,18 +47,18 @@ def partitioned_to_svg(net: PartitionedNet) -> str:
 
 
 def colours(location: int) -> tuple[str, str]:
-    """Return the fill and the frame of a worker's boxes, readable on white and on black."""
+    """Return the fill and frame of a worker's boxes, readable on white and on black."""
     hue = (210 / 360 + location * GOLDEN_ANGLE) % 1
     return hexadecimal(hue, 0.88, 0.6), hexadecimal(hue, 0.5, 0.5)
 
 
 def hexadecimal(hue: float, lightness: float, saturation: float) -> str:
-    """Return a colour as #rrggbb."""
+    """Format a colour as #rrggbb."""
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))
 
 
 def marker(name: str, colour: str, back: bool = False) -> str:
-    """Return the definition of an arrow's tip, for the end of its path, or (``back``) for the start."""
+    """Return the definition of an arrow's tip, for its path's end or (``back``) start."""
     reach, path = (1, "M8 0.5 0 4 8 7.5z") if back else (7, "M0 0.5 8 4 0 7.5z")
     return (
         f'<marker id="{name}" viewBox="0 0 8 8" refX="{reach}" refY="4" markerUnits="userSpaceOnUse" markerWidth="8" '
@@ -68,8 +67,6 @@ def marker(name: str, colour: str, back: bool = False) -> str:
 
 
 class _Picture:
-    """The boxes of a picture with their positions and texts, and how each is drawn."""
-
     def __init__(self, net: PartitionedNet):
         self.net = net
         self.rows: Mapping[tuple[str, int], PartRow] = {(row.layer, row.location): row for row in describe_parts(net)}
@@ -92,7 +89,6 @@ class _Picture:
         self.height = (self.tops[-1] + self.heights[-1] if self.tops else net_svg.MARGIN + HEAD) + 12 + net_svg.MARGIN
 
     def lane(self, location: int) -> str:
-        """Return the background and the heading of a worker's swimlane."""
         fill, frame = colours(location)
         left, right = self.lanes.extents[location]
         local = self.net.locals[location]
@@ -106,7 +102,6 @@ class _Picture:
         )
 
     def edges(self) -> list[str]:
-        """Return the edges: gray within a worker, dashed if they carry labels only, coloured between workers."""
         between = self._between()
         within = [
             self._edge(source, k)
@@ -117,12 +112,10 @@ class _Picture:
         return within + [self._bridge(source, k) for source, k in between]
 
     def _between(self) -> dict[tuple[int, int], None]:
-        """Return the edges from one lane to another."""
         pairs = ((source, k) for k, box in enumerate(self.boxes) for source in box.sources)
         return {pair: None for pair in pairs if self.boxes[pair[0]].location != self.boxes[pair[1]].location}
 
     def box(self, k: int) -> str:
-        """Return one box with its texts."""
         box, texts = self.boxes[k], self.texts[k]
         fill, frame = colours(box.location)
         x, y, width, height = self._x(k) - self.widths[k] / 2, self._top(k), self.widths[k], self._height(k)
@@ -139,7 +132,6 @@ class _Picture:
         return f"<g><title>{escape(self._hover(box))}</title>{rect}{body}</g>"
 
     def _texts(self, box: LayerBox) -> Sequence[str]:
-        """Return the four texts of a layer, or the one text of a connection layer that partitioning has added."""
         node = self.net.nodes[box.nodes[0]]
         row = self.rows.get((node.layer.name, box.location))
         if row:
@@ -173,7 +165,6 @@ class _Picture:
         return self.tops[rank] + (self.heights[rank] - self._height(k)) / 2
 
     def _edge(self, source: int, target: int) -> str:
-        """Return an edge within a lane, straight past the rows between."""
         y, row = self._top(source) + self._height(source), self.lanes.rank[source] + 1
         bends = enumerate(self.lanes.routes[source, target], start=row)
         passed = [(self.left + x, self.tops[row], self.tops[row] + self.heights[row]) for row, x in bends]
@@ -183,7 +174,6 @@ class _Picture:
         return f'<path d="{path}" {style}/>'
 
     def _bridge(self, source: int, target: int) -> str:
-        """Return an edge from one lane to another."""
         sender = self.boxes[source].location
         spread = min(6.0, self.widths[target] / 2 / len(self.net.locals)) * (sender - self.boxes[target].location)
         x, y = self._x(source), self._top(source) + self._height(source)
@@ -198,7 +188,6 @@ class _Picture:
         )
 
     def _labels_only(self, source: int, target: int) -> bool:
-        """Whether the edge carries labels, and no feature."""
         carried = [
             k == self.net.nodes[position].layer.labels.source
             for position in self.boxes[target].nodes

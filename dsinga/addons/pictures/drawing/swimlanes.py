@@ -15,9 +15,9 @@ Key = tuple[object, ...]
 
 
 class LayerBox(NamedTuple):
-    """A box of the picture: positions in ``PartitionedNet.nodes``, their location, and the boxes of their sources.
+    """A box of the picture: positions in ``PartitionedNet.nodes``, their location, and its source boxes.
 
-    A box has one node, except for bridges: all bridges that send one feature, or that one layer waits for, share a box.
+    A box has one node, except for bridges: all that send one feature, or that one layer waits for, share a box.
     """
 
     nodes: tuple[int, ...]
@@ -27,7 +27,7 @@ class LayerBox(NamedTuple):
 
 @dataclass(frozen=True)
 class SwimlaneLayout:
-    """The ``x`` and ``rank`` (row) of each box, ``routes`` of edges as in LayeredLayout, the extent of each lane."""
+    """``x`` and ``rank`` (row) of each box, ``routes`` of edges as in LayeredLayout, extents of lanes."""
 
     x: list[float]
     rank: list[int]
@@ -36,7 +36,7 @@ class SwimlaneLayout:
 
 
 def find_boxes(net: PartitionedNet) -> list[LayerBox]:
-    """Return the boxes of the picture of ``net``, sources before their destinations."""
+    """Return the boxes of ``net``'s picture, sources first."""
     destinations = find_destinations(net)
     keys = [_box_key(net, destinations, position) for position in range(len(net.nodes))]
     members: dict[Key, list[int]] = {}
@@ -59,7 +59,7 @@ def find_boxes(net: PartitionedNet) -> list[LayerBox]:
 def place_boxes(
     net: PartitionedNet, boxes: Sequence[LayerBox], width: Callable[[LayerBox], float], edge_width: float, gap: float
 ) -> SwimlaneLayout:
-    """Place the boxes in swimlanes ``gap`` apart; ``edge_width`` is the width of an edge in a row that it passes."""
+    """Place boxes in swimlanes ``gap`` apart; an edge is ``edge_width`` wide in a row that it passes."""
     rank = rank_boxes(net, boxes)
     x, extents, left = [0.0] * len(boxes), [], 0.0
     routes: dict[tuple[int, int], list[float]] = {}
@@ -81,7 +81,7 @@ def place_boxes(
 def _exchanges(
     net: PartitionedNet, boxes: Sequence[LayerBox], rank: Sequence[int], lane: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (receiving box, sending box in the row above), which are placed as if joined by an edge."""
+    """Yield (receiving box, sending box in the row above), to be placed as if joined by an edge."""
     senders = {rank[k]: k for k in lane if isinstance(net.nodes[boxes[k].nodes[0]].layer, BridgeSrc)}
     for k in lane:
         if isinstance(net.nodes[boxes[k].nodes[0]].layer, BridgeDst) and rank[k] - 1 in senders:
@@ -89,9 +89,9 @@ def _exchanges(
 
 
 def rank_boxes(net: PartitionedNet, boxes: Sequence[LayerBox]) -> list[int]:
-    """Return the row of each box: below its sources, beside the other parts of its layer.
+    """Return the row of each box: below its sources, level with the other parts of its layer.
 
-    A box that sends is in the row above the box that receives, which keeps edges between lanes short.
+    A sending box is in the row above the receiving box, which keeps edges between lanes short.
     """
     destinations = find_destinations(net)
     rows = [_row_key(net, destinations, box) for box in boxes]
@@ -109,7 +109,7 @@ def rank_boxes(net: PartitionedNet, boxes: Sequence[LayerBox]) -> list[int]:
 
 
 def find_destinations(net: PartitionedNet) -> list[tuple[int, ...]]:
-    """Return for each node the nodes that have it as a source."""
+    """Return each node's destinations."""
     destinations: list[list[int]] = [[] for _ in net.nodes]
     for position, node in enumerate(net.nodes):
         for source in node.sources:

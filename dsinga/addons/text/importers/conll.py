@@ -1,8 +1,8 @@
 """The importer of tagged sentences in the CoNLL format: a word and its tag per line, empty lines between sentences.
 
-It writes a folder of stores, each with a row per sentence and a column per word, padded with -1: ``words.zarr``, in
-lower case, with the tags as labels, and features that unknown words have, too: ``shapes.zarr`` (Xx for "Paris", XdX for
-"B52S"), ``prefixes.zarr`` and ``suffixes.zarr`` of three letters.
+It writes a folder of stores with a row per sentence and a column per word, padded with -1. ``words.zarr`` has words in
+lower case, with the tags as labels. Features that unknown words have too are in ``shapes.zarr`` (Xx for "Paris", XdX
+for "B52S"), ``prefixes.zarr`` and ``suffixes.zarr`` of three letters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AFFIX_LENGTH = 3
 
 
 class Sentence(NamedTuple):
-    """The words of a sentence, the tag of each, and the line of the file where it begins."""
+    """A sentence's words and tags, and its first line in the file."""
 
     words: list[str]
     tags: list[str]
@@ -35,7 +35,7 @@ class Sentence(NamedTuple):
 
 
 class CorpusSummary(NamedTuple):
-    """Counts and vocabularies of a corpus, read before writing: sentences, longest sentence, words and tags by code."""
+    """A corpus's counts and vocabularies, read first: sentences, longest sentence, words and tags by code."""
 
     sentences: int
     longest: int
@@ -44,7 +44,7 @@ class CorpusSummary(NamedTuple):
 
 
 def shape_of(word: str) -> str:
-    """Return the shape of a word: X for capitals, x for small letters, d for digits, with repetitions removed."""
+    """Return a word's shape: X for capitals, x for small letters, d for digits, without repetitions."""
     kinds = ("X" if c.isupper() else "x" if c.isalpha() else "d" if c.isdigit() else c for c in word)
     return "".join(kind for kind, _ in itertools.groupby(kinds))
 
@@ -64,15 +64,15 @@ def conll(
     """Read a file of sentences, plain, .gz or .xz: words in the first column, tags in the last.
 
     Columns are separated by tabs if the line has any, else by spaces; lines that begin with -DOCSTART- are skipped.
-    Tags O, B-x and I-x get the codes 0, 2k + 1 and 2k + 2, with the types x in alphabetical order; other tags get codes
+    Tags O, B-x and I-x get the codes 0, 2k + 1 and 2k + 2, with the types x in alphabetical order. Other tags get codes
     in alphabetical order.
 
     Args:
         source: the file.
-        vocabulary: for validation and test sentences, the folder of the imported training sentences: words and tags
-            get the same codes as there, other words the code of <unk>. Other tags are an error.
-        min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
-        has_label: whether the file has tags; without tags all labels are 0, padded with -1 after the last word.
+        vocabulary: for validation and test sentences, the folder of the imported training sentences. Words and tags get
+            its codes, unknown words the code of <unk>; unknown tags are an error.
+        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        has_label: whether the file has tags; otherwise all labels are 0, padded with -1 after the last word.
     """
     check_min_count(min_count)
     if vocabulary is None:
@@ -85,8 +85,7 @@ def conll(
 def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
     """Yield the sentences of a file.
 
-    Raises UserError for a word without a tag, for a line with more or fewer columns than the lines before, and for a
-    file without sentences.
+    Raises UserError for a word without a tag, lines of different numbers of columns, and a file without sentences.
     """
     count = columns = 0
     sentence = Sentence([], [], 1)
@@ -113,7 +112,6 @@ def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
 
 
 def _summarise_training(path: str, has_label: bool, min_count: int) -> CorpusSummary:
-    """Return the summary of training sentences, which determine the vocabularies and the tags."""
     counters: dict[str, Counter[str]] = {name: Counter() for name in FEATURES}
     tags: set[str] = set()
     count = longest = 0
@@ -127,7 +125,6 @@ def _summarise_training(path: str, has_label: bool, min_count: int) -> CorpusSum
 
 
 def _summarise_with_vocabulary(path: str, has_label: bool, folder: str) -> CorpusSummary:
-    """Return the summary of other sentences, with the vocabularies and tags of the training sentences in ``folder``."""
     stores = {name: RecordStore(join(folder, f"{name}.zarr")) for name in FEATURES}
     for store in stores.values():
         if not store.vocabulary:
@@ -146,7 +143,7 @@ def _summarise_with_vocabulary(path: str, has_label: bool, folder: str) -> Corpu
 
 
 def ordered_tags(tags: set[str]) -> tuple[str, ...]:
-    """Return tags in the order of their codes: O, then B-x and I-x for each type x; sorted if there are other tags."""
+    """Return tags in the order of their codes: O, then B-x and I-x for each type x; other tags sorted."""
     if not all(re.fullmatch(r"O|[BI]-.+", tag) for tag in tags):
         return tuple(sorted(tags))
     types = sorted({tag[2:] for tag in tags if tag != "O"})

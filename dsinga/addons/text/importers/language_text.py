@@ -1,4 +1,4 @@
-"""The importer of a text as one long sequence of codes of characters or words, to train language models on."""
+"""The importer of a text as one long sequence of codes of characters or words, to train language models."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ END_OF_LINE = "</s>"
 
 
 class TextSummary(NamedTuple):
-    """What the importer needs before it writes: the number of codes, the vocabulary, whether to skip other symbols.
+    """The importer's plan: the number of codes, the vocabulary, whether to skip other symbols.
 
-    A text of tokens has their codes, and its tokenizer, too.
+    A text of tokens also has their codes and tokenizer.
     """
 
     length: int
@@ -42,18 +42,18 @@ def text(
     """Read a file of text, plain, .gz or .xz: a record is the code of one character or word.
 
     Characters are bytes in any encoding, as in SINGA, with codes in byte order. Words are separated by white space in
-    UTF-8 text, with </s> added at the end of each line, and have codes by decreasing frequency. Tokens are those of a
-    tokenizer of Hugging Face on the whole UTF-8 text, which is in memory then.
+    UTF-8 text, with </s> added at line ends, and have codes by decreasing frequency. A tokenizer of Hugging Face makes
+    tokens of the whole UTF-8 text, which is then in memory.
 
     Args:
         source: the file.
         words: whether records are words, not characters.
-        vocabulary: an imported store, a file of characters or words, or a tokenizer.json of Hugging Face, whose codes
-            are used. A word that is not in it becomes <unk>, if it has <unk>; otherwise such a word or character is an
+        vocabulary: an imported store, a file of characters or words, or a tokenizer.json of Hugging Face, which gives
+            the codes. Unknown words become <unk> if the vocabulary has it; other unknown words or characters are an
             error.
-        skip_unseen: whether such words and characters are left out instead, as SINGA's rnnlm example does.
-        held_out: the fraction of the text, at its end, that is kept for tests. With it the destination is a folder
-            with train_data.zarr and test_data.zarr.
+        skip_unseen: leave out unknown words and characters instead, as SINGA's rnnlm example does.
+        held_out: the fraction of the text, at its end, that is kept for tests. The destination is then a folder with
+            train_data.zarr and test_data.zarr.
     """
     if not 0 <= held_out < 1:
         raise UserError(f"held_out is {held_out}; give the fraction of the text to keep for tests, from 0 to below 1")
@@ -112,14 +112,13 @@ def _summarise_tokens(path: str, tokenizer: Tokenizer, has_other_options: bool) 
 
 
 def _characters(path: str) -> Iterator[str]:
-    """Yield the bytes of a text in blocks, decoded as Latin-1, so that each byte is one character."""
+    """Yield a text's bytes in blocks, decoded as Latin-1: each byte is one character."""
     with opened(path) as (file, _):
         while block := file.read(BLOCK_BYTES):
             yield block.decode("latin-1")
 
 
 def _words(path: str) -> Iterator[list[str]]:
-    """Yield the words of a text line by line; raise UserError for a line that is not UTF-8."""
     for _, line in text_lines(path, remedy="convert it, or import characters, not words"):
         yield [*line.split(), END_OF_LINE]
 
@@ -130,7 +129,6 @@ def _contents(path: str, words: bool, summary: TextSummary, start: int, stop: in
 
 
 def _batches(path: str, words: bool, summary: TextSummary, start: int, stop: int) -> Generator[Batch]:
-    """Yield the codes ``start`` to ``stop`` of the text."""
     if summary.codes is not None:
         for first in range(start, stop, WORDS_PER_BATCH):
             yield Batch(summary.codes[first : min(first + WORDS_PER_BATCH, stop)], None)

@@ -1,4 +1,4 @@
-"""The importer of MovieLens 100k: ratings of films by users, with the titles and the genres of the films."""
+"""The importer of MovieLens 100k: ratings of films by users, with the films' titles and genres."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORD = re.compile(r"[\w']+")
 
 
 class Film(NamedTuple):
-    """A film: its title with the year, and for each genre whether it has it."""
+    """A film's title with the year, and a flag for each genre."""
 
     title: str
     genres: tuple[int, ...]
@@ -48,15 +48,15 @@ class Ratings(NamedTuple):
 def movielens(source: str, min_count: int = 2, held_out: float = 0.2) -> dict[str, StoreContents]:
     """Read u.data, u.item and u.user of MovieLens 100k from a folder, plain, .gz or .xz.
 
-    The destination is a folder. In its folders ``train`` and ``test``, a record is a rating: ``users.zarr`` has the
-    code of the user, with the rating from 1 to 5 as a float label, ``films.zarr`` that of the film, ``titles.zarr`` the
-    words of its title, in lower case, the year among them, -1 after the end, and ``genres.zarr`` a 1 for each genre.
-    The folder ``films`` has the stores films, titles and genres with a record for each film, in the order of the codes.
-    The vocabularies of users and films are their numbers, and titles.
+    The destination is a folder. In its folders ``train`` and ``test`` a record is a rating. ``users.zarr`` has the
+    user's code, with the rating from 1 to 5 as a float label, ``films.zarr`` the film's code. ``titles.zarr`` has the
+    words of its title in lower case, including the year, -1 after the end, and ``genres.zarr`` a 1 for each genre. The
+    folder ``films`` has the stores films, titles and genres with a record a film, in code order. The vocabularies are
+    users' numbers and films' titles.
 
     Args:
         source: the folder.
-        min_count: words that occur in fewer titles become <unk>.
+        min_count: words in fewer titles become <unk>.
         held_out: the share of the ratings, evenly spaced in u.data, that is kept for tests.
     """
     check_min_count(min_count)
@@ -86,7 +86,6 @@ def movielens(source: str, min_count: int = 2, held_out: float = 0.2) -> dict[st
 def _of_films(
     part: str, films: np.ndarray, data: dict[str, tuple[np.ndarray, tuple[str, ...]]], titles: tuple[str, ...]
 ) -> dict[str, StoreContents]:
-    """Return the stores that describe the film of each record."""
     described = {
         join(part, f"{name}.zarr"): _contents(features[films], None, words) for name, (features, words) in data.items()
     }
@@ -100,7 +99,6 @@ def _contents(data: np.ndarray, labels: np.ndarray | None, vocabulary: tuple[str
 
 
 def _rows(path: str, separator: str, columns: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield file with line, and the columns of each line; raise UserError for another number of columns."""
     number = 0
     for number, line in text_lines(path, "latin-1"):
         cells = line.strip("\r\n").split(separator)
@@ -113,7 +111,6 @@ def _rows(path: str, separator: str, columns: int) -> Iterator[tuple[str, list[s
 
 
 def _users(path: str) -> dict[str, int]:
-    """Return the code of each user by number."""
     users: dict[str, int] = {}
     for where, (number, *_) in _rows(path, "|", 5):
         if number in users:
@@ -123,7 +120,6 @@ def _users(path: str) -> dict[str, int]:
 
 
 def _films(path: str) -> dict[str, Film]:
-    """Return the films by number, in the order of their codes."""
     films: dict[str, Film] = {}
     for where, (number, title, _, _, _, *flags) in _rows(path, "|", 5 + len(GENRES)):
         if number in films:

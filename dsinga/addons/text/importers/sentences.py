@@ -1,7 +1,7 @@
 """The importers of labelled sentences, of translated pairs of sentences, and of words with their contexts.
 
-Labelled sentences are a folder with a file for each class. Pairs are two text files, a sentence a line, where equal
-lines are translations of each other; word vectors are learned from contexts.
+Labelled sentences are a folder with a file for each class. Pairs are two files with a sentence and its translation in
+the same line. Word vectors are learned from contexts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dsinga.data.locations import join
 
 
 class LabelledSentence(NamedTuple):
-    """The words of a sentence, the code of its class, and its place among those of its class, from 0 to 1."""
+    """A sentence's words and class code, and its place within its class, from 0 to 1."""
 
     words: list[str]
     label: int
@@ -48,17 +48,17 @@ def sentences(
 ) -> dict[str, StoreContents]:
     """Read a folder with a file for each class, plain, .gz or .xz: a sentence a line, its words separated by spaces.
 
-    The classes are the names of the files, in alphabetical order: the extensions, if the names differ in these only.
-    Words become lower case. A record has a code for each word, -1 after the end, and the class as its label; the
-    classes are mixed evenly.
+    The classes are the names of the files, in alphabetical order; if only extensions differ, the extensions. Words
+    become lower case. A record has a code for each word, -1 after the end, and the class as its label; classes are
+    mixed evenly.
 
     Args:
-        source: the folder; files whose names begin with a dot are left out.
-        vocabulary: for further sentences, the store of the training sentences: words and classes get the same codes as
-            there. Then nothing is held out.
-        min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
-        held_out: the share of the sentences of each class, evenly spaced, that is kept for tests. With it the
-            destination is a folder with train_data.zarr and test_data.zarr; with 0 it is one store.
+        source: the folder; files with names that begin with a dot are left out.
+        vocabulary: for further sentences, the store of the training sentences, which gives the codes of words and
+            classes. Then nothing is held out.
+        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        held_out: the share of each class's sentences, evenly spaced, that is kept for tests. The destination is then a
+            folder with train_data.zarr and test_data.zarr; with 0 it is one store.
         encoding: of the files, such as latin-1.
     """
     check_min_count(min_count)
@@ -87,7 +87,7 @@ def sentences(
 
 
 def class_files(folder: str) -> dict[str, str]:
-    """Return the file of each class; raise UserError where ``folder`` has fewer than two files."""
+    """Return each class's file; raise UserError if ``folder`` has fewer than two files."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder; give a folder with a file of sentences for each class")
     paths = [entry.path for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith(".")]
@@ -101,15 +101,14 @@ def class_files(folder: str) -> dict[str, str]:
 
 
 def _plain(path: str) -> str:
-    """Return a path without the suffix of a compressed file."""
     stem, suffix = os.path.splitext(path)
     return stem if suffix in SUFFIXES else path
 
 
 def sentence_lines(path: str, encoding: str, remedy: str = "remove the line") -> Iterator[list[str]]:
-    """Yield the words of each line, in lower case.
+    """Yield each line's words, in lower case.
 
-    Raises UserError for an empty line, which ``remedy`` mends, for bytes that are not of the encoding, and for an empty
+    Raises UserError for an empty line, with a ``remedy``, for bytes that are not in the encoding, and for an empty
     file.
     """
     count = 0
@@ -140,7 +139,7 @@ _log = logging.getLogger(__name__)
 
 
 class SentencePair(NamedTuple):
-    """The words of a sentence and of its translation."""
+    """The words of a sentence and its translation."""
 
     source: list[str]
     target: list[str]
@@ -162,10 +161,10 @@ def pairs(
     Args:
         source: the file of the sentences to translate.
         target: the file of their translations, with as many lines.
-        vocabulary: for validation and test pairs, the folder of the imported training pairs: words get the same codes
-            as there, other words the code of <unk>.
-        min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
-        max_length: pairs with a sentence of more words are left out; their number is logged. By default none is.
+        vocabulary: for validation and test pairs, the folder of the imported training pairs, which gives the codes of
+            words; unknown words get the code of <unk>.
+        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        max_length: pairs with a longer sentence are left out, and counted in the log. By default all are kept.
         encoding: of the files, such as latin-1.
     """
     check_min_count(min_count)
@@ -202,7 +201,7 @@ def pairs(
 
 
 def _read(source: str, target: str, encoding: str) -> list[SentencePair]:
-    """Return all pairs; raise UserError for files of unequal length, empty lines, and words that are marks."""
+    """Return all pairs; raise UserError for unequal lengths, empty lines, and words that are marks."""
     remedy = "remove the line from both files"
     sides = [list(sentence_lines(path, encoding, remedy)) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
@@ -234,23 +233,23 @@ def _targets(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> G
 
 WORD = re.compile(r"<\w+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]")
 CONTEXTS_PER_BATCH = 1 << 16
-FREQUENT = 1e-3  # the share of a text from which on a word is left out now and then: word2vec's default
+FREQUENT = 1e-3  # words with a larger share of a text are sometimes left out: word2vec's default
 
 
 @register("importer", "contexts")
 def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float = 0.1) -> dict[str, StoreContents]:
     """Read a file of text, plain, .gz or .xz, in UTF-8: records are contexts of words, with a word as their label.
 
-    The destination is a folder. The stores ngrams/train_data.zarr and test_data.zarr have a record for each word: the
-    words before it, with the word itself as the label. skipgrams/train_data.zarr and test_data.zarr have a record for
-    each pair of near words: one word, with the other as the label. As in word2vec, the distance of the pairs of a word
-    is at most a random number from 1 to ``window``, and frequent words are left out at random; the seed is fixed, the
-    pairs are in random order. Words are in lower case, without the punctuation, which counts as words.
+    The destination is a folder. Its folder ngrams, with train_data.zarr and test_data.zarr, has a record for each word:
+    the words before it, with the word as the label. Its folder skipgrams has, in two such stores, a record for each
+    pair of near words: one word, with the other as the label. As in word2vec, a word's pairs are at most a random
+    distance from 1 to ``window`` apart, and frequent words are left out at random. The seed is fixed; pairs are in
+    random order. Words become lower case; punctuation marks are words of their own.
 
     Args:
         source: the file.
-        window: how many words before a word are its context, and how far apart the words of a pair may be.
-        min_count: words that occur less often become <unk>.
+        window: the number of context words before a word, and the largest distance of a pair.
+        min_count: rarer words become <unk>.
         held_out: the share of the text, at its end, that is kept for tests.
     """
     check_min_count(min_count)
@@ -275,20 +274,20 @@ def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float =
 
 
 def text_words(path: str) -> list[str]:
-    """Return the words and punctuation marks of a text, in lower case; raise UserError where it is not UTF-8."""
+    """Return a text's words and punctuation marks, in lower case; raise UserError if it is not UTF-8."""
     return [word for _, line in text_lines(path) for word in WORD.findall(line.lower())]
 
 
 def ngrams(text: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ``window`` codes before each code of a text, (n, window), and these codes, (n,)."""
+    """Return the ``window`` codes before each code of a text, (n, window), and the codes, (n,)."""
     return np.lib.stride_tricks.sliding_window_view(text, window)[:-1], text[window:]
 
 
 def skipgrams(text: np.ndarray, window: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of codes that are near each other in a text, (n,) and (n,), in random order.
+    """Return pairs of near codes of a text, (n,) and (n,), in random order.
 
-    A code is kept with probability √(0.001 / its share of the text), at most 1. Of those kept, each makes pairs with
-    the codes up to a random distance from 1 to ``window`` on both sides.
+    A code is kept with probability √(0.001 / its share of the text), at most 1. Each kept code is paired with the codes
+    up to a random distance from 1 to ``window`` on both sides.
     """
     rng = np.random.default_rng(seed)
     shares = np.bincount(text) / len(text)
