@@ -1,4 +1,4 @@
-"""The methods that add-ons give to models, found when they are called, and known to type checkers."""
+"""The methods that add-ons give to models: imported when called, known to type checkers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOR_DSINGA = frozenset(
 
 
 class AddedMethods:
-    """Base of models: finds the methods of add-ons; the error for another name says what to write instead."""
+    """Base class of models: finds the methods of add-ons; for other names the error suggests what to write."""
 
     _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
 
@@ -43,16 +43,16 @@ class AddedMethods:
             self, rank: int = 8, alpha: float | None = None, layers: str | Sequence[str] = "*attention*",
             trainable: str | Sequence[str] = (),
         ) -> None:  # fmt: skip
-            """Freeze the model, and train changes of low rank."""
+            """Freeze the model and train low-rank changes (LoRA)."""
 
         def save_lora(self, path: str | os.PathLike[str]) -> None:
-            """Write the changes of low rank to a file."""
+            """Write the low-rank changes to a file."""
 
         def load_lora(self, path: str | os.PathLike[str]) -> None:
-            """Add the changes of low rank of a file."""
+            """Add the low-rank changes in a file."""
 
         def merge_lora(self) -> None:
-            """Add the changes of low rank to the weights."""
+            """Add the low-rank changes to the weights."""
 
         def export(self, path: str | os.PathLike[str], opset: int = 21, check: Any = None) -> float | None:
             """Write the net to an ONNX file."""

@@ -1,4 +1,4 @@
-"""Says in the log where the columns of numbers that a dense layer reads differ a thousandfold in scale."""
+"""Warns if the columns that a dense layer reads differ a thousandfold in scale."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
-    """Say which columns of numpy arrays (n, C) differ a thousandfold in scale, where a dense layer reads them."""
+    """Warn if a dense layer reads numpy arrays (n, C) with columns that differ a thousandfold in scale."""
     for symbol in inputs:
         x, _ = pairs.get(symbol.builder.name or "", (None, None))
         if any(taker.builder.kind == "Dense" for taker in symbol.takers) and (scales := extreme_scales(x)):
@@ -32,7 +32,7 @@ def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
 
 
 def extreme_scales(x: Any) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """Return the columns of the smallest and the largest range above 0, with their ranges, if these are far apart."""
+    """Return the columns with the smallest and the largest range above 0; None if the ranges are similar."""
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind not in "fiu" or not len(x):
         return None
     rows = x[:ROWS].astype(np.float64)

@@ -30,7 +30,7 @@ READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "lab
 def times_of(
     phases: Mapping[str, PhaseRecords], epochs: int | None, steps: int | None, fields: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Return the fields of the job for the length of training, reports and validation."""
+    """Return the job fields for the length of training, reports and validation."""
     if steps is not None and epochs is not None:
         raise UserError("give epochs or train_steps, not both")
     if epochs is not None:  # then metrics and validation come at the end of each epoch
@@ -45,7 +45,7 @@ def times_of(
 
 
 def label_inputs_for(model: Any, x: Any) -> list[str]:
-    """Return the inputs with the labels of outputs; several depend on shapes, those of ``x`` where none are known."""
+    """Return the inputs that have the outputs' labels; if shapes are unknown, ``x`` gives them."""
     with contextlib.suppress(UserError):
         return model.label_inputs()
     if not model.record_shapes and x is not None:
@@ -75,7 +75,7 @@ def unlabelled(model: Any, x: Any) -> dict[str, Pair]:
 
 
 def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
-    """Return the records of each input with texts and sequences converted to arrays of codes."""
+    """Return the records of each input, with texts and sequences as arrays of codes."""
     encoders, definitions = model.text_encoders(), model.trained_definitions()
     for name, (x, _) in pairs.items():
         for definition in definitions.get(name, {}).values():
@@ -88,7 +88,7 @@ def opened(
 ) -> PhaseRecords:
     """Open the records of each input, with columns and classes in the order of training, and add their weights.
 
-    ``train`` are the records of training where these are opened, too; they count for a model without earlier ones.
+    Pass the training records as ``train`` when opening others for a model that was never trained.
     """
     train = train or PhaseRecords()
     definitions = model.trained_definitions() or train.definitions
@@ -102,9 +102,9 @@ def opened(
 def explained(
     model: Any, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
 ) -> Iterator[None]:
-    """Replace an error caused by records of another shape than in training by one that names both shapes.
+    """If records differ in shape from training, replace the error by one that names both shapes.
 
-    Records ``held_out`` for validation are compared with the others; frames whose columns are encoded are not.
+    Records ``held_out`` for validation are compared with the others. Frames with encoded columns are ignored.
     """
     of_records = (name for name, (x, _) in pairs.items() if isinstance(x, RecordSource) and x.job_settings())
     encoded = {*model.trained_definitions(), *of_records}
@@ -128,7 +128,7 @@ def explained(
 
 
 def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
-    """Return the error sentence for records without labels, of training or of validation."""
+    """Return the error message for training or validation records without labels."""
     if any(y is not None or isinstance(x, RecordSource) for x, y in pairs.values()) and held_out:
         return "validation_data has no labels; give validation_data=(x_val, y_val), or records that have labels"
     kind = next((type(x).__name__ for x, _ in pairs.values()), "")
@@ -141,7 +141,7 @@ def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
 def with_tables_open(
     pairs: Mapping[str, Pair], names: Mapping[str, RecordNames], definitions: Mapping[str, dict[str, Any]]
 ) -> dict[str, Pair]:
-    """Return the pairs with tables, and other sources, opened with their labels in the order of training."""
+    """Return the pairs with tables and other sources opened, with their labels in the order of training."""
     tables = {
         name: (x, y)
         for name, (x, y) in pairs.items()
@@ -152,15 +152,15 @@ def with_tables_open(
 
 
 def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
-    """Return the phases whose records have sample weights."""
+    """Return the phases that have sample weights."""
     return [PHASES[name] for name, records in phases.items() if SAMPLE_WEIGHT in records.shapes]
 
 
 def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) -> Job:
-    """Return the job with input layers that read sources already open in ``phases``, instead of opening them again.
+    """Return the job with input layers that read the sources opened in ``phases``, instead of opening them again.
 
-    A layer whose other settings say how its store is read opens it by these. Without ``shuffle`` training reads the
-    records in the order given.
+    A layer with other settings for its store opens the store itself. Without ``shuffle``, training reads the records in
+    order.
     """
     layers = []
     for layer in job.neuralnet.layer:
@@ -187,9 +187,9 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
 
 
 def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of records that are arrays, with the number of rows; a Dask data frame has no known length.
+    """Return the shapes of records that are arrays, with the number of rows (None for a Dask data frame).
 
-    Frames of inputs that are ``encoded`` are left out: their records have other shapes.
+    Frames of ``encoded`` inputs are left out: their records have other shapes.
     """
     return {
         name: (len(x), *x.shape)
@@ -201,9 +201,9 @@ def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[
 
 
 def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]) -> str:
-    """Return an error sentence for records of other shapes than the ``trained`` shapes, else "".
+    """Return an error message if shapes differ from the ``trained`` shapes, else "".
 
-    Other shapes are no fault by themselves: a net may take images of any size.
+    Other shapes may be valid: some nets accept images of any size.
     """
     for name, shape in shapes.items():
         if name in trained and shape[1:] != trained[name]:
@@ -215,7 +215,7 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
     """Return the batch size, at most the number of records, so that each epoch has at least one step.
 
-    Those of a sequence of batches come before the default.
+    The size of a sequence of batches has priority over the default.
     """
     if size is None:
         drawn = (source.batches for source in records.sources.values() if isinstance(source, DrawnRecords))
@@ -224,6 +224,6 @@ def least_batch(size: int | None, records: PhaseRecords, default: int | None) ->
 
 
 def are_numpy(pairs: Mapping[str, Pair]) -> bool:
-    """Whether all records and labels are numpy arrays, so that this process computes them without a cluster."""
+    """Whether all records and labels are numpy arrays, to be computed in this process."""
     arrays = [array for pair in pairs.values() for array in pair if array is not None]
     return bool(arrays) and all(isinstance(array, np.ndarray) for array in arrays)
