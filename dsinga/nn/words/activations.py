@@ -1,4 +1,4 @@
-"""Activation functions, both as layers and by the names that other layers take as ``activation=``."""
+"""Activation functions, as layers and as names for ``activation=`` of other layers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ NAMES = ("linear", *ACTIVATIONS)
 
 
 class ActivationName(str):
-    """The name of an activation function, which is also the function on the feature of a layer, as in Keras."""
+    """The name of an activation function, which can also be called on a layer's feature, as in Keras."""
 
     def __call__(self, x: Any) -> Any:
-        """Return the feature. Raises UserError for what is no feature, such as an array."""
+        """Return the feature. Raises UserError for anything else, such as an array."""
         return Activation(str(self))(x)
 
 
 def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES) -> None:
-    """Raise UserError for an activation function of ``owner`` that is neither None nor among the ``known`` names.
+    """Raise UserError for an activation of ``owner`` that is neither None nor among the ``known`` names.
 
-    A layer's activation may be a function of the user's own.
+    The activation of a layer may be a function of the user's own.
     """
     if isinstance(activation, FunctionType) and activation.__module__ == __name__:
         name = activation.__name__
@@ -61,7 +61,7 @@ def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES
 
 
 def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
-    """Write the layer of an activation function and return its feature; return ``feature`` for None and "linear"."""
+    """Write the layer of an activation function and return its feature; for None and "linear", return ``feature``."""
     if activation is None or activation == "linear":
         return feature
     kind, fields = activation_layer(writer, feature, activation)
@@ -70,9 +70,9 @@ def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
 
 
 def activation_layer(writer: LayerWriter, feature: Feature, activation: Any) -> tuple[str, dict[str, Any]]:
-    """Return the layer type and the configuration fields of an activation function, also of one of the user's own.
+    """Return the layer type and the configuration fields of an activation function, including the user's own.
 
-    A softmax is over each step of sequences, not over a whole row. Raises UserError for that of images.
+    A softmax of sequences covers each step, not a whole row. Raises UserError for a softmax of images.
     """
     if not isinstance(activation, str):
         return "kFunction", {"function_conf": {"function": name_of(activation)}}
@@ -91,10 +91,8 @@ def activation_layer(writer: LayerWriter, feature: Feature, activation: Any) -> 
 def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
     """Computes an activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, ...
 
-    Others are celu, softsign, mish, hard_sigmoid, hard_swish (or hard_silu), exponential, leaky_relu, swish, which is
-    silu, and stanh.
-
-    stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction).
+    Others are celu, softsign, mish, hard_sigmoid, hard_swish (or hard_silu), exponential, leaky_relu, swish (the same
+    as silu), and stanh, SINGA's 1.7159·tanh(2x/3). A function of your own is called like a Lambda's (kFunction).
     """
     check_activation("Activation", activation)
     return lambda writer: own_activation(writer, activation)
@@ -129,13 +127,13 @@ def ReLU(negative_slope: float = 0.0, **common: Unpack[LayerArguments]) -> Write
 
 @layer
 def LeakyReLU(negative_slope: float = 0.3, **common: Unpack[LayerArguments]) -> Write:
-    """Computes a rectifier with a slope for negative numbers, max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
+    """Computes a rectifier with a slope for negative numbers: max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
     return simple("LeakyReLU", "kReLU", negative_slope=negative_slope)
 
 
 @layer
 def PReLU(initial_slope: float = 0.25, shared: bool = False, **common: Unpack[LayerArguments]) -> Write:
-    """Computes a rectifier with a learnt slope for negative numbers, of each channel or ``shared`` (kPReLU)."""
+    """Computes a rectifier with a learnt slope for negative numbers, per channel or ``shared`` (kPReLU)."""
     return simple("PReLU", "kPReLU", initial_slope=initial_slope, shared=shared)
 
 

@@ -1,6 +1,6 @@
 """Pooling, padding, cropping and upsampling of images (B, C, H, W) and of volumes (B, C, D, H, W).
 
-A size is a number, or one for each axis: (rows, columns), of volumes (depth, rows, columns).
+A size is a number, or one for each axis: (rows, columns), for volumes (depth, rows, columns).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def AveragePooling3D(
 
 
 def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding: Any) -> Write:
-    """Return a function that writes a pooling of images, or of volumes; a mean leaves padding out, as in Keras."""
+    """Return a function that writes a pooling of images or volumes; a mean ignores padding, as in Keras."""
 
     def write(writer: LayerWriter) -> Feature:
         if axes == 3:
@@ -124,30 +124,30 @@ def global_pooling(pool: str, axes: int) -> Write:
 
 @layer
 def AdaptiveMaxPooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each of ``output_size`` windows into which images are divided (kPooling)."""
+    """Divides images into ``output_size`` windows and computes the maximum of each (kPooling)."""
     return adaptive_pooling("MAX", 2, output_size)
 
 
 @layer
 def AdaptiveMaxPooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each of ``output_size`` windows into which volumes are divided (kPooling)."""
+    """Divides volumes into ``output_size`` windows and computes the maximum of each (kPooling)."""
     return adaptive_pooling("MAX", 3, output_size)
 
 
 @layer
 def AdaptiveAveragePooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each of ``output_size`` windows into which images are divided (kPooling)."""
+    """Divides images into ``output_size`` windows and computes the mean of each (kPooling)."""
     return adaptive_pooling("AVG", 2, output_size)
 
 
 @layer
 def AdaptiveAveragePooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each of ``output_size`` windows into which volumes are divided (kPooling)."""
+    """Divides volumes into ``output_size`` windows and computes the mean of each (kPooling)."""
     return adaptive_pooling("AVG", 3, output_size)
 
 
 def adaptive_pooling(pool: str, axes: int, output_size: Size) -> Write:
-    """Return a function that writes a pooling over windows that divide images, or volumes, as evenly as they can."""
+    """Return a function that writes a pooling over windows that divide images or volumes as evenly as possible."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -168,7 +168,7 @@ def Padding2D(
 ) -> Write:
     """Adds pixels on every side of images (kPadding); "zero" adds ``value``.
 
-    ``padding_mode`` is "zero", "edge", "reflect" (without the edge) or "periodic", the opposite side, or one for each
+    ``padding_mode`` is "zero", "edge", "reflect" (without the edge), "periodic" (the opposite side), or one for each
     axis. ``padding`` is a number, (rows, columns), or ((above, below), (left, right)).
     """
     return padded(2, padding, padding_mode, value)
@@ -215,7 +215,7 @@ def padded(axes: int, padding: Any, padding_mode: Any, value: float = 0.0) -> Wr
 
 @layer
 def Cropping2D(cropping: Sides = 0, **common: Unpack[LayerArguments]) -> Write:
-    """Removes ``cropping`` pixels on each side of images (kCropping), with sizes like ``padding`` of Padding2D."""
+    """Removes ``cropping`` pixels on each side of images (kCropping); sizes as in ``padding`` of Padding2D."""
     return cropped(2, cropping)
 
 

@@ -1,4 +1,4 @@
-"""Writes losses as layers of a job: chooses their sources, in order, and the number that a mean divides by."""
+"""Writes losses as layers of a job: their sources, in order, and the divisor of a mean."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def write_loss(
     numbers: Numbers | None = None,
     inits: Mapping[str, Any] = {},
 ) -> Write:
-    """Return a function that adds a loss layer with these settings to the net being written.
+    """Return a function that adds a loss layer with these settings to the net.
 
-    With ``numbers`` it is the sum over a row divided by so many of the first source. Raises UserError for settings that
-    are wrong.
+    With ``numbers`` the loss is the sum over a row divided by this number of the first source. Raises UserError for
+    wrong settings.
     """
     conf = layer_settings(function, type, settings)
 
@@ -57,12 +57,12 @@ def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str
 
 
 def numbers_of_target(writer: LayerWriter, outputs: Feature, count: int = 1) -> float:
-    """Return how many numbers a row of the target has, if the outputs have ``count`` for each of them."""
+    """Return the numbers in a row of the target; the outputs have ``count`` for each."""
     return math.prod(writer.rows(outputs)) / count
 
 
 def points_of_row(writer: LayerWriter, scores: Feature) -> int:
-    """Return how many points a row of scores (B, K, *space) has."""
+    """Return the number of points in a row of scores (B, K, *space)."""
     return math.prod(writer.rows(scores)[1:])
 
 
@@ -82,7 +82,7 @@ def scores_and_labels(
 
 
 def outputs_and_targets(writer: LayerWriter) -> list[Feature]:
-    """Return outputs, targets and optional row weights, the sources of a loss that checks their sizes itself."""
+    """Return the sources of a loss that checks their sizes itself: outputs, targets and optional row weights."""
     if len(writer.sources) not in (2, 3):
         raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
     return list(writer.sources)
@@ -113,7 +113,7 @@ def compared(writer: LayerWriter, activation: str | None = None, weighted: bool 
 def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
     """Return the feature before a final softmax or sigmoid, because the loss computes the activation itself.
 
-    The activation's layer is left out of training where no other layer takes it.
+    Training leaves out the activation's layer if no other layer reads it.
     """
     before = feature.before
     if before is None:
