@@ -243,7 +243,7 @@ _DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "sou
 if not TYPE_CHECKING:
 
     def _other_name(name):
-        """Return a derived function, or a module of Keras; the error for another name suggests what to write."""
+        """Return a derived function or a Keras module; for unknown names, the error suggests what to write."""
         from dsinga.nn.words.keras_arguments import missing_names
 
         return missing_names(__name__, __all__, lambda: ChainMap(*map(__getattr__, _DERIVED)))(name)

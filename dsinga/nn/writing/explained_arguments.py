@@ -1,4 +1,4 @@
-"""What the arguments mean that many layers share, for the help of each function of ``nn`` that has them."""
+"""The meanings of arguments that many layers share, for the help of ``nn``'s functions."""
 
 from collections.abc import Mapping
 

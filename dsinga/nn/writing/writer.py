@@ -1,4 +1,4 @@
-"""Writes the layers of a job, one call of a layer after the other: their names, sources, params and shapes."""
+"""Writes the layers of a job, call by call: their names, sources, params and shapes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from dsinga.nn.writing.feature import Feature, Writable, row_shape
 
 
 class NetWriter:
-    """The layers that a job has so far, while a model is written into it.
+    """The layers written so far while a model becomes a job.
 
-    ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
-    that was written, by the id of its builder, for further calls to share, and ``builders`` are these. ``penalties``
-    are those of params, by name. ``record_shapes`` are the shapes of records by input layer, for inputs that do not say
-    theirs.
+    ``inputs`` are the confs of the input layers, without phases. ``owners`` are the param names of each written layer,
+    by the id of its builder, for further calls to share; ``builders`` are these builders. ``penalties`` are the
+    penalties by param name. ``record_shapes`` are record shapes by input layer, for inputs without a shape.
     """
 
     def __init__(self, record_shapes: Mapping[str, Shape] | None = None) -> None:
@@ -53,14 +52,14 @@ class NetWriter:
         return feature._replace(channels_last=True, parts=parts)
 
     def reshaped(self, source: Feature) -> Feature:
-        """Return the feature of a flat source after a kReshape layer, which is written once for each source."""
+        """Return the feature of a flat source after a kReshape layer, written once for each source."""
         name = f"{source.layer}_flat"
         if name not in self.taken_names():
             self.layers.append(make_conf(name, "kReshape", [source.layer]))
         return Feature(name, row_shape(source), before=source.before)
 
     def trained_below(self, conf: LayerConf) -> str:
-        """Return the name of a trained layer from which a layer is computed, or ""."""
+        """Return the name of a trained layer that a layer is computed from, or ""."""
         below = {*conf.srclayers}
         for written in reversed(self.layers):  # sources are written before
             if written.name in below & self.trained:
@@ -70,7 +69,7 @@ class NetWriter:
         return ""
 
     def unused_name(self, builder: Writable) -> str:
-        """Return the name for the next call of a layer; raise UserError where two layers have the same name."""
+        """Return the name for the next call of a layer. Raises UserError if two layers have the same name."""
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
             raise UserError(f"two layers are called {base!r}; give one of them another name")
@@ -79,7 +78,7 @@ class NetWriter:
         return next(name for name in names if name not in taken)
 
     def taken_names(self) -> set[str]:
-        """Return the names of the layers so far; each layer is looked at once."""
+        """Return the names of the layers so far; each layer is read once."""
         self._taken.update(conf.name for conf in self.layers[self._seen :])
         self._seen = len(self.layers)
         return self._taken
@@ -89,11 +88,11 @@ class LayerWriter:
     """Writes the layers of one call of a :class:`Writable`.
 
     Attributes:
-        net: what has been written.
+        net: the net written so far.
         builder: the layer.
-        name: the name of the call, for the layer that has the params.
+        name: the name of the call, for the layer with the params.
         sources: the features of the sources.
-        settings: the arguments of the layer, by name.
+        settings: the layer's arguments by name.
     """
 
     def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
@@ -102,13 +101,13 @@ class LayerWriter:
 
     @property
     def source(self) -> Feature:
-        """The only source. Raises UserError where there are more or none."""
+        """The only source. Raises UserError if there are several or none."""
         if len(self.sources) != 1:
             raise self.fail(f"takes one source, not {len(self.sources)}")
         return self.sources[0]
 
     def rows(self, source: Feature) -> Shape:
-        """Return the shape of a row of a source. Raises UserError where it is not known."""
+        """Return the shape of a row of a source. Raises UserError if it is unknown."""
         shape = row_shape(source)
         if shape is None:
             raise self.fail(
@@ -118,7 +117,7 @@ class LayerWriter:
         return shape
 
     def fail(self, message: str) -> UserError:
-        """Return a UserError about this layer; the caller raises it."""
+        """Return a UserError about this layer, for the caller to raise."""
         return UserError(f"layer {self.name!r}: {message}")
 
     def add(
@@ -134,17 +133,17 @@ class LayerWriter:
         param: Sequence[Any] | None = None,
         **fields: Any,
     ) -> Feature:
-        """Write the layer that has the params of the call, and return its feature.
+        """Write the layer with the params of the call, and return its feature.
 
         Args:
-            type: the layer type, or the name under which a user's layer is registered.
-            sources: the features of its sources; by default those of the call.
+            type: the layer type, or the registered name of a user's layer.
+            sources: the features of its sources; by default the call's.
             further: names of further srclayers, which give no shape.
             name: its name; by default the name of the call.
-            inits: initialisers by the role of a param, or the last part of its role.
-            fans: inputs and outputs of a param by role, where they are not its columns and rows.
-            penalties: those of params, likewise by role.
-            param: the ParamConf of each param; by default those that the user gave.
+            inits: initialisers by param role, or by the last part of a role.
+            fans: inputs and outputs of a param by role, unless they are its columns and rows.
+            penalties: penalties by role, in the same way as ``inits``.
+            param: the ParamConf of each param; by default the user's.
             fields: further fields of the layer.
         """
         features = self._flattened(type, self.sources if sources is None else sources)
@@ -172,9 +171,9 @@ class LayerWriter:
         return self._written(conf, self._make(conf, sources), sources)
 
     def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
-        """Return the sources as a layer of ``type`` takes them: flat ones are reshaped unless it takes vectors.
+        """Return the sources for a layer of ``type``: flat ones are reshaped unless it accepts vectors.
 
-        A layer whose sources have one shape, such as kAdd, takes flat ones as they are where all have the same shape.
+        A layer with sources of one shape, such as kAdd, accepts flat sources if all have the same shape.
         """
         cls = layer_class(make_conf("", type, []))
         is_like_sources = cls.source_kind is SourceKind.kAnyShape and not cls.labels.source
@@ -184,7 +183,7 @@ class LayerWriter:
         return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
-        """Return the layer of the net, or None if its shape is not known yet; raise UserError for wrong shapes."""
+        """Return the layer of the net, or None if its shape is unknown. Raises UserError for wrong shapes."""
         cls = layer_class(conf)
         labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
@@ -208,7 +207,7 @@ class LayerWriter:
             return None
 
     def _written(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        """Add a layer to the net and return its feature; raise UserError if it blocks gradients to params below."""
+        """Add a layer to the net and return its feature. Raises UserError if it blocks gradients to params below."""
         self.net.layers.append(conf)
         fault = "" if layer is None else layer.no_gradient_because
         if fault and (below := self.net.trained_below(conf)):
@@ -267,7 +266,7 @@ class LayerWriter:
 
 
 class PartWriter(LayerWriter):
-    """Writes a layer that is part of another one, such as a projection, with the common arguments of the other."""
+    """Writes a layer inside another one, such as a projection, with the other's common arguments."""
 
     SHARED = ("lr_scale", "wd_scale", "trainable", "partition_dim", "location", "recompute", "include", "exclude")
 
@@ -301,7 +300,7 @@ def simple(function: str, type: str, /, **given: Any) -> Write:
 
 
 def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> LayerConf:
-    """Return a LayerConf, where ``type`` is a layer type or the registered name of a user's layer."""
+    """Return a LayerConf; ``type`` is a layer type or the registered name of a user's layer."""
     user = isinstance(type, str) and type not in LayerType.__members__
     kind = {"type": "kUserLayer", "user_type": type} if user and "user_type" not in fields else {"type": type}
     set_values = {key: value for key, value in fields.items() if value is not None}
@@ -309,7 +308,7 @@ def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> 
 
 
 def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:
-    """Return the value for a param by its role, or by the last part of its role: "hx" of "back_z_hx"."""
+    """Return the value for a param by its role, or by the last part of the role: "hx" of "back_z_hx"."""
     return values.get(spec.role, values.get(spec.role.rpartition("_")[2]))
 
 
@@ -321,7 +320,7 @@ OTHER_ORDER = set("Permute Reshape RepeatVector index matmul".split())  # whose 
 
 
 def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
-    """Return the sources of a layer with the lengths of its sequences added, if it takes lengths and has none."""
+    """Return the sources of a layer, with the lengths of its sequences added if it accepts lengths and has none."""
     if not sources or any(len(row_shape(source) or ()) != 2 for source in sources):
         return sources
     source = sources[0] if kind in ONE_SOURCE and len(sources) == 1 else None
@@ -340,7 +339,7 @@ def keep_lengths(kind: str, name: str, feature: Feature, sources: Sequence[Featu
 
 
 def with_kept_statistics(conf: LayerConf) -> LayerConf:
-    """Return a layer that does not move its running statistics in training either, if it has any."""
+    """Return the layer with running statistics, if it has any, that training does not change."""
     own: Any = getattr(layer_class(conf), "Conf", None)
     if own is None or "use_global_stats" not in field_names(own):
         return conf
