@@ -33,11 +33,11 @@ INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
 
 class Commands(click.Group):
-    """The group of commands, each imported when it is asked for; one that a signal has ended says how to go on.
+    """The group of commands, each imported when it is used; a command ended by a signal says how to resume.
 
-    It exits with status 130 after SIGINT, as shells expect, and with 75 after SIGTERM and the other signals of queues
-    and limits (:data:`dsinga.base.termination.TERMINATIONS`), for which batch systems start a command again
-    (EX_TEMPFAIL).
+    It exits with status 130 after SIGINT, as shells expect, and with 75 (EX_TEMPFAIL) after SIGTERM and the other
+    signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`): batch systems then start a command
+    again.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -45,7 +45,7 @@ class Commands(click.Group):
         return sorted(registered("command"))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return the command of a name, None where there is none. Raises UserError where its add-on is missing."""
+        """Return a command by name, None if unknown. Raises UserError if its add-on is missing."""
         try:
             command: click.Command | None = find("command", name)
         except UserError:
@@ -55,7 +55,7 @@ class Commands(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command that the arguments name. Raises UsageError, with the nearest name, where there is none."""
+        """Return the command named by the arguments. Raises UsageError, with the nearest name, for an unknown one."""
         known = self.list_commands(ctx)
         if args[0] not in known and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command {args[0]!r}{nearest_or_listed(args[0], known, 'these are')}")
@@ -67,7 +67,7 @@ class Commands(click.Group):
             formatter.write_dl([(name, row) for name in self.list_commands(ctx) if (row := _summary(name)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; where a signal ends it, say so and exit with the status of docs/howto/stop-and-resume.md."""
+        """Run the command; after a signal, say so and exit with the status in docs/howto/stop-and-resume.md."""
         try:
             with raised_terminations():
                 return super().invoke(ctx)
@@ -86,7 +86,7 @@ class Commands(click.Group):
 
 
 def _show_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:
-    """Print the versions of dsinga and of what computes, and end the command."""
+    """Print the versions of dsinga and its kernels, and end the command."""
     if not is_asked or ctx.resilient_parsing:
         return
     from dsinga.ops import describe_kernels  # which loads them
@@ -103,7 +103,7 @@ def main_group() -> None:
 
 
 def _summary(name: str) -> str | None:
-    """Return the first line of the docstring of a command, "" for one of another distribution, None for no file."""
+    """Return the first line of a command's docstring, "" for another distribution's, None for no file."""
     row = built_in("command").get(name)
     if row is None:
         return ""
@@ -135,7 +135,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 @contextlib.contextmanager
 def _checked_output() -> Iterator[None]:
-    """Exit with status 1, and say why, where the standard output does not take all that a command writes to it."""
+    """Exit with status 1, and say why, if standard output does not accept all that a command writes."""
     ended: BaseException | None = None
     try:
         yield
@@ -155,8 +155,8 @@ def _checked_output() -> Iterator[None]:
 def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
     """Print errors of the command ``program arguments`` as one message, and log messages on stderr.
 
-    Log messages are, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 75
-    where Dask workers or a scheduler have not come in time, 1 for another run that failed.
+    A log message is, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 75
+    if Dask workers or a scheduler have not come in time, 1 for other failed runs.
     """
     open_standard_streams()
     # Dask's table of all versions that differ, many of which do not matter: preflight checks warn of those that do.

@@ -23,7 +23,7 @@ NEWEST = "newest"  # the value of --resume without a path
 
 
 class TrainCommand(click.Command):
-    """The command ``train``, whose option ``--resume`` may have a path or ``auto`` behind it."""
+    """The command ``train``; its option ``--resume`` accepts a path, ``auto`` or nothing after it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -97,7 +97,7 @@ def train(
 def refuse_without_effect(instead: Mapping[str, str]) -> None:
     """Raise UserError for an option of the running command that has no effect on an agent.
 
-    ``instead`` says what applies in place of each, by its name.
+    ``instead`` says, by option name, what to use instead.
     """
     from dsinga.api.execution import without_effect_fault
 
@@ -174,7 +174,7 @@ def predict(
 
 
 def _check_apart(out: str, job: Job, data_root: str | None) -> None:
-    """Raise UserError where the job reads the store ``out``, which the command would replace."""
+    """Raise UserError if the job reads the store ``out``, which the command would replace."""
     from dsinga import api
     from dsinga.data import resolve
     from dsinga.data.own_inputs import overwritten

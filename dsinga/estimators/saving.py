@@ -1,4 +1,4 @@
-"""Saves fitted estimators in a folder of plain files, and loads them without unpickling anything."""
+"""Saves fitted estimators in a folder of plain files, and loads them without unpickling."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
 
 
 def loadable(cls: type[T]) -> type[T]:
-    """Let :func:`load` make estimators of a class."""
+    """Register a class of estimators for :func:`load`."""
     _KINDS[cls.__name__] = cls
     return cls
 
 
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
-    """Save a fitted estimator in a folder, from which :func:`dsinga.estimators.load` reads it.
+    """Save a fitted estimator in a folder, for :func:`dsinga.estimators.load`.
 
-    Its net is ``job.conf`` there, its params are ``params.safetensors`` and the state of its updater
-    ``optimizer.safetensors``, as of models; the rest is ``estimator.json``. Raises UserError where the folder exists
-    and is not empty, and where it cannot be written.
+    As for models, the net is in ``job.conf``, its params in ``params.safetensors`` and the updater's state in
+    ``optimizer.safetensors``; the rest is in ``estimator.json``. Raises UserError if the folder is not empty or cannot
+    be written.
     """
     check_is_fitted(estimator, "params_")
     folder = local_folder(path)
@@ -96,7 +96,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a history, a number or an array of numpy as json has it. Raises TypeError for other objects."""
+    """Return a history, a numpy number or an array in the form for json. Raises TypeError for other objects."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, History):
@@ -107,7 +107,7 @@ def _plain(value: Any) -> Any:
 @with_types
 @public
 def load(path: str | os.PathLike[str]) -> Any:
-    """Return the fitted estimator that was saved in a folder. Raises UserError where there is none or it is damaged."""
+    """Return the fitted estimator saved in a folder. Raises UserError if it is missing or damaged."""
     folder = local_folder(path)
     return read_saved(folder, FILES, lambda place: _read(folder, place))
 
@@ -129,7 +129,7 @@ def _read(folder: Path, place: Callable[[str], Path]) -> Any:
 
 
 def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, trained: Trained) -> Any:
-    """Return the estimator of what is in its files. What is raised for damaged ones is not uniform."""
+    """Return the estimator from the contents of its files. Damaged files raise various errors."""
     parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in described["parameters"].items()}
     if parameters["net"] is not None:
         parameters["net"] = job
