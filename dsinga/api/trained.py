@@ -88,8 +88,7 @@ class Trained:
         return {name: a for name, a in params.items() if name not in initial or not np.array_equal(a, initial[name])}
 
     def with_statistics(self, job: Job, steps: int, params: Mapping[str, np.ndarray]) -> Job:
-        """Return a job with running statistics, among ``params``, that continue after ``steps`` steps of the optimizer.
-        """
+        """Return a job with running statistics, among ``params``, that continue after ``steps`` optimizer steps."""
         job = with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
         return job if job.checkpoint_path else weighed(job, params, 0 if self.steps else MANY)
 

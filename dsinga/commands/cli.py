@@ -120,7 +120,7 @@ def _summary(name: str) -> str | None:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script by which SHELL completes commands, options and files at the Tab key.
+    """Print the script that makes SHELL complete commands, options and files at the Tab key.
 
     For this shell: eval "$(dsinga completion bash)". For each new shell, write the script to a file that the shell
     reads when it starts, such as ~/.bashrc.

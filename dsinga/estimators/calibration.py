@@ -39,7 +39,7 @@ def find_temperature(scores: np.ndarray, targets: np.ndarray, weights: np.ndarra
 
 
 def _solve(scores: np.ndarray, given: np.ndarray, weights: np.ndarray, expect: Expect) -> float:
-    """Return the temperature at which the mean expected score under the probabilities equals the mean of ``given`` (n,).
+    """Return the temperature at which the mean expected score under the probabilities is the mean of ``given`` (n,).
 
     There the derivative of the log loss by 1 / temperature is 0. The log loss is convex in 1 / temperature: the sign of
     the derivative says on which side the best temperature lies.
