@@ -22,7 +22,7 @@ WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or
 
 
 def typed(prefix: str = "") -> Callable[[F], F]:
-    """Return a decorator that makes public functions raise UserError for arguments of other types than annotated.
+    """Return a decorator that makes public functions raise UserError for arguments of wrong types.
 
     It checks numbers (not NaN), texts, paths, truth values, and sequences and mappings of these. Other annotations are
     ignored. Messages begin with ``prefix`` and the name of the function.

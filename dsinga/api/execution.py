@@ -1,4 +1,4 @@
-"""Implements ``dsinga.train``: the options of a training run, its state while it runs, and its result."""
+"""Implements ``dsinga.train``: a run's options, its state, and its result."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Execution:
         return NamedParams({}, orders) if orders else None
 
     def prepare_job(self) -> CheckedJob:
-        """Return the checked job with the data, workers and epochs of the options. Raises UserError for a fault."""
+        """Return the checked job with the options' data, workers and epochs. Raises UserError for a fault."""
         job = job_with_data(self.job, None, Phase.kTrain, self.options.data_root)
         if job.params:  # from here on they are an option; the job is sent to all workers
             both = [params_of(each) for each in (job.params, self.options.params) if each is not None]
@@ -216,7 +216,7 @@ class Execution:
 
 
 def without_effect_fault(name: str, instead: str) -> UserError:
-    """Return the error for an option without effect on a job with ``reinforcement``, and what to use instead."""
+    """Return the error for an option without effect on a job with ``reinforcement``."""
     return UserError(f"{name} has no effect on a job with reinforcement {{ }}: {instead}; leave {name} out")
 
 
@@ -285,7 +285,7 @@ class _Observer:
 
     @property
     def unsaved(self) -> str:
-        """Why the last checkpoint is not in the workspace: it was moved or deleted, and could not be made again."""
+        """Why the workspace lacks the last checkpoint: it was moved or deleted, and could not be made again."""
         return "" if self._monitor.has_workspace else self._monitor.workspace_fault
 
     @contextlib.contextmanager

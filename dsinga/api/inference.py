@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 class OpenPhase(NamedTuple):
-    """A phase of a job with the net, the records and the params for evaluation and prediction.
+    """A phase of a job with its net, records and params.
 
     Attributes:
         job: the job, with the data of the call.
@@ -92,7 +92,7 @@ def open_phase(
     resources: Mapping[str, float] | None,
     hosts: Sequence[str],
 ) -> Iterator[OpenPhase]:
-    """Yield a phase of a job. Arguments are as for :func:`dsinga.predict`; without a ``layer`` the net has all.
+    """Yield a phase of a job. Arguments as for :func:`dsinga.predict`; without a ``layer`` the net is whole.
 
     Errors that leave the block keep no nets and params in their tracebacks. Raises UserError for bad input.
     """

@@ -46,7 +46,7 @@ def job_with_data(
 
 
 def warn_of_overlaps(job: Job, *phases: Phase) -> None:
-    """Warn if windows of the records of some phases overlap, because scores then weigh points unequally."""
+    """Warn if windows of records overlap in some phases: scores then weigh points unequally."""
     layers = [layer for phase in phases for layer in input_layers(job.neuralnet, phase)]
     stores = [(layer.name, layer.store_conf) for layer in layers if layer.store_conf is not None]
     windows = [(name, conf) for name, store in stores for conf in store.definition.values()]

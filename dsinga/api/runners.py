@@ -117,7 +117,7 @@ class Runner(ABC):
         """Yield the function that trains a job."""
 
     def train_again(self, train: Callable[[Runner], T], patience: float, check: Callable[[], None]) -> T:
-        """Return the result of ``train(self)``; if this runner is lost, call it again with another that comes in time.
+        """Return ``train(self)``; if this runner is lost, call it again with another that comes in time.
 
         ``patience`` is the wait in seconds, during which ``check`` is called.
         """

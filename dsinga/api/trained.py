@@ -1,4 +1,4 @@
-"""Trained, a value with what a net has learnt: params, optimizer state, names and definitions of records."""
+"""Trained: what a net has learnt, as a value."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Trained:
 
 @contextmanager
 def rescuing(owner: str, keep: Callable[[RescuedParams], None]) -> Iterator[RescuedParams]:
-    """Yield an extension for a run, and call ``keep`` with what was trained, even after an interrupt or an error.
+    """Yield an extension for a run; ``keep`` gets what was trained, even after an interrupt or an error.
 
     ``owner`` names what keeps it, for messages: "the model".
     """

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteWorkspace:
-    """A run's folder at a URL, such as ``s3://bucket/run``: a local folder that is copied after each checkpoint.
+    """A run's folder at a URL, such as ``s3://bucket/run``: a local folder, copied after each checkpoint.
 
     Object stores have no locks: ``running.json`` names the process that writes, and is removed when that ends.
 

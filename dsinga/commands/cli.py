@@ -33,7 +33,7 @@ INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
 
 class Commands(click.Group):
-    """The group of commands, each imported when it is used; a command ended by a signal says how to resume.
+    """The group of commands, each imported on use; a command ended by a signal says how to resume.
 
     It exits with status 130 after SIGINT, as shells expect, and with 75 (EX_TEMPFAIL) after SIGTERM and the other
     signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`): batch systems then start a command

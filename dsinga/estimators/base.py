@@ -1,4 +1,4 @@
-"""NetEstimator, the base of the estimators: parameters, training here or on a cluster, and predicting."""
+"""NetEstimator, the base of the estimators, with their parameters, training and predictions."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class NetEstimator(EstimatorRecords):
         raise NotImplementedError
 
     def _stops_early(self, length: int, is_part: bool) -> bool:
-        """Whether training on ``length`` records, or on a part of the records, stops if validation no longer improves.
+        """Whether training on ``length`` records, or on a part, stops if validation no longer improves.
 
         Raises UserError if ``early_stopping`` is not True, False or "auto".
         """
@@ -221,7 +221,7 @@ class NetEstimator(EstimatorRecords):
         raise AttributeError(f"the net of {type(self).__name__} reports no loss; history_ has what it reports")
 
     def _merges_records(self, net: Job | None, weights: Any) -> bool:
-        """Whether equal records may become one with the sum of their weights; not if each target has its own weight."""
+        """Whether equal records may become one with summed weights; not if each target has its own weight."""
         return self._weighs and np.ndim(weights) < 2 and (net is None or all(map(takes_weights, jobs.losses(net))))
 
     @property
@@ -292,7 +292,7 @@ class NetEstimator(EstimatorRecords):
         return None
 
     def to_local(self) -> Self:
-        """Return a copy that returns numpy arrays, also for dask and xarray arrays, which it computes."""
+        """Return a copy that returns numpy arrays, and computes dask and xarray arrays for them."""
         check_is_fitted(self, "params_")
         local = copy.copy(self)
         local.is_eager = True
@@ -304,7 +304,7 @@ class NetEstimator(EstimatorRecords):
         save(self, path)
 
     def export(self, path: str | os.PathLike[str], **options: Any) -> float | None:
-        """Write the fitted estimator to an ONNX file for servers, as ``export`` of a model does (docs/howto/onnx.md).
+        """Write the fitted estimator to an ONNX file for servers, as a model's ``export`` (docs/howto/onnx.md).
 
         Inputs are the columns of the data frame, or "X" for an array. Outputs are "label" and "probabilities" for a
         classifier, "variable" for others. ``check`` may be a data frame. Raises UserError for anything that ONNX does
@@ -316,7 +316,7 @@ class NetEstimator(EstimatorRecords):
         return difference
 
     def for_blocks(self) -> Self:
-        """Return a copy that only computes results of single blocks, in one thread, for workers of a cluster.
+        """Return a copy that only computes results of single blocks, in one thread.
 
         The blocks of a table are its encoded records.
         """

@@ -141,7 +141,7 @@ def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
 
 
 def _records(columns: TableDefinition | None, bins: int) -> tuple[Symbol, Symbol]:
-    """Return the input layer, and the feature for the layers above; a table's categories are no longer codes there."""
+    """Return the input layer, and the feature for the layers above, with a table's categories encoded."""
     if columns is None:
         data = nn.Input(1)
         return data, data

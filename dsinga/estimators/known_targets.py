@@ -33,7 +33,7 @@ def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
 
 
 def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
-    """Return records with numbers of weight 0 for missing targets, NaN among (n, k); the weights are then (n, k).
+    """Return records with numbers of weight 0, (n, k), for missing targets, NaN among (n, k).
 
     Other records are unchanged. The targets of dask arrays are read once.
     """

@@ -1,4 +1,4 @@
-"""Reads Dask and xarray collections as dask arrays of records, and predicts for them lazily, block by block."""
+"""Reads Dask and xarray collections as dask arrays, and predicts for them lazily, block by block."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _as_plain(part: Any) -> Any:
 
 
 def as_result(data: Any, result: Any, name: str) -> Any:
-    """Return ``result`` as an xarray array with the sample dimension and coordinates of ``data``, if ``data`` is one.
+    """Return ``result`` as an xarray array with ``data``'s sample dimension and coordinates, if ``data`` is one.
 
     The second axis is called ``name``. Other results are unchanged.
     """
@@ -252,7 +252,7 @@ def _labelled(result: np.ndarray, index: Any, columns: Any) -> Any:
 
 
 def shared(value: Any) -> Any:
-    """Return a delayed object for ``value``; a large one is in the memory of a client's workers, if there is one."""
+    """Return a delayed object for ``value``; a client's workers keep a large one in memory."""
     import dask
 
     from dsinga.cluster.clients import current_client

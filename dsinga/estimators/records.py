@@ -1,4 +1,4 @@
-"""Checks records and targets of estimators against ``fit``'s, scales them, and merges equal records."""
+"""Checks records and targets against ``fit``'s, scales them, and merges equal records."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TrainingSet(NamedTuple):
 
 
 def canonical(records: TrainingSet) -> TrainingSet:
-    """Return the records in an order that depends only on their values, each once, with the sum of its weights.
+    """Return the records in an order that depends only on their values, each once, with its total weight.
 
     A batch of all records has the same loss in any order, and for a repeated record or twice its weight, but float32
     sums differ. In this form they are equal to the bit. Records of weight 0 are left out.
@@ -191,7 +191,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return validate_data(self, X, reset=first, dtype="numeric", ensure_all_finite="allow-nan")
 
     def _validate_both(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[np.ndarray, Any]:
-        """Return records and targets as arrays, after scikit-learn's checks; a table's records are already checked."""
+        """Return records and targets as arrays, after scikit-learn's checks; a table's records need none."""
         X, y = with_nan(X, "X"), with_nan(y, "y")
         if self.columns_ is not None:
             if y is None:

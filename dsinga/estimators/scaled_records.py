@@ -1,4 +1,4 @@
-"""The message ``scaled { }`` of a job's store: an estimator scales the inputs and outputs of its net."""
+"""The store message ``scaled { }``: an estimator scales the inputs and outputs of its net."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fitted estimator as a model for ``export``, with what a server computes before and after the net."""
+"""A fitted estimator as a model for ``export``, with a server's computations before and after the net."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _sparse_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def small_as_dense(X: Any) -> Any:
-    """Return a scipy.sparse matrix as a dense array if that has at most 128 MiB in float32; others unchanged."""
+    """Return a scipy.sparse matrix of at most 128 MiB in float32 as a dense array; others unchanged."""
     is_small = issparse(X) and math.prod(X.shape) * np.dtype(np.float32).itemsize <= SMALL_BYTES
     return X.toarray() if is_small else X
 

@@ -1,4 +1,4 @@
-"""Trains the job of an estimator in this process or on a cluster, and converts its history to rows of epochs."""
+"""Trains an estimator's job in this process or on a cluster, and makes rows of epochs from its history."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def split_records(
 
 
 def create_stopping(job: Job, n_iter_no_change: int, tol: float) -> EarlyStopping:
-    """Return the extension that stops training if the validation loss no longer falls, and keeps the best params."""
+    """Return the extension that stops if the validation loss no longer falls, and keeps the best params."""
     metric = "loss" if jobs.losses(job) else "reconstruction_error"
     return EarlyStopping(f"test/{metric}", int(n_iter_no_change), float(tol), "min", restore_best_weights=True)
 
@@ -119,7 +119,7 @@ def _masks_by_group(groups: np.ndarray, fraction: float, seed: int) -> tuple[Any
 
 
 def _masks_by_splitter(splitter: Any, length: int, y: Any, groups: Any) -> tuple[Any, Any]:
-    """Return masks for training and validation from the last split; in time order, it trains on the most records."""
+    """Return masks for training and validation from the last split; in time order, it trains on most."""
     if not hasattr(splitter, "split"):
         raise UserError(
             f"validation_split is {splitter!r}; give a splitter of scikit-learn, such as TimeSeriesSplit(), or the "

@@ -1,4 +1,4 @@
-"""Builds nets with the names and arguments of Keras: layers, losses, optimizers, and models that train.
+"""Builds nets with Keras's names and arguments: layers, losses, optimizers, and models that train.
 
 ``nn.Sequential([nn.Dense(128, activation="relu"), nn.Dense(10)])`` is a model; ``print`` shows it as a job file.
 docs/howto/keras.md has examples, and what differs from Keras.
@@ -243,7 +243,7 @@ _DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "sou
 if not TYPE_CHECKING:
 
     def _other_name(name):
-        """Return a derived function or a Keras module; for unknown names, the error suggests what to write."""
+        """Return a derived function or a Keras module; for other names, the error suggests a replacement."""
         from dsinga.nn.words.keras_arguments import missing_names
 
         return missing_names(__name__, __all__, lambda: ChainMap(*map(__getattr__, _DERIVED)))(name)

@@ -24,7 +24,7 @@ FOR_DSINGA = frozenset(
 
 
 class AddedMethods:
-    """Base class of models: finds the methods of add-ons; for other names the error suggests what to write."""
+    """Base class of models, which finds the methods of add-ons; errors for other names suggest replacements."""
 
     _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
 

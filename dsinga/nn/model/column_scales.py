@@ -32,7 +32,7 @@ def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
 
 
 def extreme_scales(x: Any) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """Return the columns with the smallest and the largest range above 0; None if the ranges are similar."""
+    """Return the columns with the smallest and largest range above 0; None if the ranges are similar."""
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind not in "fiu" or not len(x):
         return None
     rows = x[:ROWS].astype(np.float64)

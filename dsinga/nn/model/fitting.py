@@ -81,7 +81,7 @@ def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_w
 
 
 def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
-    """Return the records with sample weights multiplied by class weights, if there are any."""
+    """Return the records with sample weights multiplied by class weights, if any."""
     if class_weight is None:
         return data
     if len(model.label_inputs()) > 1:
@@ -108,7 +108,7 @@ def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any],
 
 
 def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
-    """Return ``begin``, with the seed and step of the ``earlier`` fit if it resumes one in the same workspace."""
+    """Return ``begin`` with the seed and step of the ``earlier`` fit that it resumes, if any."""
     workspace, resume = begin.workspace, begin.resume
     if isinstance(resume, (str, os.PathLike)) and resume != "auto":
         workspace = Path(resume).expanduser().absolute().parent.parent
@@ -172,7 +172,7 @@ def job_of_fit(model: Any, arguments: JobArguments, begin: FitBegin, shuffle: bo
 
 
 def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, settings: RunSettings) -> api.Result:
-    """Train the job. Callbacks may read and set params; the trained params are kept even after an error."""
+    """Train the job; callbacks may read and set params. Keep the trained params even after an error."""
     runner: Any = find_runner(settings.client, waits=True)
     events = {"epochs": job.epochs or 1, "steps": arguments.steps_of_epoch(), "verbose": int(settings.progress)}
     params, slots = begin_params(model, job.seed), model.trained.slots
@@ -192,7 +192,7 @@ def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, sett
 
 
 def check_watched(callbacks: Sequence[Any], job: Job) -> None:
-    """Raise UserError if a callback watches a validation metric, but there is no validation."""
+    """Raise UserError if a callback watches a validation metric without validation."""
     if Phase.kVal in training_phases(job) or any(getattr(each, "phase", None) == "val" for each in callbacks):
         return
     for callback in callbacks:

@@ -53,7 +53,7 @@ class OpenSaved(Protocol):
 
 
 class JobModel(Trainable):
-    """A model made from a job: the layers of the job are its net, losses and inputs.
+    """A model made from a job, with the job's net, losses and inputs.
 
     ``job`` returns the job with the data, batch size, steps and fields that you give.
     """
@@ -91,7 +91,7 @@ class JobModel(Trainable):
         return [layer for layer in inputs if layer.name in read]
 
     def input_names(self) -> list[str]:
-        """Return the names of the input layers of training that read the records ``x``."""
+        """Return the names of the training input layers that read the records ``x``."""
         return [layer.name for layer in self._records_inputs()]
 
     def label_inputs(self) -> list[str]:
@@ -101,11 +101,11 @@ class JobModel(Trainable):
         return [name for name in labelled if name in inputs]
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return one example of the labels of each input layer, (1, ...), in the form that the losses accept."""
+        """Return an example of each input layer's labels, (1, ...), in the form for the losses."""
         return {name: np.zeros(1, np.int64) for name in self.label_inputs()} | self._known_examples()
 
     def _known_examples(self) -> dict[str, np.ndarray]:
-        """Return examples of labels (1, ...) by input layer; an empty dict if the shapes of records are unknown."""
+        """Return examples of labels (1, ...) by input layer; none if the record shapes are unknown."""
         shapes = self.record_shapes
         with contextlib.suppress(UserError):
             shapes = shapes or self.input_shapes()
@@ -115,7 +115,7 @@ class JobModel(Trainable):
         return self._examples[key]
 
     def as_labels(self, y: Any) -> Any:
-        """Return labels in the form that the losses accept: (n, 1) as (n,), one-hot rows as classes."""
+        """Return labels in the form for the losses: (n, 1) as (n,), one-hot rows as classes."""
         examples = [*self._known_examples().values()]
         if not (isinstance(y, np.ndarray) and y.ndim == 2 and [example.ndim for example in examples] == [1]):
             return y
@@ -125,7 +125,7 @@ class JobModel(Trainable):
         return labels_for_loss("categorical_crossentropy", y) if is_class else y
 
     def output_layers(self) -> list[str]:
-        """Return the names of the last layers of the net, or of the losses' sources if only losses are last."""
+        """Return the net's last layers, or the sources of the losses if only losses are last."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = [layer for layer in layers if layer_class(layer).is_loss]
         outputs = [layer for layer in layers if layer_class(layer).is_output]
@@ -236,7 +236,7 @@ class JobModel(Trainable):
 
 
 def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return one example of the labels of each input layer, (1, ...), for records of these shapes.
+    """Return an example of each input layer's labels, (1, ...), for records of these shapes.
 
     The dict is empty if the net cannot be built for these shapes.
     """
@@ -261,7 +261,7 @@ def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, n
 
 
 def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> list[LayerConf]:
-    """Return the layers of a job with an input layer of sample weights for the losses in the given phases.
+    """Return a job's layers with an input layer of sample weights for the losses in these phases.
 
     Raises UserError for a loss that does not accept weights.
     """

@@ -1,4 +1,4 @@
-"""Types of the arguments of models, and conversion of batches and texts to arrays of numbers and codes."""
+"""Types of models' arguments, and conversion of batches and texts to arrays."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check_whole_numbers(**arguments: Any) -> None:
 def batch_in_order(
     x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str], names: Mapping[str, RecordNames]
 ) -> tuple[Any, Any, Mapping[str, RecordNames]]:
-    """Return the records and labels of a batch as numpy arrays in the order of ``names``, and the names.
+    """Return a batch's records and labels as numpy arrays in the order of ``names``, and the names.
 
     If ``names`` is empty, the batch defines them. Raises UserError for a batch with other names.
     """
@@ -100,7 +100,7 @@ def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
 
 
 def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder]) -> Any:
-    """Return the values of ``names`` as numpy arrays with axes in these orders; None and sequences are unchanged."""
+    """Return the values of ``names`` as numpy arrays with axes in these orders; None and sequences stay."""
     if isinstance(value, dict):
         return {name: _as_arrays(item, [name], orders) for name, item in value.items()}
     if len(names) > 1 and isinstance(value, (list, tuple)):
@@ -111,7 +111,7 @@ def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder
 
 
 def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
-    """Return texts, or sequences of codes of several lengths, as one array of codes; other records unchanged.
+    """Return texts, or code sequences of several lengths, as one array of codes; other records unchanged.
 
     Raises UserError if the input does not accept such records.
     """

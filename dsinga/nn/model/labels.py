@@ -95,7 +95,7 @@ def labels_first(y: Any) -> Any:
 
 
 def outputs_last(output: Any, axis: int) -> Any:
-    """Return an output with the channels of images and volumes moved to the last axis; records are along ``axis``."""
+    """Return an output with the channels of images and volumes as last axis; records are along ``axis``."""
     return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
@@ -124,7 +124,7 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
 
 
 def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
-    """Return the weight of each label's class times ``sample_weight``, float32, in the shape of the labels.
+    """Return each label's class weight times ``sample_weight``, float32, in the shape of the labels.
 
     ``class_weight`` maps labels, or class names of a record source, to factors; the default factor is 1. "balanced"
     gives n / (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn. It ignores the label -1 (a

@@ -1,4 +1,4 @@
-"""Defines Model, a net described in Python that you can train, test and use for predictions."""
+"""Defines Model, a net described in Python."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Model(Trainable):
 
     @checked
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
-        """Return a layer by its name in the job, or by its index in ``layers``. Raises UserError for an unknown one.
+        """Return a layer by its name in the job, or its index in ``layers``. Raises UserError for an unknown one.
 
         A model that was called as a layer is found by its name, too.
 
@@ -246,13 +246,13 @@ class Model(Trainable):
         return self._written().outputs
 
     def label_inputs(self) -> list[str]:
-        """Return the name of the input layer that has the labels, for each output."""
+        """Return the input layer with the labels, for each output."""
         if len(self.objective.losses) <= 1:
             return self.input_names()[:1]
         return self._written().label_inputs
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return one example of the labels of each input layer, (1, ...), in the form that the losses accept."""
+        """Return an example of each input layer's labels, (1, ...), in the form for the losses."""
         return self._written().label_examples
 
     def as_labels(self, y: Any) -> Any:
@@ -378,7 +378,7 @@ def _registered(model: Model, layers: list[LayerBuilder]) -> list[LayerBuilder]:
 
 
 def _write(model: Model, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
-    """Write the model's net for training records; keep their shapes and the params of each layer."""
+    """Write the model's net for training records; keep their shapes and each layer's params."""
     shapes = model.record_shapes | train.shapes
     labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
     model.label_shapes |= labels

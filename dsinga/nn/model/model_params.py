@@ -1,4 +1,4 @@
-"""The part of a model that sets, gets and saves params, builds the net for predictions, and prints its summary."""
+"""The part of a model that sets, gets and saves params, builds nets for predictions, and prints the summary."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self.trained = self.trained.with_values(params)
 
     def refuse_while_training(self, action: str) -> None:
-        """Raise UserError if a callback of ``fit`` does something that would not affect the fit."""
+        """Raise UserError if a callback of ``fit`` does something without effect on the fit."""
         if self._fits.running is not None:
             self._fits.running.refuse(action)
 
@@ -100,10 +100,10 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job for the records of "train", "val" and "test", not yet bound to the records."""
+        """Return the job for records of "train", "val" and "test", not yet bound to them."""
 
     def known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
-        """Return the net's params, with initial values for params that the model does not have yet."""
+        """Return the net's params, with initial values for missing ones."""
         if not self.trained.is_complete:
             given, names = self._params or {}, net.net.params
             check_start(names, given)
@@ -117,7 +117,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @property
     def params(self) -> dict[str, np.ndarray]:
-        """The params by name, float32, from the last ``fit``; initial values before, if the shapes are known.
+        """The params by name, float32: those after the last ``fit``, or initial values if the shapes are known.
 
         Set them to arrays by name, a :class:`dsinga.Result`, or the path of a checkpoint. The next ``fit`` starts from
         them, and from initial values for missing params. If a callback sets them, the running ``fit`` continues from
@@ -208,7 +208,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
     def ordered_params(self) -> dict[str, np.ndarray]:
-        """Return the params in the order of the layers, with initial values where none are set.
+        """Return the params in the order of the layers, with initial values for missing ones.
 
         A loaded model without known shapes returns them in the order of its file.
         """
@@ -245,7 +245,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @with_types
     def count_params(self) -> int:
-        """Return the number of numbers in the params. Raises UserError if the input shapes are unknown."""
+        """Return how many numbers the params have. Raises UserError if the input shapes are unknown."""
         return sum(array.size for array in self.ordered_params().values())
 
     @with_types
@@ -315,7 +315,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
 
 def _written_job(model: ModelParams) -> Job:
-    """Return the job of the last ``fit`` as a job file holds it; before, of a ``fit`` with default arguments."""
+    """Return the job of the last ``fit``, or of a ``fit`` with default arguments, for a job file."""
     arguments = model._fits.arguments or JobArguments()
     job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
     return job if job.epochs or job.train_steps else job.replace(epochs=1)

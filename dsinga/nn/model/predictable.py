@@ -1,4 +1,4 @@
-"""Evaluates models and predicts with them. Inside, image features are (B, C, H, W), whatever the input order."""
+"""Evaluates models and predicts with them. Inside, image features are always (B, C, H, W)."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Predictable(ModelParams):
 
     @checked
     def predict_lazily(self, x: Any, *, members: int | None = None, **options: Unpack[PredictOptions]) -> Any:
-        """Return the outputs for a dask array of records as a dask array, computed chunk by chunk.
+        """Return the outputs for a dask array of records as a dask array, chunk by chunk.
 
         Neither records nor outputs need to fit into memory. Several outputs are a list. For a Dataset, a DataArray or a
         path the result is a lazy Dataset. ``leads`` and ``members`` work as in :meth:`predict`. For a job, use
@@ -226,7 +226,7 @@ class Predictable(ModelParams):
         )
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
-        """Return a symbol if called on symbols, as a layer does; return predictions if called on arrays.
+        """Return a symbol if called on symbols, as a layer does, or predictions if called on arrays.
 
         Models that contain the same layer share its params. Raises UserError for ``training=True``: use fit.
         """

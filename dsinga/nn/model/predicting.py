@@ -1,4 +1,4 @@
-"""Computes the outputs and metrics of a model: in this process, by a job, or by the kind of its records."""
+"""Computes a model's outputs and metrics: in this process, by a job, or by the kind of its records."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def features_of(
 
 
 def _no_records(model: Any, name: str, x: Any) -> np.ndarray:
-    """Return an empty array (0, ...) with the row shape of the records in ``x``, which has no rows."""
+    """Return an empty array (0, ...) with the row shape of the records in ``x``, which has none."""
     is_defined = definition_for(model.trained_definitions().get(name, {}), x) is not None
     empty: np.ndarray = np.zeros((0, *model.record_shapes[name])) if is_defined else row_of_zeros(x)[:0]
     return empty
@@ -128,7 +128,7 @@ def arranged(model: Any, outputs: list[Any], members: int | None) -> Any:
 
 
 def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[str, Any]) -> Any:
-    """Return the predictions by a kind of records that predicts ``x`` itself, else NotImplemented.
+    """Return predictions by a kind of records that predicts ``x`` itself, else NotImplemented.
 
     Raises UserError for ``options`` that the kind of records does not have.
     """
@@ -143,7 +143,7 @@ def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[
 def evaluated_by_kind(
     model: Any, x: Any, batch_size: int | None, client: Any, options: Mapping[str, Any], **labels: Any
 ) -> Any:
-    """Return the evaluation of records with ``options`` of their kind. Raises UserError for unknown options."""
+    """Return the evaluation with ``options`` of the kind of records. Raises UserError for other options."""
     for by in kinds_of_records(model, x) if isinstance(x, RecordSource) else ():
         if options.keys() <= by.options.keys():
             by.check_options(**labels)

@@ -55,7 +55,7 @@ def label_inputs_for(model: Any, x: Any) -> list[str]:
 
 
 def labelled(model: Any, data: Data) -> WeighedPairs:
-    """Return the records and labels of each input, and sample weights, which are 0 for missing labels."""
+    """Return each input's records and labels, and sample weights, which are 0 for missing labels."""
     x, y, weights = data
     if x is None and y is None and weights is not None:
         raise UserError("sample_weight needs x, the records that it weighs")
@@ -86,7 +86,7 @@ def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
 def opened(
     model: Any, pairs: Mapping[str, Pair], weights: Any = None, train: PhaseRecords | None = None
 ) -> PhaseRecords:
-    """Open the records of each input, with columns and classes in the order of training, and add their weights.
+    """Open each input's records with columns and classes in the order of training; add their weights.
 
     Pass the training records as ``train`` when opening others for a model that was never trained.
     """
@@ -141,7 +141,7 @@ def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
 def with_tables_open(
     pairs: Mapping[str, Pair], names: Mapping[str, RecordNames], definitions: Mapping[str, dict[str, Any]]
 ) -> dict[str, Pair]:
-    """Return the pairs with tables and other sources opened, with their labels in the order of training."""
+    """Return the pairs with tables and other sources opened, labels in the order of training."""
     tables = {
         name: (x, y)
         for name, (x, y) in pairs.items()
@@ -157,7 +157,7 @@ def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
 
 
 def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) -> Job:
-    """Return the job with input layers that read the sources opened in ``phases``, instead of opening them again.
+    """Return the job with input layers that read the sources already opened in ``phases``.
 
     A layer with other settings for its store opens the store itself. Without ``shuffle``, training reads the records in
     order.
@@ -187,7 +187,7 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
 
 
 def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of records that are arrays, with the number of rows (None for a Dask data frame).
+    """Return the shapes of array records, with the number of rows (None for a Dask data frame).
 
     Frames of ``encoded`` inputs are left out: their records have other shapes.
     """
@@ -213,7 +213,7 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
-    """Return the batch size, at most the number of records, so that each epoch has at least one step.
+    """Return the batch size, at most the number of records: each epoch has at least one step.
 
     The size of a sequence of batches has priority over the default.
     """

@@ -41,7 +41,7 @@ class SharedParams:
         return self if self.are_handed_out is known else replace(self, are_handed_out=known)
 
     def known(self, owners: Sequence[Any], params: Mapping[str, np.ndarray]) -> SharedParams:
-        """Return the value with the owners that are now known, which get the params set earlier."""
+        """Return the value with the owners now known, which get the params set earlier."""
         if len(owners) <= len(self.owners):
             return self
         now = replace(self, owners=owners)

@@ -317,7 +317,7 @@ def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
-    """Return the net, records and labels for a batch; the net is kept for batches of the same shapes."""
+    """Return the net, records and labels for a batch; the net is kept for batches of these shapes."""
     kept, trained = model._fits.batch_steps, with_state(model)
     if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
         net, records, labels = local_net(model, pairs, True, weights, "train")
@@ -327,7 +327,7 @@ def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalN
 
 
 def _figures(model: Any, metrics: Mapping[str, float], return_dict: bool) -> Any:
-    """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras's ``train_on_batch``."""
+    """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras does."""
     if return_dict:
         return dict(metrics)
     names = reported(model, metrics)

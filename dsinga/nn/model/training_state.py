@@ -1,4 +1,4 @@
-"""A model's running fit, its steps on single batches, and what it keeps of earlier fits."""
+"""A model's running fit, its steps on single batches, and its earlier fits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST_SEED = [0]  # of the first fit of models that are made from now on
 
 
 def model_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the folder to save a model in. Raises UserError, or warns, if the path looks like a file."""
+    """Return the folder to save a model in. Raises UserError, or warns, if the path is like a file's."""
     folder = local_folder(path)
     if folder.suffix == ".onnx":
         raise UserError(f"save writes a folder; write model.export({str(path)!r}) for an ONNX file")
@@ -56,7 +56,7 @@ _of_users: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDicti
 
 
 def leave_to_user(params: Mapping[str, np.ndarray]) -> None:
-    """Mark arrays as the user's, so that later steps replace them instead of changing them in place."""
+    """Mark arrays as the user's: later steps replace them instead of changing them in place."""
     _of_users.update({id(array): array for array in params.values()})
 
 
@@ -83,7 +83,7 @@ class BatchSteps:
     def step(
         self, trained: Trained, params: Mapping[str, np.ndarray], records: Any, labels: Any
     ) -> tuple[Trained, Any]:
-        """Return what is trained after a step on a batch, and the metrics before the step.
+        """Return what is trained after a step on a batch, and the metrics before it.
 
         Arrays returned by an earlier step are changed in place unless :func:`leave_to_user` marked them.
         """
@@ -111,7 +111,7 @@ CLOSED = (
 
 
 class RunningFit:
-    """A running fit: keeps params equal in the model and in the training run during callbacks.
+    """A running fit, with equal params in the model and the training run during callbacks.
 
     Params are copied when a callback first reads them, as read-only arrays that it may keep.
 
@@ -133,7 +133,7 @@ class RunningFit:
 
     @contextmanager
     def event(self, loop: LoopView | None) -> Iterator[None]:
-        """Show the run's params in the model during a callback, and give changed params back to the run.
+        """Show the run's params in the model during a callback, and return changed ones to the run.
 
         ``loop`` is None for an event outside the training loop: the model then keeps its params.
         """
@@ -148,7 +148,7 @@ class RunningFit:
             self._loop = None
 
     def refresh(self) -> None:
-        """Copy the run's params to the model, unless it has this step's params already."""
+        """Copy the run's params to the model, unless it has this step's."""
         if self._loop is None or self._step == self._loop.step:
             return
         self._step = self._loop.step
@@ -159,7 +159,7 @@ class RunningFit:
         self._model._params = self._params
 
     def refresh_state(self) -> None:
-        """Copy the run's optimizer state to the model, unless it has this step's state already."""
+        """Copy the run's optimizer state to the model, unless it has this step's."""
         if self._loop is None or self._state_step == self._loop.step:
             return
         self._state_step = self._loop.step
@@ -228,7 +228,7 @@ class Fits:
 
 @contextmanager
 def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
-    """Let callbacks read and set params during a fit that begins after ``steps`` steps of the optimizer."""
+    """Let callbacks read and set params during a fit that begins after ``steps`` optimizer steps."""
     fit = RunningFit(model, steps, seed)
     model._fits = replace(model._fits, running=fit)
     model._kept = KeptNets()  # they hold params, which training replaces

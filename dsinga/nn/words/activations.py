@@ -38,7 +38,7 @@ NAMES = ("linear", *ACTIVATIONS)
 
 
 class ActivationName(str):
-    """The name of an activation function, which can also be called on a layer's feature, as in Keras."""
+    """The name of an activation function, also callable on a layer's feature, as in Keras."""
 
     def __call__(self, x: Any) -> Any:
         """Return the feature. Raises UserError for anything else, such as an array."""
@@ -46,7 +46,7 @@ class ActivationName(str):
 
 
 def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES) -> None:
-    """Raise UserError for an activation of ``owner`` that is neither None nor among the ``known`` names.
+    """Raise UserError for an activation of ``owner`` other than None and the ``known`` names.
 
     The activation of a layer may be a function of the user's own.
     """
@@ -61,7 +61,7 @@ def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES
 
 
 def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
-    """Write the layer of an activation function and return its feature; for None and "linear", return ``feature``."""
+    """Write an activation's layer and return its feature; for None and "linear" return ``feature``."""
     if activation is None or activation == "linear":
         return feature
     kind, fields = activation_layer(writer, feature, activation)
@@ -70,7 +70,7 @@ def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
 
 
 def activation_layer(writer: LayerWriter, feature: Feature, activation: Any) -> tuple[str, dict[str, Any]]:
-    """Return the layer type and the configuration fields of an activation function, including the user's own.
+    """Return an activation's layer type and configuration fields, including a user's function.
 
     A softmax of sequences covers each step, not a whole row. Raises UserError for a softmax of images.
     """

@@ -22,7 +22,7 @@ def Attention(
     score_initializer: Any = "uniform",
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes weighted means of values (kAttention), called on [query, value] or [query, value, key], as in Keras.
+    """Computes weighted means of values (kAttention), for [query, value] or [query, value, key], as in Keras.
 
     The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; a fourth source always
     does. ``score_mode`` is "dot", "scaled_dot" or "additive", with a param initialised by ``score_initializer``. With
@@ -43,7 +43,7 @@ def Attention(
 
 
 def query_value_key(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
-    """Return query, value, key or None, and a list with the source of lengths, if there is one."""
+    """Return query, value, key or None, and a list with the source of lengths, if any."""
     sources = list(writer.sources)
     last_is_lengths = len(sources) == 4 or (len(sources) == 3 and len(writer.rows(sources[-1])) == 1)
     lengths = [sources.pop()] if last_is_lengths else []
@@ -74,7 +74,7 @@ def MultiHeadAttention(
     use_causal_mask: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes attention with ``num_heads`` heads of projected features, of [query, value] or [query, value, key].
+    """Computes attention with ``num_heads`` heads of projections of [query, value] or [query, value, key].
 
     Layers kInnerProduct with ``per_step`` project to ``num_heads`` times ``key_dim`` features, or ``value_dim`` for the
     values. A last one gives ``output_shape`` features, by default as many as the query has. The labels of a last source

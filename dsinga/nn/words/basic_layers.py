@@ -90,7 +90,7 @@ def dropout(function: str, rate: float, unit: str) -> Write:
 
 @layer
 def SpatialDropout1D(rate: float, **common: Unpack[LayerArguments]) -> Write:
-    """Sets a share ``rate`` of the features of sequences (B, T, n) to 0 in training, at all steps (kDropout)."""
+    """Sets a share ``rate`` of a sequence's (B, T, n) features to 0 in training, at all steps (kDropout)."""
     return dropout("SpatialDropout1D", rate, "kFeature")
 
 
@@ -133,25 +133,25 @@ def Multiply(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Subtract(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Computes the difference of two sources, number by number (kArithmetic); axes of length 1 repeat."""
     return simple("Subtract", "kArithmetic", operator="SUBTRACT")
 
 
 @layer
 def Maximum(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the larger number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
+    """Computes the larger of two sources at each place (kArithmetic); axes of length 1 repeat."""
     return simple("Maximum", "kArithmetic", operator="MAXIMUM")
 
 
 @layer
 def Minimum(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the smaller number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
+    """Computes the smaller of two sources at each place (kArithmetic); axes of length 1 repeat."""
     return simple("Minimum", "kArithmetic", operator="MINIMUM")
 
 
 @layer
 def Average(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Computes the mean of two sources, number by number (kArithmetic); axes of length 1 repeat."""
     return simple("Average", "kArithmetic", operator="AVERAGE")
 
 

@@ -103,7 +103,7 @@ def convolution(
     settings: dict[str, Any],
     params: dict[str, Any],
 ) -> Write:
-    """Return a function that writes a convolution of images, or of volumes if ``axes`` is 3, and its activation."""
+    """Return a function that writes a convolution of images (``axes`` 2) or volumes (3), and its activation."""
     check_activation(name, activation)
     layer_settings(name, "kConvolution", settings)
 
@@ -184,7 +184,7 @@ def SeparableConv2D(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes a depthwise convolution of images without a bias, then one of single pixels, and its activation.
+    """Computes a depthwise convolution of images without a bias, one of single pixels, and its activation.
 
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first with ``_depthwise`` after its name.
     Chollet, Xception (2017).

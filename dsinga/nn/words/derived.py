@@ -1,4 +1,4 @@
-"""Makes the functions of ``nn`` for component classes without a hand-written function, from their settings."""
+"""Makes ``nn``'s functions for component classes without a hand-written one, from their settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def function_name(type: str) -> str:
 
 
 class Derived(Mapping[str, Any]):
-    """A mapping from names to derived functions for all components of a kind, which are imported on demand.
+    """A mapping from names to derived functions for all components of a kind, imported on demand.
 
     Args:
         kind: the kind in the registry.

@@ -96,7 +96,7 @@ def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
 
 
 def machine_of(machine: LayerBuilder) -> tuple[str, dict[str, Any]]:
-    """Return the name and settings of a machine. Raises UserError for another layer or a machine without a name."""
+    """Return a machine's name and settings. Raises UserError for other layers and unnamed machines."""
     if not isinstance(machine, LayerBuilder) or machine.kind != "RBM" or machine.name is None:
         raise UserError(f'give nn.RBM(..., name="rbm1"), a machine with a name, not {machine!r}')
     return machine.name, dict(machine.settings)

@@ -147,7 +147,7 @@ def AdaptiveAveragePooling3D(output_size: Size, **common: Unpack[LayerArguments]
 
 
 def adaptive_pooling(pool: str, axes: int, output_size: Size) -> Write:
-    """Return a function that writes a pooling over windows that divide images or volumes as evenly as possible."""
+    """Return a function that writes a pooling over windows that divide images or volumes evenly."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -198,7 +198,7 @@ def ZeroPadding3D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write
 
 
 def padded(axes: int, padding: Any, padding_mode: Any, value: float = 0.0) -> Write:
-    """Return a function that writes a padding layer of images, or of volumes if ``axes`` is 3."""
+    """Return a function that writes a padding of images (``axes`` 2) or volumes (3)."""
     words = [padding_mode] if isinstance(padding_mode, str) else [*padding_mode]
 
     def write(writer: LayerWriter) -> Feature:

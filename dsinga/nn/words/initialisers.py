@@ -47,7 +47,7 @@ def Param(
     share_from: str | None = None,
     static: bool = False,
 ) -> ParamConf:
-    """Return a param for the ``param=[...]`` of a layer: its name, initialiser and scales, or a param to share.
+    """Return a param for a layer's ``param=[...]``: its name, initialiser and scales, or a param to share.
 
     A ``static`` param keeps its value. Layers share a param if both give it the same name, or if one gives the other's
     name as ``share_from``.
@@ -109,7 +109,7 @@ OTHER_NAMES = {
 
 
 def named_init(init: Any) -> ParamGenConf:
-    """Return an initialiser that does not depend on fans (inputs and outputs of a unit), by its name."""
+    """Return an initialiser that does not depend on fans (a unit's inputs and outputs), by name."""
     if isinstance(init, ParamGenConf):
         return init
     if isinstance(init, Mapping):

@@ -1,4 +1,4 @@
-"""Inputs of a model, and preprocessing layers that change records before the first layer with params."""
+"""Inputs of a model, and layers that preprocess records."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def check_fields(function: str, message: Message, arguments: Collection[str]) -> None:
-    """Raise UserError, naming the argument, for a number out of range in a message or its nested messages."""
+    """Raise UserError, naming the argument, for an out-of-range number in a message or its nested ones."""
     for _, inner in iterate_messages(message):
         for field, _, value, allowed in out_of_range(inner):
             name = next((name for name in FIELDS.get(field, ()) if name in arguments), field)

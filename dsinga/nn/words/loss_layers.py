@@ -1,4 +1,4 @@
-"""Losses as layers, called on a model's output and the labels; ``compile`` also accepts Keras's names for them."""
+"""Losses as layers, called on outputs and labels; ``compile`` also accepts Keras's names for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes losses as layers of a job: their sources, in order, and the divisor of a mean."""
+"""Writes losses as job layers: their sources, in order, and the divisor of a mean."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_loss(
 
 
 def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str, Any]) -> Write | None:
-    """Return a function that writes a loss without a hand-written function; None if its sources need no change."""
+    """Return a function that writes a loss without a hand-written one; None if its sources need no change."""
     if issubclass(cls, PairLoss) and cls.predicts_several:
         count = max(1, cls.forecast_form(settings).count)
         numbers = functools.partial(numbers_of_target, count=count)
@@ -57,19 +57,19 @@ def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str
 
 
 def numbers_of_target(writer: LayerWriter, outputs: Feature, count: int = 1) -> float:
-    """Return the numbers in a row of the target; the outputs have ``count`` for each."""
+    """Return how many numbers a row of the target has; the outputs have ``count`` for each."""
     return math.prod(writer.rows(outputs)) / count
 
 
 def points_of_row(writer: LayerWriter, scores: Feature) -> int:
-    """Return the number of points in a row of scores (B, K, *space)."""
+    """Return how many points a row of scores (B, K, *space) has."""
     return math.prod(writer.rows(scores)[1:])
 
 
 def scores_and_labels(
     writer: LayerWriter, activations: tuple[str, ...] = ("softmax",), optional: int = 0
 ) -> list[Feature]:
-    """Return the scores before a final activation, the source of the labels, and at most ``optional`` more sources."""
+    """Return the scores before a final activation, the labels' source, and up to ``optional`` more sources."""
     if not 2 <= len(writer.sources) <= 2 + optional:
         raise writer.fail(
             f"takes scores and labels, not {len(writer.sources)} sources: nn.{writer.builder.kind}()(scores, labels=x) "
@@ -82,7 +82,7 @@ def scores_and_labels(
 
 
 def outputs_and_targets(writer: LayerWriter) -> list[Feature]:
-    """Return the sources of a loss that checks their sizes itself: outputs, targets and optional row weights."""
+    """Return outputs, targets and optional row weights, for a loss that checks their sizes itself."""
     if len(writer.sources) not in (2, 3):
         raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
     return list(writer.sources)
@@ -111,7 +111,7 @@ def compared(writer: LayerWriter, activation: str | None = None, weighted: bool 
 
 
 def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
-    """Return the feature before a final softmax or sigmoid, because the loss computes the activation itself.
+    """Return the feature before a final softmax or sigmoid, which the loss computes itself.
 
     Training leaves out the activation's layer if no other layer reads it.
     """

@@ -60,7 +60,7 @@ def compares(kind: str) -> bool:
 
 
 def losses_by_name() -> Mapping[str, str]:
-    """Return a mapping from the loss names that ``compile`` accepts to the names of their functions.
+    """Return a mapping from loss names for ``compile`` to the names of their functions.
 
     Loss types that compare with a feature instead of classes get their names from their types.
     """

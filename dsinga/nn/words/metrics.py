@@ -94,7 +94,7 @@ Reported = str | MetricLayer  # a metric by its name, or a layer with settings
 
 
 def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reported]]:
-    """Return the metrics of each output, as names or layers, after registering metrics that are functions.
+    """Return each output's metrics, as names or layers; functions are registered.
 
     ``metrics`` is a name, a function, a layer, or a list of these. For several outputs it may be a dict by output, a
     list of lists, or a list of single metrics that includes None. Raises UserError for anything else.
@@ -148,7 +148,7 @@ def reporting(name: str) -> tuple[str, str] | None:
 
 
 def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> None:
-    """Raise UserError for a metric that neither layers of these ``kinds`` nor a metric layer report."""
+    """Raise UserError for a metric reported neither by layers of these ``kinds`` nor a metric layer."""
     known = metric_names(kinds)
     for metric in metrics:
         if isinstance(metric, MetricLayer) or metric in known or (metric not in ELSEWHERE and reporting(metric)):
@@ -166,7 +166,7 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
 
 
 def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, loss: str, labels: Feature) -> None:
-    """Write the layers that report an output's metrics, except metrics that the loss layer reports.
+    """Write the layers that report an output's metrics, except those that the loss layer reports.
 
     Raises UserError for a metric that needs what the net does not give.
     """
@@ -194,7 +194,7 @@ def _mixed_phases(net: NetWriter, labels: Feature) -> list[Phase]:
 
 
 def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) -> str:
-    """Return the source of a metric layer: the loss layer if its feature is probabilities, else the output.
+    """Return a metric layer's source: the loss layer if its feature is probabilities, else the output.
 
     Raises UserError for a metric of numbers with a loss of classes, and for a metric that needs probabilities.
     """

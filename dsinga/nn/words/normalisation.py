@@ -1,4 +1,4 @@
-"""Layers that normalise features: over the batch, a row or groups of channels, or by a given mean and variance."""
+"""Layers that normalise features over the batch, a row or groups of channels, or by a given mean and variance."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def updater(
     ema_warmup: bool = False,
     ema_every: int = 1,
 ) -> UpdaterConf:
-    """Return the updater configuration of a type, with its settings and the common arguments of optimizers.
+    """Return a type's updater configuration, with its settings and the optimizers' common arguments.
 
     Args:
         learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
@@ -87,7 +87,7 @@ def updater(
 
 
 def optimizer(function: Callable[P, UpdaterConf]) -> Callable[P, UpdaterConf]:
-    """Return a function that checks its arguments, including Keras's names of them, and calls :func:`updater`."""
+    """Return a function that checks its arguments, also under Keras's names, and calls :func:`updater`."""
     return configures(updater, function, KERAS_BOUNDS)
 
 
@@ -351,7 +351,7 @@ def ParamSettings(
     clip_norm: float | None = None,
     clip_value: float | None = None,
 ) -> ParamSettingsConf:
-    """Return settings for some params, for ``param_settings`` of an optimizer, in place of its own settings.
+    """Return settings for some params, for an optimizer's ``param_settings``, instead of its own.
 
     Args:
         match: a pattern of param names, such as "*_bias".
@@ -376,7 +376,7 @@ def ParamSettings(
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return the further names of this module: functions of other updaters, and the module ``schedules``."""
+    """Return the module's further names: functions of other updaters, and the module ``schedules``."""
     return ChainMap({"schedules": importlib.import_module("dsinga.nn.words.schedules")}, optimizer_functions)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Layers with user code: ``class Scale(nn.Layer)`` with a ``call``, and the base of layers that call a function."""
+"""Layers with user code: ``class Scale(nn.Layer)`` with a ``call``, and layers that call a function."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FunctionBuilder(LayerBuilder):
         raise NotImplementedError
 
     def _write(self, writer: LayerWriter) -> Feature:
-        """Write the layer. If arrays do not help either, raise the error that the function raised on features."""
+        """Write the layer. If arrays fail, too, raise the function's error on features."""
         try:
             return self._write_function(writer)
         except UserError as error:

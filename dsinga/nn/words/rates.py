@@ -36,7 +36,7 @@ def momentum_fields(momentum: Momentum) -> dict[str, Any]:
 
 
 def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message fields that name a component and hold its own settings and further ``settings``.
+    """Return the message fields that name a component, and hold its settings and further ``settings``.
 
     The message of its own settings is left out unless it is needed or one differs from its default.
     """

@@ -85,7 +85,7 @@ def weights(**roles: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def penalised(updater: UpdaterConf, penalties: Mapping[str, Penalty]) -> UpdaterConf:
-    """Return the updater with a penalty for each given param, added to the param's other settings."""
+    """Return the updater with a penalty for each given param, besides the param's other settings."""
     settings: Sequence[ParamSettingsConf] = updater.param_settings
     own = []
     for name, factors in penalties.items():

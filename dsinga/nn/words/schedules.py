@@ -36,7 +36,7 @@ def scheduled_rate(
     warmup_steps: int = 0,
     warmup_lr: float = 0.0,
 ) -> LRGenConf:
-    """Return the schedule configuration of a type, with its settings and the common arguments of schedules.
+    """Return a type's schedule configuration, with its settings and the schedules' common arguments.
 
     Args:
         initial_learning_rate: the rate at the beginning.

@@ -71,7 +71,7 @@ def OneHot(num_tokens: int, **common: Unpack[LayerArguments]) -> Write:
 
 
 def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
-    """Return the feature; if the input has any number of steps, with sequence lengths computed by a layer.
+    """Return the feature, with sequence lengths from a layer if the input has any number of steps.
 
     Sequences of other inputs have all steps.
     """
@@ -163,13 +163,13 @@ def Conv1D(
 
 @layer
 def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of windows of steps before the end of a sequence, by default side by side (kPooling1D)."""
+    """Computes the maximum of windows of steps before a sequence's end, by default side by side (kPooling1D)."""
     return pooling1d("MaxPooling1D", {"pool": "MAX", "kernel": pool_size, "stride": strides})
 
 
 @layer
 def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of windows of steps before the end of a sequence, by default side by side (kPooling1D)."""
+    """Computes the mean of windows of steps before a sequence's end, by default side by side (kPooling1D)."""
     return pooling1d("AveragePooling1D", {"pool": "AVG", "kernel": pool_size, "stride": strides})
 
 
@@ -301,7 +301,7 @@ def SimpleRNN(
 
 
 def cell_settings(function: str, **activations: str | None) -> dict[str, Any]:
-    """Return the settings of a recurrent cell's activations. Raises UserError for an unsupported activation."""
+    """Return the settings of a recurrent cell's activations. Raises UserError for unsupported ones."""
     for activation in activations.values():
         if activation not in CELL_ACTIVATIONS:
             raise UserError(f"{function}: {unknown_name('activation', activation, filter(None, CELL_ACTIVATIONS))}")
@@ -317,7 +317,7 @@ def recurrent(
     return_sequences: bool,
     dropout: float,
 ) -> Write:
-    """Return a function that writes a recurrent layer with ``gates`` gates, and a layer that selects its last step.
+    """Return a function that writes a recurrent layer with ``gates`` gates, and a layer for its last step.
 
     For two directions, this is the last step that each has computed. A row that is a vector is one step.
     """

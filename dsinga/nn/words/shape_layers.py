@@ -117,7 +117,7 @@ def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
 
 
 def pixels_first(writer: LayerWriter) -> list[Feature]:
-    """Return the source; if records have channels last, with the channels moved to the end by a kPermute layer."""
+    """Return the source, with channels moved to the end by a kPermute layer if records have them last."""
     source = writer.source._replace(flat=False)
     axes = len(source.shape or ())
     if not source.channels_last or axes not in (3, 4):

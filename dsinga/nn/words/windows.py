@@ -1,4 +1,4 @@
-"""Converts kernel sizes, strides and paddings to job fields, and checks shapes of images and volumes."""
+"""Converts kernel sizes, strides and paddings to job fields, and checks image and volume shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
-    """Return the shape (C, H, W) of images, or (C, D, H, W) if ``axes`` is 3. Raises UserError for other sources."""
+    """Return the shape (C, H, W) of images, or (C, D, H, W) for 3 ``axes``. Raises UserError for others."""
     rows = writer.rows(writer.source)
     rows = (1, *rows) if len(rows) == axes == 2 else rows
     if len(rows) != axes + 1:
@@ -82,7 +82,7 @@ def check_kernel(writer: LayerWriter, kernel: tuple[int, ...], dilation: tuple[i
 def transposed_window(
     writer: LayerWriter, kernel: tuple[int, ...], strides: tuple[int, ...], padding: Any, output_padding: Any
 ) -> dict[str, Any]:
-    """Return the job fields of the window of a transposed convolution with an output of Keras's size."""
+    """Return the job fields of a transposed convolution's window, for an output of Keras's size."""
     axes = len(kernel)
     more = None if output_padding is None else per_axis(writer, output_padding, axes)
     fields: dict[str, Any] = sides("kernel", kernel) | (sides("stride", strides) if {*strides} != {1} else {})
@@ -100,7 +100,7 @@ def transposed_window(
 
 
 def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, list[int]]:
-    """Return the numbers of pixels padded before and after each axis, or one number if all are equal."""
+    """Return the pixels padded before and after each axis, or one number if all are equal."""
     pairs = [(side, side) if isinstance(side, int) else side for side in per_axis(writer, size, axes)]
     before, after = map(list, zip(*pairs, strict=True))
     return {

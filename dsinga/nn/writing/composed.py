@@ -1,4 +1,4 @@
-"""Computations on symbolic tensors that need several layers: products, choices, blocks of points, attention."""
+"""Computations on symbolic tensors with several layers: products, choices, blocks of points, attention."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
 
 
 def where(place: Operation, condition: Any, a: Any, b: Any) -> Tensor:
-    """Return ``a`` where a condition holds, else ``b``; -infinity becomes a number that a softmax makes 0."""
+    """Return ``a`` where a condition holds, else ``b``; -infinity becomes a number that softmax makes 0."""
     mask = place.array(condition)
     shares = [condition, None] if mask is None else [mask, ~mask]
     parts: list[Any] = []
@@ -222,7 +222,7 @@ def attend(
     ratio: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Return attention of heads (B, H, T, n), by kAttention, or by products for settings that this layer lacks.
+    """Return attention of heads (B, H, T, n), by kAttention, or by products if it lacks the settings.
 
     Args:
         heads: queries, keys and values.

@@ -1,4 +1,4 @@
-"""The feature of a layer while it is written into a job, and the interface of layers that can be written."""
+"""The feature of a layer that is being written into a job, and the interface of such layers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def row_shape(feature: Feature) -> Shape | None:
 
 
 def axis_of(feature: Feature, axis: int, rows: Shape) -> int:
-    """Return the index of an axis of a feature (0: the batch) from the user's count, which may have channels last."""
+    """Return an axis's index, with the batch at 0; in the user's count, channels may be last."""
     axes = [*range(len(rows) + 1)]
     return (axes[:1] + axes[2:] + axes[1:2] if feature.channels_last and len(axes) in (4, 5) else axes)[
         axis % len(axes)

@@ -58,7 +58,7 @@ class KernelWindow(NamedTuple):
         return self._replace(before=before, after=after)
 
     def rounded_up(self, size: Sizes) -> KernelWindow:
-        """Return the window with padding after each axis for as many positions as sizes rounded up give."""
+        """Return the window with the padding after each axis that rounding the output size up needs."""
         after = []
         for _, step, _, first, last, length, extent in zip(*self, size, self.extent, strict=True):
             count = -(-(length + first + last - extent) // step) + 1
@@ -89,7 +89,7 @@ def check_size(sizes: Iterable[int]) -> None:
 
 
 def over_images(x: Tensor, window: KernelWindow, compute: Callable[[Tensor, KernelWindow], Tensor]) -> Tensor:
-    """Return the result of a computation on images or volumes; sequences (B, C, T) become images of one row."""
+    """Return a computation on images or volumes; sequences (B, C, T) become images of one row."""
     x.feature()
     if x.rank > 3:
         return compute(x, window)
@@ -123,7 +123,7 @@ def convolved(x: Tensor, window: KernelWindow, make: Callable[..., Any], same: b
 
 
 def convolved_transposed(x: Tensor, window: KernelWindow, make: Callable[..., Any], **settings: Any) -> Tensor:
-    """Return a transposed convolution; if the layer lacks the padding, compute all that kernels reach and crop.
+    """Return a transposed convolution; for paddings that the layer lacks, compute all and crop.
 
     The window's padding is left out of the result; negative padding after an axis adds pixels that no kernel reaches.
     """
@@ -171,7 +171,7 @@ def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, count
 
 
 def shares(window: KernelWindow, size: Sizes, counts: Sizes) -> np.ndarray:
-    """Return, for each window, its size divided by its count of numbers that are not padding, (1, H', W')."""
+    """Return each window's size divided by its count of numbers that are not padding, (1, H', W')."""
     inside: Any = np.ones(1)
     for kernel, step, gap, before, _, length, count in zip(*window, size, counts, strict=True):
         check_size([count, kernel])

@@ -1,4 +1,4 @@
-"""Writes the layers of a job for a model: the layers of its graph, its losses, and its input layers by phase."""
+"""Writes a model's job layers: the layers of its graph, its losses, and its inputs by phase."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def write_losses(
     feature: Callable[[Symbol], Feature],
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> dict[str, np.ndarray]:
-    """Write the losses and metrics of outputs, and return examples of labels (1, ...) by input layer."""
+    """Write the losses and metrics of outputs; return examples of labels (1, ...) by input layer."""
     examples: dict[str, np.ndarray] = {}
     weights = objective.weights or [1.0] * len(objective.losses)
     metrics = [*objective.metrics, *([] for _ in weights)]
@@ -173,7 +173,7 @@ def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
 
 
 def confs_of(*outputs: Symbol) -> list[LayerConf]:
-    """Return the configurations of the layers that compute ``outputs``, without the input layers.
+    """Return the configurations of the layers that compute ``outputs``, without input layers.
 
     Layers of the first output come first. The configurations do not contain input shapes, so any shape with as many
     axes as the records will do.
@@ -201,7 +201,7 @@ def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
 
 
 def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
-    """Return a loss as two layers, one with sample weights for some phases; return other layers unchanged."""
+    """Return a loss as two layers, one with sample weights for some phases; other layers unchanged."""
     in_phases = [phase for phase in phases if conf.in_phase(phase)]
     if not layer_class(conf).is_loss or not in_phases:
         return [conf]
@@ -214,7 +214,7 @@ def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
-    """Return the feature with the labels of an output: the first input, or a new input for further outputs."""
+    """Return the feature with an output's labels: the first input, or a new one for further outputs."""
     if number == 0:
         return Feature(inputs[0].builder.name or "", None)
     name = f"{output.layer}_labels"
@@ -223,7 +223,7 @@ def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[S
 
 
 def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ...] | None) -> None:
-    """Raise UserError if an output of sequences has one label a row, which a job would use for each step."""
+    """Raise UserError if a sequence output has one label per row, which a job would use for each step."""
     rows = row_shape(output)
     if label == () and rows is not None and len(rows) == 2 and not compares(builder.kind):
         raise UserError(
@@ -274,7 +274,7 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
 
 
 def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
-    """Return values for outputs, by name or in a list, as a list in the order of the outputs."""
+    """Return values for outputs, given by name or as a list, in the order of the outputs."""
     if given is None:
         return []
     return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])

@@ -18,7 +18,7 @@ def stacked_states(states: Sequence[Tensor]) -> Tensor:
 
 
 def first_state(states: Sequence[Tensor | None]) -> Tensor:
-    """Return the state before the first step, h and c of an LSTM side by side; None stands for zeros."""
+    """Return the state before the first step; an LSTM's h and c side by side. None stands for zeros."""
     some = next(x for x in states if x is not None)
     parts = [some * 0.0 if x is None else x for x in states]
     return joined(parts, max(x.rank for x in parts) - 1)

@@ -14,7 +14,7 @@ AS_IMAGE = ".image"  # the end of the name of the source of a convolution of seq
 
 
 class NoLayer(Exception):
-    """The error for an operation that no layer computes; the text names the setting, "" for the whole operation."""
+    """The error for an operation without a layer; the text names the setting, "" for the whole operation."""
 
 
 def refuse(settings: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ def rows_of(symbol: Symbol) -> tuple[int, ...]:
 
 
 def without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
-    """Return the shape of a tensor's rows, without the batch axis; a row without axes has one number."""
+    """Return the shape of a tensor's rows, without the batch axis; (1,) if no axis is left."""
     return tuple(size for at, size in enumerate(shape) if at != axis) or (1,)
 
 
@@ -76,7 +76,7 @@ def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: st
 
 
 def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Symbol:
-    """Return a feature with the axes of rows, counted from 1, in another order; two permutations become one."""
+    """Return a feature with row axes, counted from 1, in another order; two permutations become one."""
     order = list(dims)
     if symbol.builder.kind == "Permute" and order:
         before, symbol = symbol.builder.settings["dims"], symbol.sources[0]

@@ -1,4 +1,4 @@
-"""Layers and features of a model before it becomes a job, and the decorator of functions that make layers."""
+"""A model's layers and features before it becomes a job, and the decorator of layer functions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LayerBuilder(HasVariables):
 
     @property
     def values(self) -> list[np.ndarray | None] | None:
-        """The params in order, shared by all models that contain the layer; None before they are initialised."""
+        """The params in order, shared by all models that contain the layer; None before initialisation."""
         if self.fit is not None:
             self.fit.refresh()
         return self._values
@@ -134,7 +134,7 @@ class LayerBuilder(HasVariables):
 
     @public
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
-        """Return the symbol of the feature computed from ``sources``, or a list of symbols if the layer returns parts.
+        """Return the symbol of the feature computed from ``sources``, or a list if the layer returns parts.
 
         ``labels`` is the symbol of the input that gives a loss its labels. Raises UserError, with the layer's name, if
         known shapes of the sources do not fit.
@@ -294,7 +294,7 @@ def preview(symbol: Symbol) -> Feature | None:
 
 
 def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol:
-    """Set the input named by a ChannelsLast error to channels last and return it, or raise the error again.
+    """Set the input named by a ChannelsLast error to channels last and return it, or raise the error.
 
     ``symbols`` are the symbols of the net.
     """
@@ -375,7 +375,7 @@ SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuilder) -> Callable[P, LayerBuilder]:
-    """Decorate a function that returns a layer's writer: the result checks its arguments by name and returns the layer.
+    """Decorate a function that returns a layer's writer: it checks arguments by name and returns the layer.
 
     Its signature shows the :class:`LayerArguments` instead of ``**common``.
     """

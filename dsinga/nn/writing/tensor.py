@@ -1,4 +1,4 @@
-"""The symbolic tensor: its operations become layers, for nets imported from elsewhere, such as PyTorch or ONNX."""
+"""The symbolic tensor, with operations that become layers, for nets imported from PyTorch or ONNX."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class Tensor(HasOperators):
         return replace(self, source=symbol, shape=tuple(shape), batch_axis=batch)
 
     def _part_of_joined(self, items: list[Any]) -> Tensor | None:
-        """Return the part from one of the tensors joined along the first axis of rows; None for other parts."""
+        """Return the part from one of the tensors joined along the first row axis; None for other parts."""
         axis, symbol = int(self.batch_axis == 0), self.symbol
         is_joined = symbol.builder.kind == "Concatenate" and symbol.builder.settings.get("axis") == 1
         if not is_joined or None in items or len(items) <= axis or not isinstance(items[axis], int):
@@ -252,7 +252,7 @@ class Tensor(HasOperators):
         return self.each("kActivation", activation_conf={"type": kind, **numbers})
 
     def __matmul__(self, other: Any) -> Tensor:
-        """Return the matrix product along the last two axes; the rows of the first operand may be records."""
+        """Return the matrix product along the last two axes; the first operand's rows may be records."""
         a, b = self, tensor_of(self.place, other, [self])
         if b.rank == 1 and b.batch_axis is None:
             return (a @ b.reshape((*b.shape, 1))).reshape(a.shape[:-1])
@@ -269,7 +269,7 @@ class Tensor(HasOperators):
         return result_of([a, b], y, rank, axis)
 
     def reduced(self, pool: str, axes: Sequence[int], keeps: bool) -> Tensor:
-        """Return the means (AVG), sums (SUM) or maxima (MAX) over axes; ``keeps`` keeps these with length 1."""
+        """Return the means (AVG), sums (SUM) or maxima (MAX) over axes, kept with length 1 if ``keeps``."""
         if self.batch_axis is None:  # the batch in front is that of the layer
             of_batch = replace(self, shape=(self.place.batch, *self.shape), batch_axis=0)
             result = of_batch.reduced(pool, [axis + 1 for axis in axes], keeps)
@@ -315,7 +315,7 @@ def tensor_of(place: Operation, x: Any, others: Sequence[Any]) -> Tensor:
 
 
 def aligned(tensors: Sequence[Tensor]) -> tuple[list[Symbol], int, int | None]:
-    """Return features with as many axes as numpy's alignment gives, and the rank and batch axis of a result."""
+    """Return features aligned to equally many axes as in numpy, and a result's rank and batch axis."""
     rank = max(x.rank for x in tensors)
     axes = {x.batch_axis + rank - x.rank for x in tensors if x.batch_axis is not None}
     if len(axes) > 1:
@@ -331,7 +331,7 @@ def aligned(tensors: Sequence[Tensor]) -> tuple[list[Symbol], int, int | None]:
 
 
 def result_of(tensors: Sequence[Tensor], symbol: Symbol, rank: int, axis: int | None, dtype: Any = None) -> Tensor:
-    """Return the result of a layer on aligned tensors: a tensor with ``rank`` axes and the batch on ``axis``."""
+    """Return a layer's result on aligned tensors, with ``rank`` axes and the batch on ``axis``."""
     owner = next((x for x in tensors if x.batch_axis is not None), tensors[0])
     rows = rows_of(symbol)
     if axis is None:
@@ -341,7 +341,7 @@ def result_of(tensors: Sequence[Tensor], symbol: Symbol, rank: int, axis: int | 
 
 
 def arithmetic(place: Operation, operator: str, *given: Any, dtype: Any = None) -> Tensor:
-    """Return the result of an operator of kArithmetic on two operands, at least one of them a tensor."""
+    """Return the result of a kArithmetic operator on two operands, at least one of them a tensor."""
     operands = [place.operand(x, given) for x in given]
     tensors = [x for x in operands if isinstance(x, Tensor)]
     symbols, rank, axis = aligned(tensors)

@@ -207,7 +207,7 @@ class LayerWriter:
             return None
 
     def _written(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        """Add a layer to the net and return its feature. Raises UserError if it blocks gradients to params below."""
+        """Add a layer to the net and return its feature. Raises UserError if params below get no gradient."""
         self.net.layers.append(conf)
         fault = "" if layer is None else layer.no_gradient_because
         if fault and (below := self.net.trained_below(conf)):
@@ -320,7 +320,7 @@ OTHER_ORDER = set("Permute Reshape RepeatVector index matmul".split())  # whose 
 
 
 def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
-    """Return the sources of a layer, with the lengths of its sequences added if it accepts lengths and has none."""
+    """Return a layer's sources, with the sequence lengths added if it accepts lengths and has none."""
     if not sources or any(len(row_shape(source) or ()) != 2 for source in sources):
         return sources
     source = sources[0] if kind in ONE_SOURCE and len(sources) == 1 else None
@@ -329,7 +329,7 @@ def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
 
 
 def keep_lengths(kind: str, name: str, feature: Feature, sources: Sequence[Feature]) -> Feature:
-    """Return the feature with the sequence lengths of its first source, if it has the same steps."""
+    """Return the feature with the sequence lengths of its first source, if the steps are the same."""
     rows, lengths = row_shape(feature), sources[0].lengths if sources else None
     if lengths is None or feature.lengths is not None or rows is None or len(rows) != 2 or kind in OTHER_ORDER:
         return feature
