@@ -98,7 +98,7 @@ async def in_thread(run: Callable[[], T], cancelled: threading.Event | None = No
             return await asyncio.shield(result)
         except asyncio.CancelledError:
             cancelled.set()
-            with contextlib.suppress(Exception):  # the call is cancelled: how it ends is of no interest
+            with contextlib.suppress(Exception):  # the call is cancelled: its end does not matter
                 await result
             raise
     except UserError as error:

@@ -14,7 +14,7 @@ from dsinga.extensions import ExtensionLike
 from dsinga.extensions.standard import changed_by_extensions
 from dsinga.job import Job
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
+if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
 
     from dsinga.base.arrays import ParamArrays
@@ -113,7 +113,7 @@ class Execution:
             raise UserError("retry=True goes on from checkpoints; name a workspace for them")
 
         def train(runner: Runner) -> Result:
-            if self.has_begun and _resumed_from("auto", *self._folders()):  # what trained before was lost
+            if self.has_begun and _resumed_from("auto", *self._folders()):  # the run that had begun was lost
                 self.options = replace(self.options, resume=True)
             self.runner = runner
             return self._train(checked)
@@ -143,7 +143,7 @@ class Execution:
             if checked.job.experience is not None:
                 agents = (self.make_training or lookup("engine", checked.job.experience.engine))(checked.job)
             job = checked.job if agents is None else agents.job
-            self.steps = job.train_steps  # those of worker groups of an agent are updates
+            self.steps = job.train_steps  # the steps of an agent's worker groups are updates
             if agents is not None:
                 training = agents.training(self.runner, options, limits)
             else:
@@ -177,7 +177,7 @@ class Execution:
         """Return the column order that the initial params were trained on, None if unknown."""
         if self.options.data is None or self.options.params is None:
             return None
-        self.options = replace(self.options, params=params_of(self.options.params))  # a checkpoint is read once
+        self.options = replace(self.options, params=params_of(self.options.params))  # read a checkpoint only once
         names = RecordNames.of_params(self.options.params)
         orders = {name: ((), of_layer.order) for name, of_layer in names.items() if of_layer.order}
         return NamedParams({}, orders) if orders else None
@@ -185,7 +185,7 @@ class Execution:
     def prepare_job(self) -> CheckedJob:
         """Return the checked job with the options' data, workers and epochs. Raises UserError for a fault."""
         job = job_with_data(self.job, None, Phase.kTrain, self.options.data_root)
-        if job.params:  # from here on they are an option; the job is sent to all workers
+        if job.params:  # from now on an option, because the job is sent to all workers
             both = [params_of(each) for each in (job.params, self.options.params) if each is not None]
             names = {name: names for each in both for name, names in getattr(each, "names", {}).items()}
             params = NamedParams({name: array for each in both for name, array in each.items()}, names)
@@ -199,7 +199,7 @@ class Execution:
             job = with_workers(job, options.workers)
         if options.epochs is not None:
             job = job.replace(epochs=options.epochs, train_steps=0)
-        if job.resume:  # the option is the way to ask for it, from here on
+        if job.resume:  # from now on the option asks for it
             job = job.replace(resume=False)
             self.options = replace(options, resume=options.resume or True)
         where = roots(job, options.data_root)
@@ -243,7 +243,7 @@ def _resumed_from(
             f"there is no checkpoint {str(resume)!r} to resume from; give the folder of one, such as "
             "run/checkpoint/step40"
         )
-    return latest(path / "checkpoint") or path  # of a workspace the newest
+    return latest(path / "checkpoint") or path  # the newest one of a workspace
 
 
 class _Observer:

@@ -28,7 +28,7 @@ from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 from dsinga.training import add_metrics
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
+if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
 
 
@@ -73,7 +73,7 @@ class OpenPhase(NamedTuple):
         self.net.position(self.layer)
         for features, _ in self.forward(self.net, self.reader, (self.layer,), 0):
             yield features[self.layer]
-            del features  # else they would stay while the next ones are computed
+            del features  # free them while the next ones are computed
 
     def predict(self) -> np.ndarray:
         """Return the output of the layer for all records: (records, ...)."""

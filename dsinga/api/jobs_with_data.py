@@ -39,7 +39,7 @@ def job_with_data(
     job = job if isinstance(job, Job) else load(job)
     if data is None:
         return job
-    from dsinga.reading.bind_records import bind_records  # which a job that names its records does not need
+    from dsinga.reading.bind_records import bind_records  # not needed for a job that names its records
 
     names = None if params is None else RecordNames.of_params(params)
     return bind_records(job, data, phase, roots(job, data_root), names)

@@ -24,9 +24,9 @@ from dsinga.reading.learnt_statistics import MANY, earlier_steps, normalised, we
 from dsinga.training import initial_values
 from dsinga.training.local_updater import Slots
 
-# The files of a saved net, in its folder; what there is not to be said has none.
+# The files of a saved net in its folder; a file without contents is left out.
 FILES = JOB, PARAMS, OPTIMIZER, NAMES = "job.conf", "params.safetensors", "optimizer.safetensors", "names.json"
-MARK = "$mark"  # a key: no input is called so
+MARK = "$mark"  # a key that no input has as a name
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Trained:
         if not (path := place(OPTIMIZER)).is_file():
             return replace(self, names=names, before=MANY)
         arrays = read_safetensors(path)
-        before = int(arrays.pop("before", np.array([MANY]))[0])  # files of earlier versions do not say these
+        before = int(arrays.pop("before", np.array([MANY]))[0])  # missing in files of earlier versions
         seed = int(arrays.pop("seed", np.array([self.seed]))[0])
         steps = arrays.pop("steps", np.zeros(0, np.int64))
         if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
@@ -148,7 +148,7 @@ def read_names(path: Path) -> dict[str, RecordNames]:
         described = read_json(path)
         described.pop(MARK, None)
         for of_input in described.values():
-            if columns := of_input.pop("columns", ()):  # as earlier versions wrote them
+            if columns := of_input.pop("columns", ()):  # the form of earlier versions
                 of_input["order"] = [["row"], ["column", *columns]]
         names = {
             name: RecordNames(**{key: as_tuples(of_input[key]) for key in of_input})

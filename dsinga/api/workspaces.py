@@ -107,7 +107,7 @@ def remove_checkpoints(workspace: Path | str) -> None:
     folder = join(str(workspace), "checkpoint") if is_remote else str(Path(workspace) / "checkpoint")
     try:
         remove(folder)
-    except Exception as error:  # at a URL, each package of fsspec has classes of its own
+    except Exception as error:  # fsspec's packages have their own errors
         reason = f"{type(error).__name__}: {error}"
         raise RunError(
             redact(f"{folder} cannot be removed: {reason}; remove it, or the next run there goes on from it", folder)

@@ -28,7 +28,7 @@ from dsinga.monitor.standard_streams import open_standard_streams, output_fault
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 VERSION_HELP = "Show the versions of dsinga and of its kernels, and exit."
-# Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS or a cluster that has not come in time.
+# Exit statuses of commands ended by SIGINT, and by TERMINATIONS or a cluster that has not come in time.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
 
@@ -49,7 +49,7 @@ class Commands(click.Group):
         try:
             command: click.Command | None = find("command", name)
         except UserError:
-            if ctx.resilient_parsing:  # to complete a line
+            if ctx.resilient_parsing:  # while completing a line
                 return None
             raise
         return command
@@ -71,14 +71,14 @@ class Commands(click.Group):
         try:
             with raised_terminations():
                 return super().invoke(ctx)
-        except SystemExit as exit:  # of the user's code, or of a handler for signals
+        except SystemExit as exit:  # from user code, or a signal handler
             *_, frame = traceback.extract_tb(exit.__traceback__)
             click.echo(f"dsinga: {frame.filename}:{frame.lineno}: sys.exit({exit}) has ended the command", err=True)
             sys.exit(exit.code or 1)
         except KeyboardInterrupt as interrupt:
             is_terminated = isinstance(interrupt, Terminated)
             if is_terminated:
-                ignore_terminations()  # a further one must not change the status
+                ignore_terminations()  # another signal must not change the status
             what = "terminated" if is_terminated else "interrupted"
             with contextlib.suppress(OSError):  # the terminal is gone
                 click.echo(f"dsinga: {what}: {interrupt}" if str(interrupt) else f"dsinga: {what}", err=True)
@@ -89,7 +89,7 @@ def _show_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -
     """Print the versions of dsinga and its kernels, and end the command."""
     if not is_asked or ctx.resilient_parsing:
         return
-    from dsinga.ops import describe_kernels  # which loads them
+    from dsinga.ops import describe_kernels  # loads the kernels
 
     click.echo(f"dsinga, version {__version__}")
     click.echo(describe_kernels())
@@ -108,7 +108,7 @@ def _summary(name: str) -> str | None:
     if row is None:
         return ""
     file = Path(PACKAGE).parent.joinpath(*row.module.split(".")).with_suffix(".py")
-    if not file.exists():  # of a missing add-on
+    if not file.exists():  # a missing add-on
         return None
     functions = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef))
     text = next(ast.get_docstring(function) or "" for function in functions if function.name == row.attribute)
@@ -127,7 +127,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     root = ctx.find_root()
     program = root.info_name or "dsinga"
-    variable = f"_{program}_COMPLETE".replace("-", "_").replace(".", "_").upper()  # as click looks for it
+    variable = f"_{program}_COMPLETE".replace("-", "_").replace(".", "_").upper()  # click looks for this name
     shell_class = get_completion_class(shell)
     assert shell_class is not None
     click.echo(shell_class(root.command, {}, program, variable).source())
@@ -159,7 +159,7 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
     if Dask workers or a scheduler have not come in time, 1 for other failed runs.
     """
     open_standard_streams()
-    # Dask's table of all versions that differ, many of which do not matter: preflight checks warn of those that do.
+    # Dask's table of differing versions, of which many do not matter: preflight checks warn of those that do.
     warnings.filterwarnings("ignore", "Mismatched versions found")
     logger, handler = logging.getLogger("dsinga"), logging.StreamHandler()
     logger.addHandler(handler)

@@ -12,7 +12,7 @@ import click
 from dsinga.base.advice import CLUSTER_OPTIONS
 from dsinga.base.errors import UserError
 
-if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help is quick
+if TYPE_CHECKING:  # commands import when they run, so that --help is quick
     from dsinga.api.runners import Runner
     from dsinga.job import Job
 
@@ -31,7 +31,7 @@ def write_picture(path: Path, drawing: bytes) -> None:
         path.write_bytes(drawing)
     except OSError as error:
         with contextlib.suppress(OSError):
-            if path.is_file():  # a part of it
+            if path.is_file():  # a partial picture
                 path.unlink()
         raise UserError(f"the picture {path} cannot be written: {error.strerror}; name another file") from error
 

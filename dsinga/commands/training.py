@@ -78,7 +78,7 @@ def train(
     from dsinga.api.workspaces import default_workspace
     from dsinga.base.errors import RunError
 
-    source: Any  # which stands for a client
+    source: Any  # in place of a client
     job, source = job_and_runner(conf, options)
     workspace = workspace or str(default_workspace(job))
     if job.experience is not None:
@@ -128,7 +128,7 @@ def test(
     """
     from dsinga import api
 
-    source: Any  # which stands for a client
+    source: Any  # in place of a client
     job, source = job_and_runner(conf, options)
     if job.experience is not None:
         agents = lookup("engine", job.experience.engine)
@@ -163,7 +163,7 @@ def predict(
     from dsinga import api
     from dsinga.data import write_store
 
-    source: Any  # which stands for a client
+    source: Any  # in place of a client
     job, source = job_and_runner(conf, options)
     _check_apart(out, job, data_root)
     batches = api.predict_with_labels(
@@ -185,7 +185,7 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
             continue
         try:
             read = resolve(conf.path, api.roots(job, data_root))
-        except UserError:  # the store does not exist, so it is not out
+        except UserError:  # a store that does not exist cannot be ``out``
             continue
         if overwritten(out, [read]):
             raise UserError(f"the job reads {out} in layer {layer.name!r}; write the feature to another store")

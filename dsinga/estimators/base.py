@@ -41,11 +41,11 @@ from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
 
-LEAST_EPOCHS = 10  # the default number of epochs where training does not stop early
-MOST_EPOCHS = 100  # the default number of epochs where training stops early
-STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
+LEAST_EPOCHS = 10  # default epochs without early stopping
+MOST_EPOCHS = 100  # default epochs with early stopping
+STOPS_ABOVE = 10_000  # records above which training stops early by default, as in scikit-learn's HistGradientBoosting
 SMALL = 2000  # records up to which a table is small
-NETS = ("_local", "_output")  # what is made anew of the job
+NETS = ("_local", "_output")  # made from the job when first used
 NOT_FOR_BLOCKS = ("_trained", "history_", "feature_names_in_")
 
 
@@ -70,10 +70,10 @@ class NetEstimator(EstimatorRecords):
     workers: int | None = None
 
     is_eager = False  # whether results for dask arrays are computed at once
-    _weighs = True  # whether ``fit`` takes weights
-    _threads: int | None = None  # of the net, by default all
-    _is_small = False  # whether ``fit`` has seen no more than :data:`SMALL` records
-    _has_classes = False  # whether each record has one class, of which each gives its share of records for validation
+    _weighs = True  # whether ``fit`` accepts weights
+    _threads: int | None = None  # threads of the net, by default all
+    _is_small = False  # whether ``fit`` saw at most :data:`SMALL` records
+    _has_classes = False  # whether each record has one class, so that each class gives its share for validation
 
     # -- what a subclass defines ------------------------------------------------------------------------------
 

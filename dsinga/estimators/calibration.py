@@ -11,8 +11,8 @@ import numpy as np
 
 Expect = Callable[[np.ndarray, float], np.ndarray]
 
-COLDEST, HOTTEST = 1 / 16, 16.0  # the temperatures that are tried
-HALVINGS = 60  # of the bracket of the logarithm of the temperature, which is then exact to a float64
+COLDEST, HOTTEST = 1 / 16, 16.0  # the range of temperatures
+HALVINGS = 60  # halvings of the bracket of the log temperature: exact to a float64
 
 
 def find_temperature(scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None) -> float:
@@ -24,7 +24,7 @@ def find_temperature(scores: np.ndarray, targets: np.ndarray, weights: np.ndarra
     """
     scores = np.asarray(scores, np.float64)
     weights = np.ones(len(scores)) if weights is None else np.asarray(weights, np.float64)
-    if targets.ndim == 1 and scores.shape[1] == 1:  # one class, which is certain
+    if targets.ndim == 1 and scores.shape[1] == 1:  # a single class is certain
         return 1.0
     mistakes = 1 / (len(scores) + 2)
     if targets.ndim == 2:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
 
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
-ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
+ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses with one output per target
 DISTRIBUTION_NAMES = [name.name for name in DistributionName]
 DEFAULT_EPOCHS = 10  # the epochs of a net that names neither epochs nor steps
 
@@ -111,7 +111,7 @@ def predicts_counts(loss: Any) -> bool:
 
 
 def _distribution(loss: str) -> Any:
-    lookup("layer", "kDistributionLoss")  # raises UserError, with the add-on's name, where that is missing
+    lookup("layer", "kDistributionLoss")  # raises UserError with the add-on's name if that is missing
     from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
 
     return DISTRIBUTIONS[DistributionName[loss]]
@@ -145,7 +145,7 @@ def _records(columns: TableDefinition | None, bins: int) -> tuple[Symbol, Symbol
     if columns is None:
         data = nn.Input(1)
         return data, data
-    from dsinga.models.tables import table_inputs  # which arrays do not need
+    from dsinga.models.tables import table_inputs  # not needed for arrays
 
     table = columns_of_table(columns)
     parts = table.parts

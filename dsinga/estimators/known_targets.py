@@ -13,7 +13,7 @@ from dsinga.base.errors import UserError
 from dsinga.estimators.lazy import compute
 from dsinga.estimators.records import TrainingSet
 
-FILL = 1.0  # in place of missing targets: a number that every distribution has
+FILL = 1.0  # in place of missing targets: a number that every distribution supports
 
 
 NOT_SCORED = "y has NaN, and a score needs every target; leave such records out, or score each column where it is known"

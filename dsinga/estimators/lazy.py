@@ -24,7 +24,7 @@ from dsinga.estimators.sparse_records import SparseRecords
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SCATTERED_BYTES = 1 << 20  # a larger net is scattered to the workers of a client, not put into the task graph
+SCATTERED_BYTES = 1 << 20  # larger nets are scattered to a client's workers instead of being in the task graph
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def computing_on(client: Any) -> Iterator[Any]:
         if running is not None:
             from dsinga.cluster.connecting.expected_workers import await_number_of_workers
 
-            await_number_of_workers(running, 1)  # Dask would wait for the first one without a word
+            await_number_of_workers(running, 1)  # Dask would wait for the first one silently
         yield running
 
 
@@ -77,7 +77,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
         if plain_dtypes(data):
             data = data.map_partitions(_as_plain, meta=_as_plain(data._meta))
         names = [str(name) for name in data.columns] if hasattr(data, "columns") else None
-        with warnings.catch_warnings():  # strings of pandas become objects, which is meant
+        with warnings.catch_warnings():  # pandas' strings become objects, as intended
             warnings.filterwarnings("ignore", "Dask currently has limited support", UserWarning)
             array = data.to_dask_array(lengths=True if lengths else None)
     elif is_data_array(data):
@@ -207,7 +207,7 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     Each chunk of records is one task. The estimator is one object in the graph, or scattered to the workers; Dask sends
     it to each worker once.
     """
-    from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, which numpy arrays do not need
+    from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, not needed for numpy arrays
 
     if is_dask_frame(data) and data.ndim == 2:
         return map_partitions(estimator, method, data, name)

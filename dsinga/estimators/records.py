@@ -77,7 +77,7 @@ def canonical(records: TrainingSet) -> TrainingSet:
     weights = np.ones(len(x)) if records.weights is None else records.weights
     columns = [array.reshape(len(x), -1).astype(np.float64) for array in (x, y) if array is not None]
     table = np.concatenate([*columns, weights[:, None]], axis=1)[weights > 0]
-    order = np.lexsort(table.T[::-1])  # the weight counts last: the sum of equal records' weights has one order, too
+    order = np.lexsort(table.T[::-1])  # weights last, so that equal records' weights are summed in one order, too
     table, rows = table[order], np.flatnonzero(weights > 0)[order]
     is_new = np.ones(len(table), bool)
     is_new[1:] = (table[1:, :-1] != table[:-1, :-1]).any(axis=1)
@@ -101,7 +101,7 @@ class EstimatorRecords(BaseEstimator, ABC):
     """
 
     columns_: TableDefinition | None = None
-    _has_number_codes = True  # whether whole numbers beside columns of other kinds are categories, too
+    _has_number_codes = True  # whether whole numbers next to columns of other kinds are categories, too
 
     net: Any
     job_: Job
@@ -159,7 +159,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         Without the preset, a frame of numbers without gaps is used as it is: return None.
         """
         self.columns_ = None
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        self.__dict__.pop("feature_names_in_", None)  # from an earlier fit
         names = distinct_names(frame_columns(X), "X") if is_table(X) else []
         if names and (self._is_strong or needs_columns(X, client)):
             self.columns_, frame = learn_columns(X, names, client, self._has_number_codes)
@@ -226,7 +226,7 @@ class EstimatorRecords(BaseEstimator, ABC):
             if frame is not None and is_dask_collection(X):
                 X, lengths = frame.collection, frame.lengths
         X, y = self.as_trained(X), in_order(y, getattr(self, "_label_order", ()))
-        if lengths is not None:  # so that nothing is encoded only to count the records
+        if lengths is not None:  # do not encode only to count the records
             X = X.to_dask_array(lengths=lengths)
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)

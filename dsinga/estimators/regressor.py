@@ -31,7 +31,7 @@ from dsinga.net.layer_classes import forecast_form
 if TYPE_CHECKING:  # an add-on, which plain regression does not need
     from dsinga.addons.probabilities.forecast_forms import ForecastForm
 
-LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay positive
+LOGNORMAL = "lognormal"  # its targets are divided by their mean, and stay positive
 
 
 @estimator
@@ -60,7 +60,7 @@ class Regressor(RegressorMixin, Supervised):
     loss: str = "squared_error"
     quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     preset: str | None = None
-    _levels: tuple[float, ...] = field(default=(), init=False)  # which quantiles a copy predicts
+    _levels: tuple[float, ...] = field(default=(), init=False)  # the quantiles that a copy predicts
 
     @public
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, client: Any = None) -> Self:

@@ -66,16 +66,16 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     with explained_writing(folder):
         if folder.exists() and holds_files(folder, FILES):
             raise UserError(f"{folder} is not empty; give another folder, or remove it")
-    parameters = estimator.get_params(deep=False) | {"validation_split": None}  # which is an object of scikit-learn
+    parameters = estimator.get_params(deep=False) | {"validation_split": None}  # an object of scikit-learn
     parameters["net"] = None if estimator.net is None else JOB
-    if isinstance(parameters.get("class_weight"), Mapping):  # names in JSON are texts, classes are not
+    if isinstance(parameters.get("class_weight"), Mapping):  # JSON has text keys only; classes may be other values
         parameters["class_weight"] = {"pairs": [*map(list, parameters["class_weight"].items())]}
     if not isinstance(estimator.random_state, (int, np.integer)):
         parameters["random_state"] = None
     described = {
         "class": type(estimator).__name__,
         "parameters": parameters,
-        "has_columns": estimator.columns_ is not None,  # which the input layer of the job has
+        "has_columns": estimator.columns_ is not None,  # the job's input layer has them
         "attributes": {name: getattr(estimator, name) for name in ATTRIBUTES if hasattr(estimator, name)},
     }
     for name in ARRAYS:
@@ -155,5 +155,5 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, traine
         state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
     state["columns_"] = definition_of(job) if described.get("has_columns") else None
     vars(estimator).update(state, _trained=replace(trained, params=params, is_complete=True))
-    estimator.job_ = estimator._marked(job)  # as it is saved, but by older versions
+    estimator.job_ = estimator._marked(job)  # older versions saved it without the mark
     return estimator

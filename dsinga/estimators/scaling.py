@@ -14,7 +14,7 @@ from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of
 from dsinga.estimators.lazy import compute
 
 BLOCK_BYTES = 1 << 23
-CACHED_BYTES = 1 << 18  # of a temporary array that stays in the caches, and for which no pages are mapped
+CACHED_BYTES = 1 << 18  # the size of a temporary array that stays in the caches, without mapping new pages
 
 
 class Scaling(NamedTuple):
@@ -72,7 +72,7 @@ def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
     finite = da.isfinite(x.reshape(len(x), -1)).all(axis=1)
     row = int(compute(finite.argmin(), client))
     bad = find_nonfinite(np.asarray(compute(x[row : row + 1], client)))
-    if bad is not None:  # else a weight is not finite, or the sum was too large
+    if bad is not None:  # otherwise a weight is not finite, or the sum overflowed
         raise nonfinite_error(f"dask array: {name!r}", bad.value, row, place_of(bad.position))
 
 

@@ -17,7 +17,7 @@ from dsinga.estimators.saving import loadable
 
 T = TypeVar("T")
 
-# What to write in place of arguments and attributes of scikit-learn's nets, skorch and XGBoost.
+# Replacements for arguments and attributes of scikit-learn's nets, skorch and XGBoost.
 INSTEAD, OF_FIT, ATTRIBUTES = (
     Remedies(Path(__file__).with_name("libraries.toml"), table) for table in ("arguments", "fit", "attributes")
 )

@@ -11,8 +11,8 @@ from dsinga.job import Job
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
 
-BINS = 16  # of each number
-ONE_HOT = 400  # the most codes of a category that is a one-hot vector
+BINS = 16  # for each number
+ONE_HOT = 400  # the most codes of a one-hot category
 MEMBERS, DEPTH, WIDTH, DROPOUT = 8, 2, 256, 0.5
 
 

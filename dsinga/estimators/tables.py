@@ -36,7 +36,7 @@ def needs_columns(X: Any, client: Any) -> bool:
 
         if not all(map(is_numeric_dtype, X.dtypes)):
             return True
-        gaps = X.isna().any()  # of each column
+        gaps = X.isna().any()  # for each column
         return bool(np.any(compute(gaps, client)))
     return any(column.dtype.kind not in "biuf" or np.isnan(column).any() for _, column in _arrays(X))
 
@@ -49,7 +49,7 @@ def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
     for name in distinct_names(frame_columns(X), "X"):
         try:
             array = np.asarray(X[name])
-        except Exception:  # each library has classes of its own
+        except Exception:  # each library has its own errors
             array = np.empty((0, 0))
         yield name, array if array.ndim == 1 else np.empty(0, object)
 
@@ -61,7 +61,7 @@ def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool)
     are numbers or booleans without gaps. Partitions of a Dask collection are summarised on the cluster of ``client``.
     Raises UserError for values that tables do not support, and if pyarrow or the add-on of tables is missing.
     """
-    lookup("definition", "TableDefinition")  # raises UserError, with the add-on's name, where that is missing
+    lookup("definition", "TableDefinition")  # raises UserError with the add-on's name if that is missing
     from dsinga.addons.tables.frames import import_arrow
     from dsinga.addons.tables.learning import learn
     from dsinga.addons.tables.open_frame import open_frame

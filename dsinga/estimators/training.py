@@ -63,9 +63,9 @@ def train_net(
     shuffle = batchsize_of(job) < len(records.x)
     if records.weights is not None or (validation is not None and validation.weights is not None):
         phases = [Phase.kTest] if records.weights is None else [Phase.kTrain, Phase.kTest]
-        weighed = with_sample_weights(job.neuralnet.layer, phases)  # raises UserError for a loss that takes none
+        weighed = with_sample_weights(job.neuralnet.layer, phases)  # raises UserError for a loss without weights
         job = job.replace(neuralnet=job.neuralnet.replace(layer=weighed))
-    job = with_store(job, scaled=None)  # the records are scaled
+    job = with_store(job, scaled=None)  # the records are already scaled
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     job = job.replace(updater=job.updater.replace(earlier_steps=trained.steps, goes_on=goes_on))
     data = {"train": _sources(job, records)}

@@ -12,7 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import find, registered
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES
 
-# What other parts of dsinga ask of a model; dir(model), by which notebooks complete, leaves it out.
+# Attributes that only dsinga uses; dir(model), from which notebooks complete, leaves them out.
 FOR_DSINGA = frozenset(
     """
     as_labels default_batch_size default_epochs has_channels_last input_names input_shapes job_changes known_params
@@ -26,9 +26,9 @@ FOR_DSINGA = frozenset(
 class AddedMethods:
     """Base class of models, which finds the methods of add-ons; errors for other names suggest replacements."""
 
-    _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
+    _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # replacements for attributes that a model lacks
 
-    if not TYPE_CHECKING:  # type checkers know the attributes, and would take all others for Never
+    if not TYPE_CHECKING:  # type checkers would infer Never for all other names
 
         def __getattr__(self, name: str) -> Any:
             if "record_shapes" not in vars(self) and not name.startswith("__"):

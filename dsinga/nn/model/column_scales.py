@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import Pair
 
-ROWS = 4096  # that are looked at
+ROWS = 4096  # rows that are checked
 FOLD = 1000.0  # a ratio of scales at which dense layers learn badly
 
 _log = logging.getLogger(__name__)

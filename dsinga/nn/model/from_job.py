@@ -71,8 +71,8 @@ class JobModel(Trainable):
             self.trained = replace(self.trained, before=MANY)
         if job.params:
             self.params, self.base = job.params, job.with_params({})
-        self._examples: dict[Any, dict[str, np.ndarray]] = {}  # labels, by shapes of records
-        self._has_label_inputs = False  # whether inputs of which labels alone are taken get them from ``y``
+        self._examples: dict[Any, dict[str, np.ndarray]] = {}  # examples of labels, by record shapes
+        self._has_label_inputs = False  # whether inputs used only for labels get them from ``y``
 
     def _train_inputs(self) -> list[LayerConf]:
         return input_layers(self.base.neuralnet, Phase.kTrain)
@@ -298,6 +298,6 @@ def _read_model(path: Path, place: Callable[[str], Path]) -> JobModel:
     model.params = place(PARAMS)
     check_marks(place, PARAMS, FILES)
     model.trained = replace(model.trained.with_state_of(place), is_complete=True)
-    model.default_epochs = 1  # the steps of its job are those of the last fit
+    model.default_epochs = 1  # the job's steps are those of its last fit; the next one has its own
     model._has_label_inputs = True
     return model

@@ -14,7 +14,7 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.net.layer_classes import layer_class
 from dsinga.passes.processors import read_device
 
-KEPT = 8  # a net is made anew for each shape of records and labels, and for each thread
+KEPT = 8  # the most nets: one for each shape of records and labels, and each thread
 
 
 class KeptNets:
@@ -41,7 +41,7 @@ class KeptNets:
         if (net := nets.get(kind)) is None:
             net = make()
             layers = net.job.neuralnet.layer if isinstance(net, LocalNet) else ()
-            if not any(layer_class(layer).runs_user_code for layer in layers):  # which may remember something
+            if not any(layer_class(layer).runs_user_code for layer in layers):  # user code may keep state
                 nets[kind] = net
             if len(nets) > KEPT:
                 nets.pop([*nets][0], None)

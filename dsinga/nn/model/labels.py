@@ -16,7 +16,7 @@ from dsinga.nn.words.losses import compares, loss_kind
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 from dsinga.reading.given import as_weights
 
-IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
+IMAGE_AXES = (4, 5)  # the axes of a batch of images, or of volumes
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
 
 
@@ -184,7 +184,7 @@ def _classes(labels: Any, loss: Any) -> np.ndarray:
         compares_numbers = loss is not None and not isinstance(loss, Symbol) and compares(loss_kind(loss))
         is_whole, is_one_hot = True, False
         if labels.dtype.kind == "f":
-            labels = np.where(np.isnan(labels), -1, labels)  # a point that is left out
+            labels = np.where(np.isnan(labels), -1, labels)  # -1: a point that is left out
             is_whole = bool((labels == np.round(labels)).all())
             is_one_hot = _is_one_hot(labels)
         if is_whole and (labels.ndim == 1 or not compares_numbers):

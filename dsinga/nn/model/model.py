@@ -70,7 +70,7 @@ class Model(Trainable):
         self.optimizer: UpdaterConf = updater_conf("sgd")
         self.objective = Objective()
         self.metrics: Sequence[Any] = ()
-        self.job_changes: list[JobChange] = []  # those of add-ons, in order
+        self.job_changes: list[JobChange] = []  # changes by add-ons, in order
         self._shared = SharedParams()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -133,7 +133,7 @@ class Model(Trainable):
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
-        if not self._shared.owners:  # it is not known yet which layer has which
+        if not self._shared.owners:  # the owners of the params are not known yet
             with contextlib.suppress(UserError):
                 self._written()
         self.trained = self.trained.with_values(params)
@@ -384,7 +384,7 @@ def _write(model: Model, train: PhaseRecords, weighted: Sequence[Phase] = ()) ->
     model.label_shapes |= labels
     losses = (loss for loss in model.objective.losses if not isinstance(loss, Symbol))
     label_shapes = train.label_shapes
-    if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # which takes labels of a fixed shape
+    if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # its labels have a fixed shape
         label_shapes = {**model.label_shapes, **train.label_shapes}
     written = write_net(model._inputs(), model._outputs(), model.objective, shapes, label_shapes, weighted)
     model._shared = model._shared.known(written.owners, model.trained.params or {})

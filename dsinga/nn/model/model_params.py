@@ -182,12 +182,12 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             dense  kInnerProduct  2            10
             model: 10 numbers in params, 40 bytes
         """
-        from dsinga.net.description import as_table  # which training does not need
+        from dsinga.net.description import as_table  # not needed for training
 
         local = self.shaped_net()
         try:
             net = local.net
-        except UserError:  # a job does not say the shape of labels that are fields
+        except UserError:  # a job does not give the shape of labels that are fields
             net = local.unlabelled_net(self.output_layers())
         print(as_table(net, self.name))
 

@@ -19,7 +19,7 @@ from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
 from dsinga.reading.pairs import read_iterable
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
+if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
     from xarray import Dataset
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 class Predictable(ModelParams):
     """A net with params that can be evaluated and can predict."""
 
-    served: Any = None  # what an estimator does before and after its net, which a server then does, too
+    served: Any = None  # what an estimator, and so a server, computes before and after the net
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
         """Return the definition of the training records by input: windows of a Dataset, or a table."""
@@ -183,7 +183,7 @@ class Predictable(ModelParams):
             return predicted
         (x, _, _), _ = read_iterable((x, None, None))
         pairs = unlabelled(self, x)
-        if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
+        if not self.record_shapes and are_numpy(pairs):  # inputs without a shape, before the first fit
             self.record_shapes = describe_arrays(pairs).shapes
         if members is None:
             outputs = predicting.features_of(self, pairs, self.output_layers(), batch_size, client)

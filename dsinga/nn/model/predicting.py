@@ -92,7 +92,7 @@ def features_of(
     model: Any, pairs: Mapping[str, Pair], layers: Sequence[str], batch_size: int | None, client: Any
 ) -> list[Any]:
     """Return the output of each named layer, for numpy arrays in this process unless a client is given."""
-    if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
+    if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # dask arrays, too
         pairs = {name: (_no_records(model, name, records), None) for name, (records, _) in pairs.items()}
     if are_numpy(pairs) and (client is None or is_empty):
         with explained(model, pairs):

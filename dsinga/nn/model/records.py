@@ -23,7 +23,7 @@ from dsinga.nn.model.labels import labels_first, loss_of_labels, without_missing
 from dsinga.reading.given import Pair, PhaseRecords, definition_for, open_inputs
 from dsinga.reading.pairs import Data, WeighedPairs, as_pair, pair_up, read_label_paths
 
-# The settings of an input layer that say how its store is read, besides its path.
+# Settings of an input layer for reading its store, besides the path.
 READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label")
 
 
@@ -33,7 +33,7 @@ def times_of(
     """Return the job fields for the length of training, reports and validation."""
     if steps is not None and epochs is not None:
         raise UserError("give epochs or train_steps, not both")
-    if epochs is not None:  # then metrics and validation come at the end of each epoch
+    if epochs is not None:  # metrics and validation at the end of each epoch
         times = {"epochs": epochs, "train_steps": 0, "disp_freq": 0, "validate_freq": 0, "test_freq": 0}
     elif steps is not None:
         every = max(1, steps // 10)

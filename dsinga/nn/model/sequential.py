@@ -30,7 +30,7 @@ class Sequential(Model):
     """
 
     def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
-        self._added: list[tuple[LayerBuilder | Model, Symbol]] = []  # layers, with what each was called on
+        self._added: list[tuple[LayerBuilder | Model, Symbol]] = []  # each layer with the symbol that it was called on
         super().__init__([], [], name)
         if not isinstance(layers, Iterable):
             raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")

@@ -37,7 +37,7 @@ from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import ALL_IN_AN_EPOCH, ALL_VALIDATE, read_iterable, split_data
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
+if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
 
 
@@ -226,7 +226,7 @@ class Trainable(Predictable):
         with explained(self, *(pairs for pairs, _ in phases.values())):
             arguments = fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings)
             job = fitting.job_of_fit(self, arguments, begin, shuffle)
-            self.result = fitting.run_fit(self, job, arguments, begin, run)  # with the remarks of the whole run
+            self.result = fitting.run_fit(self, job, arguments, begin, run)  # includes the remarks of the whole run
         for backup in begin.backups:
             if backup.delete_checkpoint:
                 remove_checkpoints(os.fspath(backup.backup_dir))
@@ -331,5 +331,5 @@ def _figures(model: Any, metrics: Mapping[str, float], return_dict: bool) -> Any
     if return_dict:
         return dict(metrics)
     names = reported(model, metrics)
-    values = [np.float64(metrics[name]) for name in ("loss", *names)]  # which have item(), as those of Keras
+    values = [np.float64(metrics[name]) for name in ("loss", *names)]  # numpy numbers have item(), as Keras's results
     return values if names else values[0]

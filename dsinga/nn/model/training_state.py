@@ -26,8 +26,8 @@ from dsinga.reading.given import JobArguments
 from dsinga.training.local_updater import Slots
 
 _log = logging.getLogger(__name__)
-FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # what a folder is not meant to be
-FIRST_SEED = [0]  # of the first fit of models that are made from now on
+FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # endings of files, not of folders
+FIRST_SEED = [0]  # the seed of the first fit of new models
 
 
 def model_folder(path: str | os.PathLike[str]) -> Path:
@@ -51,7 +51,7 @@ def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
     return arrays
 
 
-# Arrays that users may keep, by their ids. They may be the params of several models, which share layers.
+# Arrays that users may keep, by id. Models that share layers may have the same arrays.
 _of_users: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 
 

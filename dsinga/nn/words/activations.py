@@ -14,7 +14,7 @@ from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, simple
 
-# The names of Keras for functions that are layers without settings, and SINGA's scaled tanh.
+# Keras's names of functions that are layers without settings, and SINGA's scaled tanh.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "relu": ("kReLU", {}),
     "sigmoid": ("kSigmoid", {}),
@@ -143,7 +143,7 @@ def Softmax(**common: Unpack[LayerArguments]) -> Write:
     return lambda writer: own_activation(writer, "softmax")
 
 
-# Keras's functions, activation=nn.activations.relu, are their names.
+# Keras's functions, as in activation=nn.activations.relu, are names here.
 __getattr__ = missing_names(
     __name__,
     public="dsinga.nn.activations",

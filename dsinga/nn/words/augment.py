@@ -19,7 +19,7 @@ def augmentation_function(name: str, type: str, cls: Any) -> Any:
         given: dict[str, Any] = {
             key: list(value) if isinstance(value, tuple) else value for key, value in arguments.items()
         }
-        settings_field(name, cls.Conf, given)  # which checks them
+        settings_field(name, cls.Conf, given)  # checks the settings
         return AugmentConf(**type_fields(AugmentationType, type), **given)
 
     return called_by_name(derived_function(name, cls, function))

@@ -31,7 +31,7 @@ def settings_field(
         return values
     try:
         settings = conf(**values)
-    except JobError as error:  # of a value of another type
+    except JobError as error:  # a value of a wrong type
         text = re.sub(rf"^{conf.__name__}\.(\w+)", lambda found: names.get(found[1], found[1]), str(error))
         raise UserError(f"{function}: {text}") from None
     for fault in settings.all_faults():
@@ -81,7 +81,7 @@ class Derived(Mapping[str, Any]):
         self, kind: str, make: Callable[[str, str, Any], Any], takes: Callable[[str, Any], bool], suffix: str = ""
     ):
         self._kind, self._takes, self._suffix = kind, takes, suffix
-        self._make = functools.cache(make)  # one for each class, which a cell may define anew
+        self._make = functools.cache(make)  # one per class: a notebook cell may define a class again
 
     def _name(self, type: str, cls: Any) -> str | None:
         """Return the name of a type's function; None if it has none, as kCudnnLRN, another name of kLRN."""

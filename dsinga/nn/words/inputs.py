@@ -59,7 +59,7 @@ def Input(
         >>> nn.Input(shape=(3, 32, 32)).shape
         (None, 3, 32, 32)
     """
-    if store.get("dtype") in ("string", "str", str):  # texts, of which TextVectorization knows the codes
+    if store.get("dtype") in ("string", "str", str):  # texts: TextVectorization knows their codes
         del store["dtype"]
         shape = None
     store = without_defaults("Input", inspect.signature(Input), store)
@@ -177,7 +177,7 @@ def source_function(name: str, type: str, cls: Any) -> Any:
     return called_by_name(derived_function(name, cls, function, [first]))
 
 
-# Those of users' sources: nn.Raw("blobs.raw", width=4) of a class that is registered as Raw.
+# Functions of users' sources: nn.Raw("blobs.raw", width=4) for a class registered as Raw.
 source_functions = Derived("source", source_function, lambda _, cls: issubclass(cls, DataSource))
 
 

@@ -40,7 +40,7 @@ missing_names = functools.partial(missing, instead=NAMES)
 
 _FLOAT32 = ("float32", np.float32, np.dtype("float32"), None)
 
-# By argument, and by "function.argument", the only way for functions that take any name.
+# By argument, or by "function.argument" for functions that accept any name.
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "dtype": _FLOAT32,
     "Input.dtype": (*_FLOAT32, "int32", "int64", np.int32, np.int64),  # codes are read as they are
@@ -53,7 +53,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("unroll", "time_major", "ragged", "sparse", "stateful", "go_backwards"), (False,)),
     **dict.fromkeys(("Input.sparse", "Input.ragged", "return_state", "amsgrad", "approximate"), (False,)),
     **dict.fromkeys(("seed", "noise_shape", "activity_regularizer", "compile.weighted_metrics"), (None,)),
-    "fit.verbose": (1, 2, "auto", True),  # 0 is progress=False
+    "fit.verbose": (1, 2, "auto", True),  # 0 means progress=False
     **dict.fromkeys(("evaluate.verbose", "predict.verbose"), (0, 1, 2, "auto", False, True)),  # they show nothing
     "fit.initial_epoch": (0,),
     "fit.validation_batch_size": (None,),

@@ -23,7 +23,7 @@ from dsinga.nn.words.loss_layers import *  # noqa: F403  Keras has them here
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import LayerBuilder
 
-# The functions of losses by name; those of further losses that compare with a feature have names, too: "huber".
+# The functions of losses by name. Further losses that compare with a feature have names, too: "huber".
 NAMES = {
     "sparse_categorical_crossentropy": "SoftmaxLoss",
     "categorical_crossentropy": "SoftmaxLoss",
@@ -42,14 +42,14 @@ NAMES = {
     "hinge": "HingeLoss",
     "crf": "CRF",
 }
-# The types of losses whose functions have other names.
+# The types of losses with functions of other names.
 TYPES = {
     "MeanSquaredError": "kEuclideanLoss",
     "MeanAbsoluteError": "kAbsoluteLoss",
     "Huber": "kHuberLoss",
     "Dice": "kDiceLoss",
 }
-# Losses that compare with a feature and are sums over the outputs of a row, or one number a row; others are means.
+# Losses that compare with a feature and sum over a row's outputs, or have one number per row; others are means.
 SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity", "cosine"}
 
 
@@ -113,7 +113,7 @@ def loss_kind(loss: Any) -> str:
     raise unknown_name("loss", loss, losses_by_name(), LOSS_NAMES)
 
 
-# PyTorch's losses by ours; those of two numbers in any order are functions as others.
+# PyTorch's losses by their names here. Losses symmetric in outputs and labels are used as functions.
 TORCH = {"CrossEntropyLoss": "sparse_categorical_crossentropy", "BCEWithLogitsLoss": "binary_crossentropy"}
 IN_ANY_ORDER = set("MSELoss L1Loss HuberLoss SmoothL1Loss mse_loss l1_loss huber_loss smooth_l1_loss".split())
 

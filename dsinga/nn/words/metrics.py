@@ -31,7 +31,7 @@ class MetricLayer:
     settings: dict[str, Any]
 
 
-# The names of metrics by those of Keras's classes, for compile(metrics=[nn.metrics.AUC()]).
+# Metric names by Keras's classes, for compile(metrics=[nn.metrics.AUC()]).
 NAMES = {
     "AUC": "roc_auc",
     **dict.fromkeys("Accuracy BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy".split(), "accuracy"),
@@ -43,7 +43,7 @@ NAMES = {
     "RootMeanSquaredError": "rmse",
     **dict.fromkeys(("SparseTopKCategoricalAccuracy", "TopKCategoricalAccuracy"), "top_{}_accuracy"),
 }
-# Other names of metrics, in Keras and scikit-learn.
+# Metric names in Keras and scikit-learn.
 ALIASES = {
     **dict.fromkeys("acc binary_accuracy sparse_categorical_accuracy categorical_accuracy".split(), "accuracy"),
     **dict.fromkeys("sparse_top_k_categorical_accuracy top_k_categorical_accuracy".split(), "top_5_accuracy"),
@@ -76,8 +76,8 @@ TYPES = {
         "mean_iou dice pixel_accuracy iou_by_class dice_by_class".split(), ("kSegmentationScore", "overlaps")
     ),
 }
-FIELDS = {"rmse", "mae", "bias"}  # which kFieldError reports, too
-FORM = "quantile", "distribution", "members", "fairness"  # settings of losses that say how sure predictions are
+FIELDS = {"rmse", "mae", "bias"}  # kFieldError reports them, too
+FORM = "quantile", "distribution", "members", "fairness"  # settings of losses with several predictions of a number
 GATHERED = ("kGatheredMetrics", "gathered")
 TOP = re.compile(r"top_([1-9]\d*)_accuracy")
 ELSEWHERE = {
@@ -105,7 +105,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
         if functions.setdefault(name, metric) is not metric and name:
             raise UserError(f"two functions of metrics= are called {name!r}; give them different names")
     if isinstance(metrics, Mapping) and len(outputs) == len(metrics) == 1 and not outputs[0]:
-        metrics = [*metrics.values()]  # an output whose layer has no name
+        metrics = [*metrics.values()]  # an output layer without a name
     if isinstance(metrics, Mapping):
         given = values_by_name("metrics", {**dict.fromkeys(outputs, []), **metrics}, outputs, "output")
         return [[metric_name(metric) for metric in flatten([of_output])] for of_output in given]
@@ -153,7 +153,7 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
     for metric in metrics:
         if isinstance(metric, MetricLayer) or metric in known or (metric not in ELSEWHERE and reporting(metric)):
             continue
-        if metric == "accuracy" and "FunctionLoss" in kinds:  # of a loss that may be one of classes
+        if metric == "accuracy" and "FunctionLoss" in kinds:  # its labels may be classes
             continue
         if metric in ELSEWHERE:
             raise UserError(f"there is no metric {metric!r}: {ELSEWHERE[metric]}")

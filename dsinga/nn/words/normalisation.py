@@ -119,7 +119,7 @@ def LocalResponseNormalization(
     return write
 
 
-BLOCK = 4096  # records that are read at a time
+BLOCK = 4096  # records read at a time
 
 
 class _Normalization(LayerBuilder):
@@ -139,7 +139,7 @@ class _Normalization(LayerBuilder):
         self.remake = functools.partial(function, **settings)
         made = self.remake()
         self.write, self.settings = made.write, made.settings
-        if self.values is not None:  # of models that have it already
+        if self.values is not None:  # models that contain it already
             numbers = mean, np.sqrt(settings["variance"])
             shapes = [value.shape for value in self.values if value is not None]
             self.values = [np.broadcast_to(*pair).astype(np.float32) for pair in zip(numbers, shapes, strict=True)]

@@ -305,14 +305,14 @@ def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterC
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> UpdaterConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, ARGUMENTS, arguments)}
-        settings_field(name, cls.Conf, settings, ARGUMENTS)  # which checks them
+        settings_field(name, cls.Conf, settings, ARGUMENTS)  # checks the settings
         return updater(type, settings, learning_rate=learning_rate, **arguments)
 
     first = inspect.signature(function).parameters["learning_rate"]
     return optimizer(derived_function(name, cls, function, [first], ARGUMENTS))
 
 
-# Those of users and other distributions.
+# Optimizers of users and other distributions.
 optimizer_functions = Derived("updater", optimizer_function, lambda name, _: name not in built_in("updater"))
 
 
@@ -330,7 +330,7 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         return functions[name]()
     if isinstance(optimizer, str) and find("updater", optimizer):
         return UpdaterConf(**type_fields(UpdaterType, optimizer))
-    if hasattr(optimizer, "zero_grad"):  # of PyTorch
+    if hasattr(optimizer, "zero_grad"):  # a PyTorch optimizer
         name = getattr(optimizer, "__name__", type(optimizer).__name__)
         raise UserError(
             f"the optimizer is {name} of PyTorch, whose settings are not taken; write one as nn.Adam(0.001)"

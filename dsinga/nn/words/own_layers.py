@@ -45,9 +45,9 @@ class FunctionBuilder(LayerBuilder):
             if features is not None and all(isinstance(result, Symbol) for result in results):
                 self.calls += results[:1]
                 return features
-        except NameError as error:  # the function has it with arrays, too
+        except NameError as error:  # the function has the same fault on arrays
             raise self._fail(error) from error
-        except Exception as error:  # a function of arrays fails with features in its own way
+        except Exception as error:  # functions of arrays fail on features in many ways
             self.failure = error
         self.as_list = as_list
         return super().__call__(*sources, labels=labels, **arguments)

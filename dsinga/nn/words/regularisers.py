@@ -50,7 +50,7 @@ def L1L2(l1: float = 0.0, l2: float = 0.0) -> Penalty:
     return Penalty(float(l1), float(l2))
 
 
-l1, l2 = L1, L2  # as Keras names them, too
+l1, l2 = L1, L2  # Keras's names, too
 
 
 @checked

@@ -269,14 +269,14 @@ def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf
 
     def function(initial_learning_rate: float, **arguments: Any) -> LRGenConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, NAMES, arguments)}
-        settings_field(name, cls.Conf, settings, NAMES)  # which checks them
+        settings_field(name, cls.Conf, settings, NAMES)  # checks the settings
         return scheduled_rate(type, initial_learning_rate, settings, **arguments)
 
     first = inspect.signature(function).parameters["initial_learning_rate"]
     return schedule(derived_function(name, cls, function, [first], NAMES))
 
 
-# Those of users and other distributions.
+# Schedules of users and other distributions.
 schedule_functions = Derived("schedule", schedule_function, lambda name, _: name not in built_in("schedule"), "Decay")
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.schedules", derived=lambda: schedule_functions)

@@ -18,7 +18,7 @@ from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
 from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
 
-# The activations of cells by the names of Keras, where None is "linear", too.
+# Keras's names of cell activations; None is "linear".
 CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY", None: "IDENTITY"}
 
 
@@ -326,7 +326,7 @@ def recurrent(
     def write(writer: LayerWriter) -> Feature:
         source, *lengths = writer.sources
         rows = writer.rows(source)
-        if len(rows) == 1 and not settings["carry"]:  # with it a step at a time, as an agent acts
+        if len(rows) == 1 and not settings["carry"]:  # with carry, an agent computes one step at a time
             raise writer.fail(
                 f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}; give a recurrent layer below "
                 "return_sequences=True, or put nn.Embedding between, if these are codes"

@@ -8,11 +8,11 @@ from dsinga.layers.interface.checks import shape_text
 from dsinga.nn.writing.feature import ChannelsLast, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter
 
-Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
-Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
+Size = int | tuple[int, ...]  # one for all axes, (rows, columns) for images, or (depth, rows, columns) for volumes
+Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)); three pairs for volumes
 Padding = str | Sides  # "valid", "same", as in Keras, or how many zeros are on each side
 
-# Sources by how many axes of space they have, and the shape of an input that gives such.
+# Kinds of sources by number of spatial axes, and the shape for nn.Input.
 KINDS = {
     2: ("images (batch, channels, height, width)", "an image, as in nn.Input(shape=(1, 28, 28))"),
     3: ("volumes (batch, channels, depth, height, width)", "a volume, as in nn.Input(shape=(1, 16, 32, 32))"),
@@ -62,7 +62,7 @@ def window(
             return fields
         if set(strides) != {1} or any(side % 2 == 0 for side in size):
             return {**fields, "same": True}
-        padding = tuple(side // 2 for side in size)  # as much on both sides, as SINGA's own nets have it
+        padding = tuple(side // 2 for side in size)  # equal on both sides, as in SINGA's nets
     zeros = per_axis(writer, padding, axes)
     return fields | sides("pad", zeros) if any(zeros) else fields
 

@@ -17,10 +17,10 @@ from dsinga.nn.writing.reshaping import NoLayer, reshaped, without
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import BOOL, FLOAT, Operation, Tensor, arithmetic, batched, joined
 
-MOST_PARTS = 64  # of a tensor that are taken or made one by one
-MOST_HEADS = 1024  # of queries that share keys
-MOST_SUMMED = 4096  # numbers along an axis, whose sums are a product with a matrix
-HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
+MOST_PARTS = 64  # the most parts of a tensor that are cut or joined one by one
+MOST_HEADS = 1024  # the most query heads that share keys
+MOST_SUMMED = 4096  # the longest axis for running sums by a matrix product
+HIDDEN = -1e9  # added to hidden scores; their softmax is 0
 
 
 def is_input(x: Tensor) -> bool:

@@ -17,9 +17,9 @@ from dsinga.nn.writing.reshaping import AS_IMAGE, NoLayer
 from dsinga.nn.writing.tensor import Tensor, batched
 
 Sizes = tuple[int, ...]
-LARGEST = 1 << 26  # numbers of a record that a net which is not damaged has
-GREATEST = 3.4028234e38  # among float32 numbers, in place of infinity
-# Coordinates and roundings of points by which they are those that kUpsampling repeats, or interpolates between.
+LARGEST = 1 << 26  # the most numbers of a record in an undamaged net
+GREATEST = 3.4028234e38  # nearly the largest float32 number, in place of infinity
+# Coordinates and roundings with which kUpsampling repeats points, or interpolates between them.
 REPEATED = {("kHalfPixel", "kPreferFloor"), ("kHalfPixel", "kPreferCeil"), ("kAsymmetric", "kFloor")}
 CENTRED = {"kHalfPixel", "kPytorchHalfPixel"}
 
@@ -151,7 +151,7 @@ def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, count
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
         size, rounds_up = images.shape[2:], ceil
         is_same = not window.is_even and window == window.same(size)
-        is_apart = not window.is_even and not is_same  # padding that the layer does not have
+        is_apart = not window.is_even and not is_same  # padding that the layer does not support
         if is_apart and rounds_up:  # the last window begins before the padding after an axis
             if pool == "AVG" and counts_padding:
                 raise NoLayer("with ceil_mode, more padding on one side, and means that count it")

@@ -13,13 +13,13 @@ from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
 
-SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # of sources of one shape
+SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # for sources of one shape
 
 
 class HasOperators(ABC):
     """Base class for Python's operators; subclasses make the layers."""
 
-    __array_ufunc__ = None  # numpy leaves operators of arrays and features to these
+    __array_ufunc__ = None  # numpy then leaves operators of arrays and features to this class
 
     @abstractmethod
     def _binary(self, operator: str, other: Any, swapped: bool = False) -> Any:

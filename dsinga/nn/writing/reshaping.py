@@ -10,7 +10,7 @@ from dsinga.nn.words.basic_layers import layer_of_type
 from dsinga.nn.words.shape_layers import Flatten, Permute, Reshape
 from dsinga.nn.writing.symbol import Symbol
 
-AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
+AS_IMAGE = ".image"  # name suffix of a sequence reshaped to an image for a convolution
 
 
 class NoLayer(Exception):

@@ -39,7 +39,7 @@ ATTRIBUTES = {
 }  # fmt: skip
 
 
-# What dsinga itself asks of a layer; dir(layer), by which notebooks complete, leaves it out.
+# Attributes that only dsinga uses; dir(layer), from which notebooks complete, leaves them out.
 FOR_DSINGA = frozenset("calls encoder fit input_rows kind models remake values wrapped write".split())
 
 
@@ -126,7 +126,7 @@ class LayerBuilder(HasVariables):
                         f"{name} of {self.name or self.kind} is set when the layer is made, as in "
                         f"nn.{self.kind}(..., {name}={value!r}); make another layer"
                     )
-                getattr(self, name)  # raises AttributeError for a name that layers lack
+                getattr(self, name)  # raises AttributeError for an unknown name
             super().__setattr__(name, value)
 
         def __getattr__(self, name: str) -> Any:
@@ -139,7 +139,7 @@ class LayerBuilder(HasVariables):
         ``labels`` is the symbol of the input that gives a loss its labels. Raises UserError, with the layer's name, if
         known shapes of the sources do not fit.
         """
-        if arguments.get("training", 0) is None:  # as subclasses of Model hand it on
+        if arguments.get("training", 0) is None:  # subclasses of Model pass it on
             del arguments["training"]
         check_names(f"call of {self.kind}", ["labels"], arguments)
         symbols = [*flatten(sources), *([] if labels is None else [labels])]
@@ -365,7 +365,7 @@ class LayerArguments(TypedDict, total=False):
 
 COMMON = keyword_parameters(LayerArguments, None, {"trainable": True, "recompute": False})
 
-# Arguments of Keras's layers that say the shape of a row of the source; nn.Sequential makes an input of the first one.
+# Keras's arguments for the shape of a source row; nn.Sequential makes an input from the first layer's.
 SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
     "input_shape": lambda shape: (shape,) if isinstance(shape, int) else tuple(shape),
     "batch_input_shape": lambda shape: tuple(shape)[1:],

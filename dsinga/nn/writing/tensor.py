@@ -270,7 +270,7 @@ class Tensor(HasOperators):
 
     def reduced(self, pool: str, axes: Sequence[int], keeps: bool) -> Tensor:
         """Return the means (AVG), sums (SUM) or maxima (MAX) over axes, kept with length 1 if ``keeps``."""
-        if self.batch_axis is None:  # the batch in front is that of the layer
+        if self.batch_axis is None:  # the layer needs a batch axis in front
             of_batch = replace(self, shape=(self.place.batch, *self.shape), batch_axis=0)
             result = of_batch.reduced(pool, [axis + 1 for axis in axes], keeps)
             return replace(result, shape=result.shape[1:], batch_axis=None)
@@ -336,7 +336,7 @@ def result_of(tensors: Sequence[Tensor], symbol: Symbol, rank: int, axis: int | 
     rows = rows_of(symbol)
     if axis is None:
         return replace(owner.of(symbol, dtype), shape=rows[:rank])
-    rows = rows if rank > 1 else ()  # of (B,), the rows have one number
+    rows = rows if rank > 1 else ()  # rows of a tensor (B,) have one number
     return replace(owner.of(symbol, dtype), shape=(*rows[:axis], owner.place.batch, *rows[axis:]), batch_axis=axis)
 
 

@@ -36,7 +36,7 @@ class NetWriter:
         self.inputs: dict[str, LayerConf] = {}
         self.owners: dict[int, list[str]] = {}
         self.builders: dict[int, Any] = {}
-        self.trained: set[str] = set()  # the layers with params that training moves
+        self.trained: set[str] = set()  # the layers with trained params
         self.penalties: dict[str, Penalty] = {}
         self.named: dict[str, Writable] = {}
         self._taken, self._seen = set[str](), 0
@@ -186,9 +186,9 @@ class LayerWriter:
         """Return the layer of the net, or None if its shape is unknown. Raises UserError for wrong shapes."""
         cls = layer_class(conf)
         labels = cls.labels.source
-        if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
+        if labels is not None and labels > 0 and len(sources) > labels:  # one label per row, or per step
             shape = row_shape(sources[0])
-            checked_later = cls.labels.floats and cls.labels.per is None  # when they get them
+            checked_later = cls.labels.floats and cls.labels.per is None  # when the labels are known
             of_row = None if shape is None else () if checked_later else shape[:-1]
             if cls.labels.any_shape:
                 of_row = sources[labels].label_shape
@@ -199,7 +199,7 @@ class LayerWriter:
         if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
             return None
         if conf.slice_conf is not None and conf.slice_conf.slice_dim == 0:
-            return None  # how many rows a batch has is not known here
+            return None  # the number of rows in a batch is unknown here
         shapes = [(1, *(source.shape or ())) for source in sources]
         try:
             return make_sequence_layer(cls, conf, shapes, None, {})
@@ -278,7 +278,7 @@ class PartWriter(LayerWriter):
 Write = Callable[[LayerWriter], Feature]  # writes the layers of a call and returns its feature
 
 
-# The arguments of written functions by setting, where they have other names.
+# Arguments of functions by setting, if their names differ.
 ARGUMENTS = {
     **{"num_output": "units", "dim_hidden": "units", "bias_term": "use_bias", "num_filters": "filters"},
     **{"group": "groups", "dilation": "dilation_rate", "kernel": "kernel_size", "stride": "strides"},
@@ -312,11 +312,11 @@ def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:
     return values.get(spec.role, values.get(spec.role.rpartition("_")[2]))
 
 
-# Where sequences end: what an embedding of codes knows is handed to the layers above it, as masks are in Keras.
-WINDOWS = set("Conv1D MaxPooling1D AveragePooling1D".split())  # which give other steps, and say where these end
+# Where sequences end: an embedding of codes passes this to the layers above, as masks in Keras.
+WINDOWS = set("Conv1D MaxPooling1D AveragePooling1D".split())  # they change the steps, and report the new lengths
 ONE_SOURCE = WINDOWS | set("GRU LSTM SimpleRNN GlobalMaxPooling1D GlobalAveragePooling1D".split())
 ATTENTION = ("Attention", "MultiHeadAttention")
-OTHER_ORDER = set("Permute Reshape RepeatVector index matmul".split())  # whose axis 1 need not be that of the source
+OTHER_ORDER = set("Permute Reshape RepeatVector index matmul".split())  # their axis 1 need not be the source's
 
 
 def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
