@@ -51,7 +51,7 @@ def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **common: Unpac
 
     Args:
         scale: the factor of the loss and its gradient.
-        weighted: whether the last channel of the labels has a weight for each point.
+        weighted: whether the labels' last channel weighs each point.
     """
     settings = {"scale": scale, "weighted": weighted}
     return write_loss("FieldSoftmaxLoss", "kFieldSoftmaxLoss", scores_and_labels, settings, points_of_row)
@@ -66,7 +66,7 @@ def Dice(smooth: float = 1e-5, scale: float = 1.0, weighted: bool = False, **com
     Args:
         smooth: added to the overlap and to the sizes, so that a class without points has no loss.
         scale: the factor of the loss and its gradient.
-        weighted: whether the last channel of the labels has a weight for each point.
+        weighted: whether the labels' last channel weighs each point.
     """
     sources = functools.partial(scores_and_labels, activations=("softmax", "sigmoid"))
     return write_loss("Dice", "kDiceLoss", sources, {"smooth": smooth, "scale": scale, "weighted": weighted})
@@ -108,8 +108,8 @@ def MeanSquaredError(
 
     Args:
         masked: whether points with a NaN target are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: divides the differences first: a number for each channel of the target, or one for all.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
         scale: the factor of the loss and its gradient.
 
     Examples:
@@ -135,8 +135,8 @@ def MeanAbsoluteError(
 
     Args:
         masked: whether points with a NaN target are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: divides the differences first: a number for each channel of the target, or one for all.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
         scale: the factor of the loss and its gradient.
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
@@ -159,8 +159,8 @@ def Huber(
     Args:
         delta: the error beyond which the loss is linear.
         masked: whether points with a NaN target are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: divides the differences first: a number for each channel of the target, or one for all.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
         scale: the factor of the loss and its gradient.
     """
     settings = {"delta": delta, "masked": masked, "weighted": weighted, "std": std, "scale": scale}
@@ -180,8 +180,8 @@ def EuclideanLoss(
     Args:
         scale: the factor of the loss and its gradient.
         masked: whether points with a NaN target are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: divides the differences first: a number for each channel of the target, or one for all.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("EuclideanLoss", "kEuclideanLoss", False, settings)
@@ -200,8 +200,8 @@ def AbsoluteLoss(
     Args:
         scale: the factor of the loss and its gradient.
         masked: whether points with a NaN target are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: divides the differences first: a number for each channel of the target, or one for all.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("AbsoluteLoss", "kAbsoluteLoss", False, settings)
@@ -222,8 +222,8 @@ def HuberLoss(
         delta: the error beyond which the loss is linear.
         scale: the factor of the loss and its gradient.
         masked: whether points with a NaN target are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: divides the differences first: a number for each channel of the target, or one for all.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
     """
     settings = {"delta": delta, "scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("HuberLoss", "kHuberLoss", False, settings)
