@@ -57,7 +57,7 @@ class RemoteWorkspace:
         self._resumes = True
 
     def begin(self) -> None:
-        """Lock the workspace; unless resumed, move an earlier run's files to ``run-1``, ``run-2``, ....
+        """Claim the workspace; unless resumed, move an earlier run's files to ``run-1``, ``run-2``, ....
 
         Raises UserError if another run is writing there.
         """

@@ -18,8 +18,7 @@ def SoftmaxLoss(
 ) -> Write:
     """Softmax and cross-entropy with class labels (kSoftmaxLoss), step by step for sequences.
 
-    It accepts the scores before a softmax; if its source is a softmax, it reads the softmax's source. It reports the
-    accuracy, too.
+    It reads the scores before a softmax, even if its source is the softmax. It reports the accuracy, too.
 
     Args:
         topk: a prediction is right if the label is among the ``topk`` highest scores.
@@ -233,8 +232,7 @@ def HuberLoss(
 def SigmoidCrossEntropyLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Binary cross-entropy -Σ (t·log p + (1 - t)·log(1 - p))·scale / B, p = sigmoid(x) (kSigmoidCrossEntropyLoss).
 
-    It accepts the scores x before a sigmoid; if its source is a sigmoid, it reads the sigmoid's source. ``scale`` is
-    the factor of the loss.
+    It reads the scores x before a sigmoid, even if its source is the sigmoid. ``scale`` is the factor of the loss.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("SigmoidCrossEntropyLoss", "kSigmoidCrossEntropyLoss", sources, {"scale": scale})
@@ -257,8 +255,7 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
 def KLDivergenceLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Kullback-Leibler divergence Σ t·(log t - log p)·scale / B, p = softmax(x) (kKLDivergenceLoss).
 
-    It accepts the scores x before a softmax; if its source is a softmax, it reads the softmax's source. ``scale`` is
-    the factor of the loss.
+    It reads the scores x before a softmax, even if its source is the softmax. ``scale`` is the factor of the loss.
     """
     sources = functools.partial(compared, activation="softmax")
     return write_loss("KLDivergenceLoss", "kKLDivergenceLoss", sources, {"scale": scale})
