@@ -41,7 +41,7 @@ def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
 
 
 def runner_of(runner: Runner, asks_for_cluster: bool) -> Runner:
-    """Return what computes a runner's call: the runner, a cluster started here, or this process."""
+    """Return what computes a call: the runner, a cluster started here, or this process."""
     if runner.computes(asks_for_cluster):
         return runner
     return cast(Runner, lookup("engine", "cluster")()) if asks_for_cluster else THIS_PROCESS

@@ -121,7 +121,7 @@ class Execution:
         return runner_of(self.runner, True).train_again(train, patience_of(checked.job), self._check_cancelled)
 
     def _folders(self) -> tuple[Path | None, RemoteWorkspace | None]:
-        """Return the local folder of the workspace, and the remote workspace that it mirrors, if any."""
+        """Return the workspace's local folder, and the remote workspace that it mirrors, if any."""
         if isinstance(self.workspace, str):
             remote = RemoteWorkspace(self.workspace)
             return remote.local, remote
@@ -174,7 +174,7 @@ class Execution:
         return result if agents is None else agents.result(result)
 
     def _named_start(self) -> NamedParams | None:
-        """Return the column order that the initial params were trained on, None if unknown."""
+        """Return the column order of the initial params, None if unknown."""
         if self.options.data is None or self.options.params is None:
             return None
         self.options = replace(self.options, params=params_of(self.options.params))  # read a checkpoint only once
@@ -223,7 +223,7 @@ def without_effect_fault(name: str, instead: str) -> UserError:
 def _resumed_from(
     resume: bool | str | os.PathLike[str], workspace: Path | None, remote: RemoteWorkspace | None
 ) -> bool | Path:
-    """Return the checkpoint from which a run continues: its path, True for the newest one, False for none.
+    """Return the checkpoint to resume from: a path, True for the newest one, False for none.
 
     "auto" continues from the newest one if there is any. Checkpoints in a workspace at a URL are fetched.
     """
@@ -290,7 +290,7 @@ class _Observer:
 
     @contextlib.contextmanager
     def naming_lost_workspace(self) -> Iterator[None]:
-        """Raise RunError for a run that ended because its workspace was moved or deleted.
+        """Raise RunError if a run ended because its workspace was moved or deleted.
 
         If that happens after the last step, the result says so instead.
         """
@@ -385,7 +385,7 @@ def train(
 
 
 def execute(execution: Execution) -> Result:
-    """Execute a run in this thread; in the event loop of an asynchronous client return an awaitable."""
+    """Execute a run in this thread; an asynchronous client's event loop gets an awaitable."""
     if execution.runner.in_loop:
         return cast(Result, in_thread(execution.execute, execution.cancelled))
     return execution.execute()

@@ -1,4 +1,4 @@
-"""Binds the data of a call to a job, and describes the result of training."""
+"""Binds a call's data to a job, and describes the result of training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def job_with_data(
     data_root: str | os.PathLike[str] | None,
     params: ParamArrays | None = None,
 ) -> Job:
-    """Return the job, loaded if it is a path, with input layers that read ``data`` unless it is None.
+    """Return the job, loaded if it is a path, with input layers that read ``data``, if given.
 
     Classes and columns of ``data`` get the codes and the order of the records that ``params`` were trained on.
     """
@@ -56,7 +56,7 @@ def warn_of_overlaps(job: Job, *phases: Phase) -> None:
 
 
 def roots(job: Job, data_root: str | os.PathLike[str] | None) -> list[str]:
-    """Return the folders where relative paths of the job are looked up after the working directory."""
+    """Return the folders where a job's relative paths are looked up after the working directory."""
     where = job.where()
     beside = [str(Path(where.file).resolve().parent)] if where else []
     return beside + ([os.fspath(data_root)] if data_root else [])
@@ -119,7 +119,7 @@ class Result:
         return self._describe(repr(self.job.name), _figures, "no metrics")
 
     def _describe(self, name: str, figures: Callable[[dict[str, Any]], str], without: str) -> str:
-        """Return the result in words, with the last ``figures`` of each phase, or ``without`` if there are none."""
+        """Return the result in words, with each phase's last ``figures``, or ``without`` if none."""
         rows = (row for row in self.history if row["phase"] != RECOVERY)
         ends = {row["phase"]: text for row in rows if (text := figures(row))}
         sentences = filter(None, (self.stopped, *self.remarks, self.unsaved))

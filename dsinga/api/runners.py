@@ -1,4 +1,4 @@
-"""Runners, which train and predict for API calls: their interface, and the runner of this process."""
+"""Runners, which train and predict for API calls: the interface, and this process's runner."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TrainingOptions:
 
     @classmethod
     def of(cls, function: str, options: Mapping[str, Any]) -> TrainingOptions:
-        """Return the options given to a function of the API. Raises TypeError for an unknown option."""
+        """Return the options given to an API function. Raises TypeError for an unknown option."""
         names = [each.name for each in fields(cls)]
         for name in options:
             if name not in names:
@@ -127,7 +127,7 @@ class Runner(ABC):
     def forward(
         self, job: Job, params: ParamArrays, resources: Mapping[str, float] | None, hosts: Sequence[str]
     ) -> AbstractContextManager[ForwardRun]:
-        """Yield what computes forward passes of params, on the named hosts with these resources."""
+        """Yield what computes forward passes of params, on named hosts with these resources."""
 
 
 class ThisProcess(Runner):

@@ -68,7 +68,7 @@ class Trained:
         return replace(self, params=params, is_complete=False, drawn=None, steps=0, slots={}, before=MANY)
 
     def after(self, rescued: RescuedParams, job: Job, steps: int) -> Trained:
-        """Return the value after a run of a job that began ``steps`` steps after the optimizer's first one."""
+        """Return the value after a job's run that began ``steps`` steps after the optimizer's first."""
         assert rescued.net is not None
         before = max(earlier_steps(rescued.net) - steps, 0)
         return replace(
@@ -77,7 +77,7 @@ class Trained:
         )  # fmt: skip
 
     def start(self, seed: int | None, make_net: Callable[[], NeuralNet]) -> dict[str, np.ndarray]:
-        """Return the params for a run with this seed, without initial values drawn by another seed.
+        """Return the params for a run with this seed, without initial values of another seed.
 
         The run draws the missing ones itself.
         """

@@ -1,4 +1,4 @@
-"""Workspaces at a URL, written to a local folder and copied, and the trained params in a workspace."""
+"""Workspaces at a URL, written locally and copied, and the trained params in a workspace."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RemoteWorkspace:
         return bool(_checkpoints(self._folder.names()))
 
     def fetch(self) -> None:
-        """Copy the complete checkpoints, and the other files of the resumed run, to the local folder."""
+        """Copy complete checkpoints, and other files of the resumed run, to the local folder."""
         names = self._folder.names()
         steps = _checkpoints(names)
         files = [name for name in _run_files(names) if not name.startswith("checkpoint/")]

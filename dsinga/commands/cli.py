@@ -55,7 +55,7 @@ class Commands(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command named by the arguments. Raises UsageError, with the nearest name, for an unknown one."""
+        """Return the command in the arguments. Raises UsageError, with the nearest name, for an unknown one."""
         known = self.list_commands(ctx)
         if args[0] not in known and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command {args[0]!r}{nearest_or_listed(args[0], known, 'these are')}")

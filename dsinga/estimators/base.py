@@ -123,7 +123,7 @@ class NetEstimator(EstimatorRecords):
         self, client: Any, on_cluster: bool, X: Any, y: Any, *, go_on: bool, validation_data: Any = None,
         sample_weight: Any = None, groups: Any = None, classes: Any = None, epochs: int | None = None,
     ) -> Self:  # fmt: skip
-        """Train from the beginning or, with ``go_on``, from the present params: here, or on a cluster.
+        """Train from the beginning, or with ``go_on`` from the present params: here, or on a cluster.
 
         ``epochs`` is the number of epochs for a part of the records.
         """
@@ -238,7 +238,7 @@ class NetEstimator(EstimatorRecords):
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _net_job(self, net: Job | None, seed: int, width: int) -> Job:
-        """Return the job of the user's net, or of the default net for records of ``width`` numbers."""
+        """Return the job of the user's net, or of the default net for ``width`` numbers."""
         if net is not None:
             return with_store(net.replace(seed=seed), table=self.columns_)
         fields: dict[str, Any] = {"seed": seed}
@@ -268,7 +268,7 @@ class NetEstimator(EstimatorRecords):
         )
 
     def _hidden_sizes(self) -> list[int]:
-        """Return the units of each hidden layer of the default net; a single number means one layer."""
+        """Return the units of the default net's hidden layers; a single number means one layer."""
         given: Any = self._defaults.hidden if self.hidden is None else self.hidden
         hidden = [given] if np.ndim(given) == 0 else given
         for size in hidden:

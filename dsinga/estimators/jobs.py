@@ -1,4 +1,4 @@
-"""Makes the jobs that estimators train: small default nets, and users' nets prepared for arrays."""
+"""Makes the jobs of estimators: small default nets, and users' nets prepared for arrays."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def fully_connected_job(
 
 
 def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilder, int, str]:
-    """Return a loss that is a mean over targets, the number of outputs for each, and the distribution or "".
+    """Return a loss that is a mean over targets, the outputs for each, and the distribution or "".
 
     Raises UserError for an unknown loss, and for quantile levels that are not in (0, 1) or do not increase.
     """
@@ -190,7 +190,7 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
 
 
 def _training_net(job: Job) -> Job:
-    """Return the job with only the layers of the training net, for all phases.
+    """Return the job with only the training net's layers, for all phases.
 
     The same layers then compute predictions. Raises UserError for a job with several input layers.
     """
@@ -205,7 +205,7 @@ def _training_net(job: Job) -> Job:
 
 
 def first_params(job: Job) -> ParamArrays:
-    """Return the params with which a job starts, from its ``checkpoint_path`` and its own."""
+    """Return a job's initial params, from its ``checkpoint_path`` and its own."""
     return read_all_params(job.checkpoint_path, roots(job, None)) | dict(job.params)
 
 
@@ -226,7 +226,7 @@ def losses(job: Job) -> list[LayerConf]:
 
 
 def output_name(job: Job) -> str:
-    """Return the name of the layer that the last loss compares with the targets. Raises UserError without a loss."""
+    """Return the layer that the last loss compares with the targets. Raises UserError without a loss."""
     if not losses(job):
         raise job.neuralnet.error("the net has no loss layer, whose source predictions are made from; add one")
     return losses(job)[-1].srclayers[0]

@@ -51,7 +51,7 @@ def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
 
 
 def check_known_targets(weights: Any, names: Sequence[Any] | None, client: Any) -> None:
-    """Raise UserError if all targets of a column have the weight 0; ``names`` are the columns' names."""
+    """Raise UserError if all targets of a column have the weight 0; ``names`` are column names."""
     if weights is None or weights.ndim == 1:
         return
     for column, is_known in enumerate(compute((weights > 0).any(axis=0), client)):

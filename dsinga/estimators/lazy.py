@@ -29,7 +29,7 @@ SCATTERED_BYTES = 1 << 20  # larger nets are scattered to a client's workers ins
 
 @contextlib.contextmanager
 def running_client(client: Any) -> Iterator[Any]:
-    """Yield a Dask client for the cluster that :func:`dsinga.train` would use; None if it would start one."""
+    """Yield a Dask client for the cluster of :func:`dsinga.train`; None if it would start one."""
     runner: Any = runner_of(find_runner(client, waits=True), False)
     with contextlib.nullcontext() if runner is THIS_PROCESS else runner.open() as opened:
         yield opened
@@ -47,7 +47,7 @@ def computing_on(client: Any) -> Iterator[Any]:
 
 
 def compute(values: Any, client: Any) -> Any:
-    """Return a dask collection, or several, computed on the cluster of :func:`computing_on`; others unchanged."""
+    """Return dask collections computed on the cluster of :func:`computing_on`; others unchanged."""
     if not any(map(is_dask_collection, values if isinstance(values, (list, tuple)) else (values,))):
         return values
     import dask
@@ -57,7 +57,7 @@ def compute(values: Any, client: Any) -> Any:
 
 
 class Collection(NamedTuple):
-    """A Dask or xarray collection of records as a dask array (n, ...), with its column names or None."""
+    """A Dask or xarray collection as a dask array (n, ...), with its column names or None."""
 
     array: Any
     names: Sequence[str] | None = None

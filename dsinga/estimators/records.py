@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
 
 
 class TrainingSet(NamedTuple):
-    """Records (n, ...), targets (n, ...) or None, and weights float64 or None for equal ones.
+    """Records (n, ...), targets (n, ...) or None, and weights, float64 or None for equal ones.
 
     Weights are (n,), or (n, k) if each of k targets has its own.
     """
@@ -133,7 +133,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         """Return validated targets as the labels of the net."""
 
     def as_trained(self, X: Any) -> Any:
-        """Return records in the form of ``fit``: xarray objects in its order, large zarr arrays by chunks.
+        """Return records in ``fit``'s form: xarray objects in its order, large zarr arrays by chunks.
 
         Small scipy.sparse matrices become dense. A table with learnt columns becomes encoded records.
         """

@@ -89,7 +89,7 @@ class Regressor(RegressorMixin, Supervised):
 
     @public
     def predict_interval(self, X: Any, coverage: float | None = None) -> np.ndarray:
-        """Return the central interval of each target with the probability ``coverage``, (n, 2) or (n, k, 2).
+        """Return each target's central interval with the probability ``coverage``, (n, 2) or (n, k, 2).
 
         By default it reaches from the lowest to the highest predicted quantile; for a distribution or an ensemble its
         probability is 0.9. Raises ValueError for bad input.

@@ -37,7 +37,7 @@ def estimator(cls: type[T]) -> type[T]:
 
 
 def check_estimator(estimator: Any) -> None:
-    """Raise UserError for a wrong setting, and for settings without effect next to a preset or a net."""
+    """Raise UserError for a wrong setting, or one without effect next to a preset or a net."""
     for name in WHOLE:
         if (value := getattr(estimator, name)) is not None:
             check_whole(name, value, 1)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
 
 
 def needs_columns(X: Any, client: Any) -> bool:
-    """Whether a data frame has more than numbers and booleans without gaps, which need no encoding."""
+    """Whether a data frame has more than numbers and booleans without gaps."""
     if is_frame(X):
         from pandas.api.types import is_numeric_dtype  # type: ignore[import-untyped]
 
@@ -167,7 +167,7 @@ def columns_of_table(definition: TableDefinition) -> TableColumns:
 
 
 def _has_numbers_alone(definition: TableDefinition) -> bool:
-    """Whether all columns are numbers or booleans without gaps: codes made predictions of such tables worse."""
+    """Whether all columns are numbers or booleans without gaps: codes worsened their predictions."""
     numbers = {column.name for column in definition.column if column.kind in ("number", "boolean")}
     return all(column.name in numbers and not column.missing for column in definition.column)
 

@@ -54,7 +54,7 @@ def train_net(
     job: Job, records: TrainingSet, validation: TrainingSet | None, trained: Trained, client: Any, *, on_cluster: bool,
     goes_on: bool, workers: int | None, extensions: Sequence[Extension],
 ) -> None:  # fmt: skip
-    """Train a job from what is ``trained``, or from initial values; an extension keeps the result.
+    """Train a job from what is ``trained``, or initial values; an extension keeps the result.
 
     ``client`` None starts a cluster in this process for the run. ``goes_on`` says that training will continue from the
     result. ``workers`` is the number of workers on a cluster, by default the job's, or the cluster's. Raises UserError
@@ -110,7 +110,7 @@ def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
 
 
 def _reported_by_epoch(job: Job, length: int, tests: bool) -> Job:
-    """Return the job with a row of metrics for each epoch; jobs with ``epochs`` do so without frequencies.
+    """Return the job with a row of metrics per epoch; jobs with ``epochs`` need no frequencies.
 
     ``tests`` says whether there are records to test on.
     """

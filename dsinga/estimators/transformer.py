@@ -1,4 +1,4 @@
-"""Transformer: features computed by a layer of a net, by default an auto-encoder or a Boltzmann machine."""
+"""Transformer: features from a layer of a net, by default an auto-encoder or a Boltzmann machine."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from dsinga.job import Job
 
 
 class ChunkMask(NamedTuple):
-    """A mask of records as a dask array of bool (n,), and the number of chosen records in each chunk."""
+    """A mask of records as a dask array of bool (n,), and each chunk's number of chosen records."""
 
     mask: Any
     counts: Sequence[int]
@@ -36,7 +36,7 @@ def split_records(
     splitter: Any = None,
     client: Any = None,
 ) -> tuple[TrainingSet, TrainingSet]:
-    """Return the records to train on and those for validation, in order, with targets and weights.
+    """Return the records for training and for validation, in order, with targets and weights.
 
     Each chunk of a dask array gives its share at random, whatever its classes, without computing. With ``groups`` or
     ``splitter``, the groups, or the targets too, are computed.
@@ -143,7 +143,7 @@ def _masks_by_chunk(sizes: Sequence[int], fraction: float, seed: int) -> tuple[A
 
 
 def _draw(fraction: float, seed: int, offset: float, block_info: Any = None) -> np.ndarray:
-    """Task: return the validation mask of a chunk, drawn from the seed and the chunk's position."""
+    """Task: return a chunk's validation mask, drawn from the seed and its position."""
     ((start, stop),) = block_info[None]["array-location"]
     before, after = np.floor(np.array([start, stop]) * fraction + offset).astype(int)
     return np.random.default_rng((seed, start)).permutation(stop - start) < after - before

@@ -1,4 +1,4 @@
-"""The methods that add-ons give to models: imported when called, known to type checkers."""
+"""The methods that add-ons give to models, imported when called."""
 
 from __future__ import annotations
 

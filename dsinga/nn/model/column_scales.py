@@ -1,4 +1,4 @@
-"""Warns if the columns that a dense layer reads differ a thousandfold in scale."""
+"""Warns if a dense layer's input columns differ a thousandfold in scale."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
-    """Warn if a dense layer reads numpy arrays (n, C) with columns that differ a thousandfold in scale."""
+    """Warn if a dense layer reads numpy columns (n, C) that differ a thousandfold in scale."""
     for symbol in inputs:
         x, _ = pairs.get(symbol.builder.name or "", (None, None))
         if any(taker.builder.kind == "Dense" for taker in symbol.takers) and (scales := extreme_scales(x)):

@@ -1,4 +1,4 @@
-"""The steps of ``fit``: open the records, find where to begin, make the job, run it, keep the result."""
+"""The steps of ``fit``: open records, find the beginning, make the job, run it, keep the result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunSettings(NamedTuple):
 
 
 def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_weight: Any) -> dict[str, WeighedPairs]:
-    """Return the training and validation records with labels and weights, including class weights.
+    """Return training and validation records with labels and weights, including class weights.
 
     A ``share`` above 0 of the ``data`` becomes the validation records. Raises UserError if ``held_out`` has records,
     too.
@@ -134,7 +134,7 @@ def job_arguments(
     train_steps: int | None,
     fields: Mapping[str, Any],
 ) -> JobArguments:
-    """Open the records of each phase and return the arguments of the job."""
+    """Open each phase's records and return the arguments of the job."""
     check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
     if fields.get("checkpoint_path") and begin_params(model, None):
         raise UserError(
@@ -163,7 +163,7 @@ def begin_params(model: Any, seed: int | None) -> dict[str, Any]:
 
 
 def job_of_fit(model: Any, arguments: JobArguments, begin: FitBegin, shuffle: bool) -> Job:
-    """Return the job of a fit, which continues the step count of the optimizer."""
+    """Return the job of a fit, which continues the optimizer's step count."""
     job = reading_opened(bound_job(model, arguments), arguments.phases, shuffle)
     if begin.backups and not job.checkpoint_freq:
         job = job.replace(checkpoint_freq=arguments.steps_of_epoch())
@@ -208,7 +208,7 @@ def check_watched(callbacks: Sequence[Any], job: Job) -> None:
 
 
 def keep_rescued(model: Any, rescued: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:
-    """Set the model's params, optimizer state and result after a fit, even if it failed."""
+    """Set the model's params, optimizer state and result after a fit, even a failed one."""
     assert rescued.params is not None
     assert rescued.net is not None
     described, begins = arguments.described(), {**model._fits.begins}

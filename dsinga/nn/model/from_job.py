@@ -137,7 +137,7 @@ class JobModel(Trainable):
 
     @checked
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, cluster: Any = None) -> None:
-        """Replace the optimizer, the topology, or both; the losses and metrics are layers of the job.
+        """Replace the optimizer, the topology, or both; losses and metrics are layers of the job.
 
         Raises UserError for a loss or metric that the job does not have.
         """
@@ -193,7 +193,7 @@ class JobModel(Trainable):
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return the definition of the training records by input: windows of a Dataset, or a table."""
+        """Return the definition of training records by input: windows of a Dataset, or a table."""
         stores = {layer.name: layer.store_conf for layer in self._train_inputs()}
         named = {name: store.definition for name, store in stores.items() if store and store.definition}
         return named | super().trained_definitions()
@@ -203,7 +203,7 @@ class JobModel(Trainable):
         return any(layer.store_conf is not None and layer.store_conf.channels_last for layer in self._train_inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return the text encoder of each input; None for an input of codes of any length."""
+        """Return each input's text encoder; None for an input of codes of any length."""
         layers = self.base.neuralnet.layer
         ends = [
             layer.srclayers[0]
@@ -218,7 +218,7 @@ class JobModel(Trainable):
         return encoders
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the record shapes that the job names. Raises UserError if it names none."""
+        """Return the job's record shapes. Raises UserError if it names none."""
         shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._records_inputs() if layer.store_conf}
         return shapes if shapes and all(shapes.values()) else super().input_shapes()
 
@@ -281,7 +281,7 @@ def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
 
 @checked
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
-    """Return the model saved in a folder by :meth:`dsinga.nn.Model.save`, with params and optimizer state.
+    """Return the model saved by :meth:`dsinga.nn.Model.save`, with params and optimizer state.
 
     Raises UserError if a file is missing, damaged or from another save.
     """

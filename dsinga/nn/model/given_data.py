@@ -63,7 +63,7 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return callbacks as a list; the user may pass a list, one callback or None."""
+    """Return callbacks as a list; they may be a list, one callback or None."""
     if callbacks is None:
         return []
     return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
@@ -150,7 +150,7 @@ def record_without_text(source: Any) -> int | None:
 
 
 def sequences_of(source: Any) -> np.ndarray | None:
-    """Return sequences of codes of several lengths as an array (n, longest) int64 padded with -1; None for other data.
+    """Return code sequences of several lengths as an array (n, longest) int64 padded with -1; None for other data.
 
     ``source`` is a list, an array of objects, or a TensorFlow RaggedTensor.
     """
@@ -166,7 +166,7 @@ def sequences_of(source: Any) -> np.ndarray | None:
 
 
 def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndarray:
-    """Return sequences of codes as an array (n, ``steps``) int64, padded with ``after``.
+    """Return code sequences as an array (n, ``steps``) int64, padded with ``after``.
 
     By default, ``steps`` is the length of the longest sequence.
     """

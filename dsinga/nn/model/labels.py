@@ -1,4 +1,4 @@
-"""Converts labels to the form that a loss accepts, and applies sample weights: the loss is Σ w·l / n over n records."""
+"""Converts labels to the form for a loss, and applies sample weights: the loss is Σ w·l / n over n records."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge 
 
 
 def loss_of_labels(model: Any) -> Any:
-    """Return the loss of the model's first output as given to ``compile``, or None."""
+    """Return the loss given to ``compile`` for the model's first output, or None."""
     return next(iter(vars(model)["objective"].losses), None) if "objective" in vars(model) else None
 
 
 def labels_for_loss(loss: Any, y: Any) -> Any:
-    """Return labels in the form that a loss accepts: (n, 1) as (n,), one-hot (n, K) as classes (n,), shares as float32.
+    """Return labels in the form for a loss: (n, 1) as (n,), one-hot (n, K) as classes (n,), shares as float32.
 
     Other labels are unchanged. ``loss`` is a name or a layer. Raises UserError for rows that are not shares of classes,
     one-hot rows or floats where the loss expects classes, and answers outside 0 to 1.
@@ -81,7 +81,7 @@ def _is_one_hot(y: np.ndarray) -> bool:
 
 
 def labels_first(y: Any) -> Any:
-    """Return labels that are images (n, H, W, C), or volumes, with channels first; other labels unchanged.
+    """Return image labels (n, H, W, C), or volumes, with channels first; other labels unchanged.
 
     ``y`` may be a list or a dict of labels of several outputs. Dask arrays stay lazy.
     """
@@ -159,7 +159,7 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
 
 
 def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np.ndarray | None]:
-    """Return the factors by class code instead of class name, and all labels of the source.
+    """Return factors by class code instead of class name, and all labels of the source.
 
     The labels are None unless each record has one. Raises UserError for an unknown class name.
     """
@@ -176,7 +176,7 @@ def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, n
 
 
 def _classes(labels: Any, loss: Any) -> np.ndarray:
-    """Return labels as classes: (n,), or (n, ...) with one per step or point if the loss allows it."""
+    """Return labels as classes: (n,), or (n, ...) for each step or point if the loss allows it."""
     if isinstance(labels, (list, tuple)) or (hasattr(labels, "__array__") and not is_dask_collection(labels)):
         labels = np.asarray(labels)  # a list or a data frame's column
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf" and labels.ndim:

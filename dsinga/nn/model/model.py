@@ -40,7 +40,7 @@ from dsinga.reading.given import PhaseRecords
 
 @checked_class
 class Model(Trainable):
-    """A net from ``inputs`` to ``outputs``, which are symbols returned by calls of layers.
+    """A net from ``inputs`` to ``outputs``, symbols returned by calls of layers.
 
     ``fit`` trains the net, ``job`` returns it as a job, and ``print`` shows the job.
 
@@ -147,7 +147,7 @@ class Model(Trainable):
         return builders
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Return the outputs computed from other layers' features. Raises UserError for a wrong number of features."""
+        """Return the outputs for other layers' features. Raises UserError for a wrong number of features."""
         inputs, outputs = self._inputs(), self._outputs()
         if self.job_changes:
             raise UserError(
@@ -242,7 +242,7 @@ class Model(Trainable):
         return [symbol.builder.name or "" for symbol in self._inputs()]
 
     def output_layers(self) -> list[str]:
-        """Return the names of the output layers. Raises UserError if input shapes are unknown."""
+        """Return the output layers' names. Raises UserError if input shapes are unknown."""
         return self._written().outputs
 
     def label_inputs(self) -> list[str]:
@@ -269,7 +269,7 @@ class Model(Trainable):
         return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return the text encoder of each input; None for an input of codes of any length."""
+        """Return each input's text encoder; None for an input of codes of any length."""
         encoders: dict[str, Any] = {
             symbol.builder.name or "": None
             for symbol in self._inputs()
@@ -287,7 +287,7 @@ class Model(Trainable):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
     def parts_of_nets(self) -> list[Any]:
-        """Return the objects that define the model's net: layers with their settings, and losses."""
+        """Return the objects that define the model's net: layers, settings and losses."""
         losses = self.objective.losses
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
@@ -302,7 +302,7 @@ class Model(Trainable):
         return self._kept.get(self, "written", lambda: _write(self, PhaseRecords()))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the record shapes that the inputs define. Raises UserError if one defines none."""
+        """Return the inputs' record shapes. Raises UserError if one has none."""
         texts = {name: encoder.steps for name, encoder in self.text_encoders().items() if encoder is not None}
         shapes = [
             texts.get(name, symbol.builder.settings["shape"])

@@ -161,7 +161,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self._params = {**self.params, name: as_param(name, array)}
 
     def shaped_net(self) -> LocalNet:
-        """Return the net for records of the known shapes. Raises UserError if they are unknown."""
+        """Return the net for the known record shapes. Raises UserError if they are unknown."""
         shapes = self.record_shapes or self.input_shapes()
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
         return local_net(self, {name: (array, None) for name, array in zeros.items()}, has_labels=True)[0]
@@ -204,7 +204,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the record shapes that the model defines. Raises UserError if it defines none."""
+        """Return the model's own record shapes. Raises UserError if it defines none."""
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
     def ordered_params(self) -> dict[str, np.ndarray]:
@@ -225,7 +225,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @with_types
     def get_weights(self) -> list[np.ndarray]:
-        """Return copies of all params, including frozen ones, in the order of the layers.
+        """Return copies of all params, even frozen ones, in the order of the layers.
 
         Examples:
             >>> from dsinga import nn
@@ -265,7 +265,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def save_weights(self, path: str | os.PathLike[str]) -> None:
-        """Write the params to a safetensors file, for :meth:`load_weights`. Raises UserError if writing fails."""
+        """Write the params to a safetensors file for :meth:`load_weights`. Raises UserError if that fails."""
         file = local_folder(path)
         if file.is_dir():
             raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")

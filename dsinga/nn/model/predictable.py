@@ -32,11 +32,11 @@ class Predictable(ModelParams):
     served: Any = None  # what an estimator, and so a server, computes before and after the net
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return the definition of the training records by input: windows of a Dataset, or a table."""
+        """Return the definition of training records by input: windows of a Dataset, or a table."""
         return {**self.trained.definitions}
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return the text encoder of each input; None for an input of codes of any length."""
+        """Return each input's text encoder; None for an input of codes of any length."""
         return {}
 
     def has_channels_last(self) -> bool:
@@ -239,7 +239,7 @@ class Predictable(ModelParams):
         return with_tensor_methods(self.predict(records))
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Return the output symbols for these input symbols. Raises UserError for a model of a job."""
+        """Return the output symbols for input symbols. Raises UserError for a model of a job."""
         raise UserError(
             f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
         )

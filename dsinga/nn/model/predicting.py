@@ -29,7 +29,7 @@ JobAndData = tuple[Job, dict[str, Any] | None]
 def local_net(
     model: Any, pairs: Mapping[str, Pair], has_labels: bool, weights: Any = None, phase: str = "test"
 ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-    """Return the net that computes numpy arrays in this process, the records, and the labels.
+    """Return the net for numpy arrays in this process, the records, and the labels.
 
     ``has_labels`` gives the net losses even if ``pairs`` has no labels. ``weights`` are sample weights in a ``phase``,
     "test" or "train".
@@ -81,7 +81,7 @@ def tested_job(model: Any, records: PhaseRecords, batch_size: int | None) -> Job
 
 
 def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndData:
-    """Return a job that computes the outputs of layers for records, and its data."""
+    """Return a job that computes layers' outputs for records, and its data."""
     names, definitions = model.trained.names, model.trained_definitions()
     records = open_inputs(pairs, names, definitions, has_labels=False, reorders=False)
     records.assume_labels()
@@ -91,7 +91,7 @@ def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndDat
 def features_of(
     model: Any, pairs: Mapping[str, Pair], layers: Sequence[str], batch_size: int | None, client: Any
 ) -> list[Any]:
-    """Return the output of each named layer, for numpy arrays in this process unless a client is given."""
+    """Return each named layer's output, for numpy arrays in this process unless a client is given."""
     if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # dask arrays, too
         pairs = {name: (_no_records(model, name, records), None) for name, (records, _) in pairs.items()}
     if are_numpy(pairs) and (client is None or is_empty):
@@ -154,7 +154,7 @@ def evaluated_by_kind(
 
 
 def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
-    """Return the definitions of the records ``x``, or by default of the training records."""
+    """Return the definitions of the records ``x``, by default of the training records."""
     if isinstance(x, RecordSource):
         return [*x.job_settings().values()]
     return [by for definition in model.trained_definitions().values() for by in definition.values()]

@@ -1,4 +1,4 @@
-"""The records that a model is given, by input, and the arguments of the job that reads them."""
+"""A model's records, by input, and the arguments of the job that reads them."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def labelled(model: Any, data: Data) -> WeighedPairs:
 
 
 def unlabelled(model: Any, x: Any) -> dict[str, Pair]:
-    """Return the records of each input in the form of training, without labels."""
+    """Return each input's records in the form of training, without labels."""
     names = model.input_names()
     pairs = _as_codes(model, pair_up(*as_pair(x, None, names), names, names[:1]))
     return {name: (records, None) for name, (records, _) in pairs.items()}
 
 
 def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
-    """Return the records of each input, with texts and sequences as arrays of codes."""
+    """Return each input's records, with texts and sequences as arrays of codes."""
     encoders, definitions = model.text_encoders(), model.trained_definitions()
     for name, (x, _) in pairs.items():
         for definition in definitions.get(name, {}).values():
@@ -102,7 +102,7 @@ def opened(
 def explained(
     model: Any, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
 ) -> Iterator[None]:
-    """If records differ in shape from training, replace the error by one that names both shapes.
+    """If records differ in shape from training, name both shapes in the error.
 
     Records ``held_out`` for validation are compared with the others. Frames with encoded columns are ignored.
     """

@@ -1,4 +1,4 @@
-"""The results of a model: evaluations with named numbers, and predictions with tensor methods."""
+"""A model's results: evaluations with named numbers, and predictions with tensor methods."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Predictions(np.ndarray[Any, Any]):
 
 
 def with_tensor_methods(predictions: Any) -> Any:
-    """Return predictions, an array or a list, with numpy arrays as :class:`Predictions`."""
+    """Return predictions with numpy arrays, also in a list, as :class:`Predictions`."""
     if isinstance(predictions, list):
         return [with_tensor_methods(array) for array in predictions]
     return predictions.view(Predictions) if type(predictions) is np.ndarray else predictions

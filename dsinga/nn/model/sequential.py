@@ -1,4 +1,4 @@
-"""Sequential, a net of layers in a chain, and clone_model, which copies a model with new layers."""
+"""Sequential, a net of layers in a chain, and clone_model, which copies models with new layers."""
 
 from __future__ import annotations
 

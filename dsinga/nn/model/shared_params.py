@@ -24,7 +24,7 @@ class SharedParams:
     are_handed_out: bool = True
 
     def newest(self, own: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray] | None:
-        """Return params by name: the values in the layers, else the model's own, or None."""
+        """Return params by name, from the layers or else the model's own, or None."""
         values = dict(own or {})
         for builder, names in self.owners:
             for name, value in zip(names, builder.values or (), strict=False):

@@ -277,7 +277,7 @@ class Trainable(Predictable):
 
     @with_types
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
-        """Return the loss and metrics of a batch of numpy arrays without training on it."""
+        """Return the loss and metrics of a batch of numpy arrays, without training."""
         x, y = (x, y) if self.trained_definitions() else _batch(self, x, y)
         return _figures(self, self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
 
@@ -288,7 +288,7 @@ class Trainable(Predictable):
 
 
 def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dict[str, Any]:
-    """Return the job fields given in a call. Raises UserError for a name that is not a job field."""
+    """Return a call's job fields. Raises UserError for an unknown field."""
     if fields:
         known = [name for name in inspect.signature(function).parameters if name != "job_fields"]
         check_names(function.__name__, [*known, *field_names(Job)], fields)
@@ -303,7 +303,7 @@ def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dic
 
 
 def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return the records and labels of a batch as numpy arrays in the order of training.
+    """Return a batch's records and labels as numpy arrays in the order of training.
 
     Raises UserError for a source of records, and for a model of a table: arrays have no columns.
     """

@@ -41,7 +41,7 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
-    """Return the params in a file, in the file ``name`` of a model's folder, or in a checkpoint."""
+    """Return params from a file, from the file ``name`` in a model's folder, or from a checkpoint."""
     file = Path(path)
     file = file / name if current_file(file / name).is_file() else file
     if not current_file(file).is_file():
@@ -177,7 +177,7 @@ class RunningFit:
         raise UserError(f"{action} has no effect while fit trains the model; {REMEDY}")
 
     def _return_changes(self) -> None:
-        """Give the run the params and optimizer state that the user set in a callback."""
+        """Give the run the params and optimizer state that a callback set."""
         if self._loop is None or self._step is None:
             return
         params = self._model._params or {}
@@ -188,7 +188,7 @@ class RunningFit:
             self._step = self._state_step = None
 
     def _return_rate(self) -> None:
-        """Give the run the learning rate that the user set in a callback; refuse other optimizer changes."""
+        """Give the run the learning rate that a callback set; refuse other optimizer changes."""
         before, self._optimizer = self._optimizer, optimizer_fields(self._model)
         changed = [name for name, value in self._optimizer.items() if value != before.get(name)]
         if not changed:
@@ -203,7 +203,7 @@ class RunningFit:
         self._loop.set_rate_factor(self._loop.step, rate / first)
 
     def close(self) -> None:
-        """Restore the model's params and state from before the fit; its results are stored separately."""
+        """Restore the model's params and state from before the fit; results are stored separately."""
         if self._params:
             self._model.trained = self._before
             self._model._params = self._before.params
@@ -259,5 +259,5 @@ def set_trained(model: Any, trained: Trained) -> None:
 
 
 def optimizer_fields(model: Any) -> dict[str, Any]:
-    """Return the optimizer's fields, which may be set between fits; {} for a model of a job."""
+    """Return the optimizer's fields, which users may set between fits; {} for a model of a job."""
     return dict(vars(vars(model)["optimizer"])) if "optimizer" in vars(model) else {}

@@ -99,7 +99,7 @@ def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
 
 
 def own_activation(writer: LayerWriter, activation: Any) -> Feature:
-    """Write an activation function as a layer with the name of the call."""
+    """Write an activation function as a layer with the call's name."""
     if activation == "linear":
         return writer.source
     kind, fields = activation_layer(writer, writer.source, activation)

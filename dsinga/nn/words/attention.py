@@ -1,4 +1,4 @@
-"""Attention layers: weighted means of values, with one head or several projected heads."""
+"""Attention layers: weighted means of values, with one or several heads."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ OTHERWISE = ("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN", "kDiceLoss", "kFu
 
 
 def layer_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes layers of a class without a hand-written function."""
+    """Return the function ``name``, which makes layers of a class without a hand-written function."""
 
     def function(**settings: Any) -> Write:
         return write_derived_loss(name, type, cls, settings) or simple(name, type, **settings)
@@ -205,7 +205,7 @@ def layer_function(name: str, type: str, cls: Any) -> Any:
 
 
 def has_function(type: str, cls: Any) -> bool:
-    """Whether ``nn`` has a function for a layer type; inputs and layers added by partitioning have none."""
+    """Whether ``nn`` has a function for a layer type; not for inputs and partitioning layers."""
     of_nets = issubclass(cls, layers.Layer) and not issubclass(cls, Bridge) and not (cls.is_input or cls.is_output)
     return of_nets and type not in OTHERWISE
 

@@ -120,7 +120,7 @@ def convolution(
 def convolved(
     writer: LayerWriter, axes: int, kernel_size: Size, strides: Size, padding: Any, dilation_rate: Size
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return the kernel of a convolution, and the job fields of its window."""
+    """Return a convolution's kernel, and the job fields of its window."""
     kernel, dilation = per_axis(writer, kernel_size, axes), per_axis(writer, dilation_rate, axes)
     if padding == "valid":
         check_kernel(writer, kernel, dilation)

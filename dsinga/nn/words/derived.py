@@ -63,7 +63,7 @@ def derived_function(
 
 
 def function_name(type: str) -> str:
-    """Return the name of a type's function: PReLU for kPReLU; a user's type name is unchanged."""
+    """Return the name of a type's function: PReLU for kPReLU, a user's name unchanged."""
     return type[1:] if type[:1] == "k" and type[1:2].isupper() else type
 
 
@@ -106,7 +106,7 @@ class Derived(Mapping[str, Any]):
 
 
 class Words(Mapping[str, Any]):
-    """A mapping from names to the functions that add-ons add to ``nn``, imported on demand."""
+    """A mapping from names to add-ons' functions in ``nn``, imported on demand."""
 
     def __getitem__(self, name: str) -> Any:
         if (word := find("word", name)) is None:
@@ -124,7 +124,7 @@ added_words = Words()
 
 
 def called_by_name(function: Any) -> Any:
-    """Return a function that checks its arguments and passes them by name to a derived function."""
+    """Return a function that checks its arguments and passes them by name."""
     parameters = inspect.signature(function)
 
     @functools.wraps(function)
@@ -135,5 +135,5 @@ def called_by_name(function: Any) -> Any:
 
 
 def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:
-    """Return the message fields that name a component: its type, or a user's registered name."""
+    """Return the message fields that name a component: its type, or a user's name."""
     return {"type": type} if type in names else {"type": names.user, "user_type": type}

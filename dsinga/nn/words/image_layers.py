@@ -66,7 +66,7 @@ def AveragePooling3D(
 
 
 def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding: Any) -> Write:
-    """Return a function that writes a pooling of images or volumes; a mean ignores padding, as in Keras."""
+    """Return a function that writes a pooling of images or volumes; means ignore padding, as in Keras."""
 
     def write(writer: LayerWriter) -> Feature:
         if axes == 3:
@@ -113,7 +113,7 @@ def GlobalAveragePooling3D(**common: Unpack[LayerArguments]) -> Write:
 
 
 def global_pooling(pool: str, axes: int) -> Write:
-    """Return a function that writes a pooling of all points of each channel to a vector."""
+    """Return a function that writes a pooling of each channel's points to a vector."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -249,7 +249,7 @@ def UpSampling3D(size: Size = 2, interpolation: str = "nearest", **common: Unpac
 
 
 def upsampled(name: str, axes: int, size: Size, interpolation: str, linear: str) -> Write:
-    """Return a function that writes an upsampling layer; raise UserError for an unknown interpolation."""
+    """Return a function that writes an upsampling; raise UserError for an unknown interpolation."""
     methods = {"nearest": None, linear: "kLinear"}
     if interpolation not in methods:
         raise UserError(f"{name}: {unknown_name('interpolation', interpolation, methods)}")

@@ -80,7 +80,7 @@ def Input(
 
 
 def number_inputs(builders: Sequence[LayerBuilder]) -> None:
-    """Name the unnamed inputs of a model "data", "data_1", .... Raises UserError for equal names."""
+    """Name a model's unnamed inputs "data", "data_1", .... Raises UserError for equal names."""
     for place, builder in enumerate(builders):
         taken = [earlier.name for earlier in builders[:place]]
         if builder.name == DEFAULT_NAME in taken:
@@ -102,7 +102,7 @@ _data_format = ["channels_first"]
 
 @with_types
 def set_image_data_format(data_format: str) -> None:
-    """Set the default axis order of images and volumes, for inputs made after this call."""
+    """Set the default axis order of images and volumes for inputs made later."""
     _data_format[0] = check_data_format(data_format)
 
 
@@ -113,7 +113,7 @@ def image_data_format() -> str:
 
 
 def _augmentations(given: Any) -> list[AugmentConf]:
-    """Return the augmentations of an input as a list. Raises UserError for anything else in it."""
+    """Return an input's augmentations as a list. Raises UserError for anything else in it."""
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     for item in items:
         if not isinstance(item, (AugmentConf, Mapping)):
@@ -166,7 +166,7 @@ def _input(
 
 
 def source_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes a user's data source for models to read."""
+    """Return the function ``name``, which makes a user's data source."""
 
     def function(path: str | None = None, **arguments: Any) -> DataSource:
         source: DataSource = cls(path, *settings_field(name, cls.Conf, arguments).values())
@@ -276,7 +276,7 @@ def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[
 
 
 def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
-    """Add a random change to the ``augment`` of the source's input layer. Raises UserError for another source."""
+    """Add a random change to the source input's ``augment``. Raises UserError for another source."""
     require(writer)
     change = augmentation_functions[kind](**settings)
     name = writer.source.records

@@ -1,4 +1,4 @@
-"""Checks arguments against Keras's: suggests replacements for names that ``nn`` lacks, from ``keras.toml``.
+"""Checks arguments against Keras's, and suggests replacements from ``keras.toml`` for missing names.
 
 Keras arguments are accepted and ignored if their values ask for what happens anyway.
 """
@@ -64,7 +64,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def without_defaults(function: str, signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call without Keras arguments that would change nothing."""
+    """Return a call's arguments without Keras arguments that would change nothing."""
     takes_any = any(known.kind is known.VAR_KEYWORD for known in signature.parameters.values())
     left = {}
     for name, value in given.items():
@@ -86,12 +86,12 @@ check_names = functools.partial(arguments.check_names, instead=ARGUMENTS)
 
 
 def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, without Keras arguments that would change nothing."""
+    """Return a call's arguments by name, without Keras arguments that would change nothing."""
     return arguments.bind(function, signature, args, without_defaults(function, signature, kwargs), ARGUMENTS)
 
 
 def checked(function: F) -> F:
-    """Return the function with a check of argument names; it drops Keras arguments that change nothing.
+    """Return the function with checked argument names; Keras arguments that change nothing are dropped.
 
     Its signature shows the options of ``**options: Unpack[...Options]``, with None as default.
     """
@@ -113,7 +113,7 @@ def checked(function: F) -> F:
 
 
 def keyword_parameters(fields: Any, default: Any, defaults: Mapping[str, Any] = {}) -> dict[str, inspect.Parameter]:
-    """Return the fields of a TypedDict as keyword-only parameters, with ``defaults`` or the common ``default``."""
+    """Return a TypedDict's fields as keyword-only parameters, with ``defaults`` or the common ``default``."""
     return {
         name: inspect.Parameter(
             name,
@@ -126,7 +126,7 @@ def keyword_parameters(fields: Any, default: Any, defaults: Mapping[str, Any] = 
 
 
 def checked_class(cls: type[T]) -> type[T]:
-    """Return the class with a constructor that checks its arguments by name."""
+    """Return the class with a constructor that checks argument names."""
     return arguments.check_settings(cls, instead=ARGUMENTS)
 
 

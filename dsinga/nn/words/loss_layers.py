@@ -88,7 +88,7 @@ def HingeLoss(
 
 
 def difference_loss(function: str, type: str, mean: bool, settings: Mapping[str, Any]) -> Write:
-    """Return a function that writes a loss of differences to a target: a sum, or a ``mean``, over each row."""
+    """Return a function that writes a loss of differences: a sum, or a ``mean``, over each row."""
     sources = functools.partial(compared, weighted=settings["weighted"])
     return write_loss(function, type, sources, settings, numbers_of_target if mean else None)
 

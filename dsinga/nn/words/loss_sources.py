@@ -24,7 +24,7 @@ def write_loss(
     numbers: Numbers | None = None,
     inits: Mapping[str, Any] = {},
 ) -> Write:
-    """Return a function that adds a loss layer with these settings to the net.
+    """Return a function that adds a loss layer to the net.
 
     With ``numbers`` the loss is the sum over a row divided by this number of the first source. Raises UserError for
     wrong settings.
@@ -89,7 +89,7 @@ def outputs_and_targets(writer: LayerWriter) -> list[Feature]:
 
 
 def compared(writer: LayerWriter, activation: str | None = None, weighted: bool = False) -> list[Feature]:
-    """Return outputs, before an activation, and the labels or feature that a loss compares them with."""
+    """Return outputs, before an activation, and the labels or feature to compare them with."""
     outputs, target, *weights = outputs_and_targets(writer)
     outputs = outputs if activation is None else take_before(writer.net, outputs, activation)
     shape, expected = row_shape(target), row_shape(outputs)

@@ -54,7 +54,7 @@ SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity"
 
 
 def compares(kind: str) -> bool:
-    """Whether this function makes losses that compare with a feature instead of classes."""
+    """Whether this function's losses compare with a feature instead of classes."""
     cls = layer_type(kind)
     return cls is not None and issubclass(cls, PairLoss)
 
@@ -70,7 +70,7 @@ def losses_by_name() -> Mapping[str, str]:
 
 
 def layer_type(kind: str) -> type[Layer] | None:
-    """Return the class of the layers that a function makes; None if it has none."""
+    """Return the class of a function's layers; None if it has none."""
     cls = find("layer", TYPES.get(kind, f"k{kind}")) or find("layer", kind)
     return cls if isinstance(cls, type) else None
 
@@ -93,13 +93,13 @@ def metric_names(kinds: Collection[str]) -> Set[str]:
 
 
 def may_have_params(kind: str) -> bool:
-    """Whether the layer made by the named function may have params; few losses have."""
+    """Whether the named function's layer may have params; few losses have."""
     cls = layer_type(kind) or Layer
     return kind not in ("SoftmaxLoss", "HingeLoss") and not (issubclass(cls, PairLoss) or cls.labels.per_point)
 
 
 def loss_kind(loss: Any) -> str:
-    """Return the function name of a loss given as a name or a layer. Raises UserError for an unknown loss."""
+    """Return a loss's function name, from a name or a layer. Raises UserError for an unknown loss."""
     if isinstance(loss, LayerBuilder):
         return loss.kind
     if isinstance(loss, str) and (known := NAMES if loss in NAMES else losses_by_name()).get(loss):
@@ -180,7 +180,7 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
 
 
 class Loss:
-    """Base class of users' losses, as in Keras: ``call(self, y_true, y_pred)`` returns a loss for each record."""
+    """Base class of users' losses, as in Keras: ``call(self, y_true, y_pred)`` returns each record's loss."""
 
     def __init__(self, name: str | None = None, reduction: str = "sum_over_batch_size", dtype: Any = None):
         if reduction not in ("sum_over_batch_size", "mean"):
@@ -212,7 +212,7 @@ _CLASSES = {
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return the further names of this module: loss layers, loss classes, and Keras's names of losses."""
+    """Return the module's further names: loss layers, loss classes, and Keras's names of losses."""
     maps: list[Any] = [_CLASSES, layer_functions, {name: Name(name) for name in losses_by_name()}]
     return ChainMap(*maps)
 

@@ -1,4 +1,4 @@
-"""The metrics that ``compile`` accepts: their names, Keras's classes, and the layers that report them."""
+"""The metrics that ``compile`` accepts: names, Keras's classes, and the layers that report them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass(frozen=True)
 class MetricLayer:
-    """The type, the name and the settings of a layer that reports an output's metrics."""
+    """The type, name and settings of a layer that reports an output's metrics."""
 
     type: str
     name: str
@@ -117,7 +117,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
 
 
 def metric_name(metric: AnyMetric) -> Reported:
-    """Return the name of a metric in the history, after registering a function under its own name.
+    """Return a metric's name in the history; functions are registered under their own names.
 
     A layer that reports metrics is returned unchanged.
     """
@@ -239,7 +239,7 @@ def _by_layer(
 
 
 def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the settings field of a metric layer, from the loss or the names of metrics."""
+    """Return a metric layer's settings field, from the loss or the metrics' names."""
     if kind in ("kFieldError", "kSegmentationScore"):
         return {f"{kind[1:].lower()}_conf": points}
     if kind == "kForecastScores":
@@ -253,14 +253,14 @@ def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: M
 
 
 def _point_settings(loss: LayerConf | None) -> dict[str, bool]:
-    """Return the settings of a loss that select and weigh points of fields."""
+    """Return a loss's settings that select and weigh points of fields."""
     cls = None if loss is None else layer_class(loss).Conf
     settings = None if loss is None or cls is None else loss.settings_of(cls)
     return {name: True for name in ("masked", "weighted") if getattr(settings, name, False)}
 
 
 def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
-    """Return the loss setting that says how its several predictions of one number are read.
+    """Return the loss setting that says how several predictions of one number are read.
 
     Raises UserError if the loss has none.
     """
@@ -275,7 +275,7 @@ def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
 
 
 def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | None) -> None:
-    """Raise UserError for a metric that does not fit the model's number of classes."""
+    """Raise UserError for a metric that does not fit the number of classes."""
     count = shape[-1] if shape else 1
     for name in names:
         if conf.type_name == "kConfusionMatrix" and name in ("precision", "recall", "f1") and count > 2:

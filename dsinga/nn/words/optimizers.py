@@ -301,7 +301,7 @@ ARGUMENTS = {"beta1": "beta_1", "beta2": "beta_2"}  # by the setting
 
 
 def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterConf]:
-    """Return the function called ``name`` that makes updaters of a class without a hand-written function."""
+    """Return the function ``name``, which makes updaters of a class without a hand-written function."""
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> UpdaterConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, ARGUMENTS, arguments)}
@@ -317,7 +317,7 @@ optimizer_functions = Derived("updater", optimizer_function, lambda name, _: nam
 
 
 def updater_conf(optimizer: Any) -> UpdaterConf:
-    """Return the updater configuration for an optimizer: a name, a configuration, or a mapping of fields."""
+    """Return an optimizer's updater configuration, from a name, a configuration, or a mapping of fields."""
     if isinstance(optimizer, UpdaterConf):
         return optimizer
     if isinstance(optimizer, Mapping):

@@ -32,7 +32,7 @@ class FunctionBuilder(LayerBuilder):
     failure: Exception | None = None
 
     def traced(self, sources: Any) -> Any:
-        """Return the function's result on features; the layers in it become the model's."""
+        """Return the function's result on features; its layers become the model's."""
         raise NotImplementedError
 
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
@@ -158,7 +158,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
 
 
 def constructor_arguments(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a constructor's arguments by name, without the name of the layer.
+    """Return a constructor's arguments by name, except the layer's name.
 
     Raises UserError for an argument that JSON, the format of jobs, cannot hold.
     """

@@ -1,4 +1,4 @@
-"""Converts learning rates and momenta (numbers, schedules or functions of the step) to job fields."""
+"""Converts learning rates and momenta (numbers, schedules or functions) to job fields."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ NAMES = {"change_freq": "decay_steps", "final_lr": "end_learning_rate"}  # of ar
 
 
 def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
-    """Return the function called ``name`` that makes schedules of a class without a hand-written function."""
+    """Return the function ``name``, which makes schedules of a class without a hand-written function."""
 
     def function(initial_learning_rate: float, **arguments: Any) -> LRGenConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, NAMES, arguments)}

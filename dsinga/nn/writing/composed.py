@@ -40,7 +40,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 def swapped_groups(x: Tensor, groups: int) -> Tensor:
-    """Return images with channels in another order: the first of each group, then the second of each, ..."""
+    """Return images with channels reordered: the first of each group, then the second of each, ..."""
     batch, channels, *sizes = x.shape
     y = x.reshape((batch, groups, channels // groups, *sizes), ".groups").swap(1, 2, ".order")
     return y.reshape(x.shape)
@@ -82,7 +82,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def dense(x: Tensor, layer: Callable[[Any], Symbol], units: int) -> Tensor:
-    """Return what a fully connected layer computes from the last axis: ``units`` numbers along it."""
+    """Return a fully connected layer's result along the last axis, ``units`` numbers."""
     if x.batch_axis is None or x.batch_axis == x.rank - 1:
         raise NoLayer("of a tensor whose last axis is the batch, or that has none")
     rows, symbol = x.rows, x.symbol
@@ -116,7 +116,7 @@ def tiled(x: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def running_sum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    """Return the running sums along an axis of records, as a product with ones."""
+    """Return running sums along an axis of records, as a product with ones."""
     axis = x.axis(axis)
     if axis == x.batch_axis or x.shape[axis] > MOST_SUMMED:
         raise NoLayer(f"over the records of a batch, or of more than {MOST_SUMMED} numbers")
@@ -125,7 +125,7 @@ def running_sum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = F
 
 
 def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
-    """Return a sum of products of two tensors by Einstein's convention, as a matrix product."""
+    """Return a sum of products of two tensors (Einstein's convention), as a matrix product."""
     left, arrow, out = equation.replace(" ", "").partition("->")
     names = left.split(",")
     if len(tensors) != 2 or not arrow or any(len({*each}) < len(each) or "." in each for each in (*names, out)):
@@ -181,7 +181,7 @@ def where(place: Operation, condition: Any, a: Any, b: Any) -> Tensor:
 
 
 def repeated_heads(x: Tensor, times: int) -> Tensor:
-    """Return keys or values (B, H, T, n) with each head repeated for several heads of queries."""
+    """Return keys or values (B, H, T, n) with each head repeated for several query heads."""
     if times < 2:
         return x
     if times > MOST_HEADS:

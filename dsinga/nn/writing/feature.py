@@ -41,7 +41,7 @@ class Feature(NamedTuple):
 
 
 class ChannelsLast(UserError):
-    """The error of an image layer that got records with channels last; ``source`` is the name of the input."""
+    """An image layer's error for records with channels last; ``source`` is the input's name."""
 
     source = ""
 
@@ -57,7 +57,7 @@ class Writable(Protocol):
 
 
 def row_shape(feature: Feature) -> Shape | None:
-    """Return the shape of a row as the next layers see it: one axis if the feature is flat."""
+    """Return a row's shape for the next layers: one axis if the feature is flat."""
     shape = feature.shape
     return (math.prod(shape),) if shape is not None and feature.flat else shape
 

@@ -1,4 +1,4 @@
-"""Windows over symbolic tensors that are sequences (B, C, T), images or volumes: convolution, pooling, resizing."""
+"""Windows over symbolic sequences (B, C, T), images or volumes: convolution, pooling, resizing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class KernelWindow(NamedTuple):
         return KernelWindow(*((axis, *sizes) for axis, sizes in zip((1, 1, 1, 0, 0), self, strict=True)))
 
     def same(self, size: Sizes, more_after: bool = True) -> KernelWindow:
-        """Return the window with the padding for ceil(size / stride) positions along each axis."""
+        """Return the window with padding for ceil(size / stride) positions along each axis."""
         totals = [
             max((-(-length // step) - 1) * step + extent - length, 0)
             for length, step, extent in zip(size, self.strides, self.extent, strict=True)
@@ -67,7 +67,7 @@ class KernelWindow(NamedTuple):
         return self._replace(after=tuple(after))
 
     def fields(self, stride: int, pad: Sizes) -> dict[str, Any]:
-        """Return the layer settings that differ from their defaults; ``stride`` is the default of strides."""
+        """Return the layer settings that are not defaults; ``stride`` is the default stride."""
         sizes = {"kernel": (self.kernel, 3), "stride": (self.strides, stride), "dilation": (self.dilations, 1)}
         return fields_of(**sizes, pad=(pad, 0))
 
@@ -141,12 +141,12 @@ def convolved_transposed(x: Tensor, window: KernelWindow, make: Callable[..., An
 
 
 def cropped(x: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
-    """Return a tensor without the first and last numbers along each of its last axes."""
+    """Return a tensor without the first and last numbers along its last axes."""
     return x[(..., *(slice(first, -last or None) for first, last in zip(before, after, strict=True)))]
 
 
 def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, counts_padding: bool = True) -> Tensor:
-    """Return the maxima (MAX) or means (AVG) of windows; with ``ceil`` also of incomplete last windows."""
+    """Return windows' maxima (MAX) or means (AVG); with ``ceil`` also of incomplete last windows."""
 
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
         size, rounds_up = images.shape[2:], ceil
@@ -188,7 +188,7 @@ def pooled_whole(x: Tensor, pool: str) -> Tensor:
 
 
 def surrounded(x: Tensor, pads: Any, mode: str = "kZero", value: float = 0.0) -> Tensor:
-    """Return a tensor with numbers added around the axes of rows, or removed if ``pads`` are below 0.
+    """Return a tensor with numbers added around row axes, or removed for ``pads`` below 0.
 
     ``pads`` has two numbers for each axis of rows.
     """

@@ -25,7 +25,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass
 class Objective:
-    """The training objective of a model: a loss for each output, and the weights of the losses.
+    """A model's training objective: a loss for each output, and the losses' weights.
 
     ``losses`` are names, loss layers, or symbols of loss layers, which already have sources. ``metrics`` are names, or
     layers that report metrics, for each output. ``algorithm`` and ``cluster`` are None for the defaults.
@@ -167,7 +167,7 @@ def examples_of_symbol(
 
 
 def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
-    """Return the layers that compute ``outputs``, without inputs, each once and after its sources."""
+    """Return the layers that compute ``outputs``, except inputs, each once and after its sources."""
     builders = (symbol.builder for symbol in ancestors(outputs) if symbol.builder.kind != INPUT)
     return list({id(builder): builder for builder in builders}.values())
 
@@ -190,7 +190,7 @@ def layers_with_losses(outputs: Sequence[Symbol], objective: Objective) -> list[
 
 
 def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
-    """Return the layers' names in the job, by layer id; they do not depend on shapes."""
+    """Return the layers' names in the job, by layer id, whatever the shapes."""
     net = NetWriter()
     names: dict[int, str] = {}
     for symbol in ancestors(symbols):
@@ -240,7 +240,7 @@ def targets(
     records: Feature,
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Feature:
-    """Return what a loss compares with: the labels, a kLabel layer, or records without labels."""
+    """Return what a loss compares with: labels, a kLabel layer, or records without labels."""
     if builder.kind == "FunctionLoss":
         return source._replace(label_shape=label_shapes.get(source.layer))
     if not compares(builder.kind):
@@ -281,7 +281,7 @@ def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
 
 
 def layers_of_input(conf: LayerConf, stores: Mapping[str, Mapping[str, Any]], batch_size: Any) -> list[LayerConf]:
-    """Return the layers of an input: one for each phase that has its own data.
+    """Return an input's layers: one for each phase with its own data.
 
     ``stores`` has an entry for each of "train", "val" and "test" that has data: the fields that name a store, none for
     arrays. If only training has data, one layer serves all phases.

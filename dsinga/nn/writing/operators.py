@@ -23,7 +23,7 @@ class HasOperators(ABC):
 
     @abstractmethod
     def _binary(self, operator: str, other: Any, swapped: bool = False) -> Any:
-        """Return the result of an operator of kArithmetic; if swapped, ``other`` is the first operand."""
+        """Return a kArithmetic operator's result; if swapped, ``other`` is the first operand."""
 
     def __add__(self, other: Any) -> Any:
         return self._binary("ADD", other)

@@ -1,4 +1,4 @@
-"""States of recurrent layers as symbolic tensors: after the last step, and before the first one."""
+"""Recurrent layers' states as symbolic tensors: after the last step, and before the first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dsinga.nn.writing.tensor import Tensor, joined
 
 
 def last_states(y: Tensor, size: int) -> list[Tensor]:
-    """Return each direction's last state h, (B, H), from the states of all steps, (B, T, D·H)."""
+    """Return each direction's last state h, (B, H), from all states (B, T, D·H)."""
     return [y[:, -1]] if y.shape[2] == size else [y[:, -1, :size], y[:, 0, size:]]
 
 

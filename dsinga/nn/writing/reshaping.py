@@ -18,7 +18,7 @@ class NoLayer(Exception):
 
 
 def refuse(settings: Mapping[str, Any]) -> None:
-    """Raise NoLayer with the names of all settings that have true values."""
+    """Raise NoLayer with the names of all true settings."""
     if wrong := [name for name, value in settings.items() if value]:
         raise NoLayer(f"with {', '.join(wrong)}")
 
@@ -48,14 +48,14 @@ def without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Return an axis counted from the front. Raises NoLayer for an axis that a tensor of this rank lacks."""
+    """Return an axis counted from the front. Raises NoLayer for an unknown axis."""
     if not -rank <= axis < rank:
         raise NoLayer(f"along the axis {axis} of a tensor with {rank} axes")
     return axis % rank
 
 
 def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int | None:
-    """Return the axis that is or contains the batch, after ``before`` numbers; None for no axis."""
+    """Return the axis that is or contains the batch, after ``before`` numbers, or None."""
     starts = [math.prod(shape[:axis]) for axis in range(len(shape))]
     exact = [axis for axis, start in enumerate(starts) if start == before and shape[axis] == batch]
     ends = [axis for axis, start in enumerate(starts) if start <= before and start * shape[axis] >= before * batch]

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotAFeature(UserError):
-    """The error for a layer called on an object that is not a feature."""
+    """The error for a layer called on anything but a feature."""
 
 
 ATTRIBUTES = {
@@ -261,7 +261,7 @@ class Symbol(Operators):
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
-        """The shape of the feature, with None for the batch, as in Keras; None if unknown."""
+        """The feature's shape, with None for the batch, as in Keras; None if unknown."""
         return None if self.rows is None else (None, *self.rows)
 
     @property
@@ -279,13 +279,13 @@ class Symbol(Operators):
 
 
 def operator_layer(kind: str, type: str, fields: Mapping[str, Any]) -> LayerBuilder:
-    """Return the layer of a Python operator: a layer type with these configuration fields."""
+    """Return a Python operator's layer: a layer type with these configuration fields."""
     again = functools.partial(operator_layer, kind, type, fields)
     return LayerBuilder(kind, lambda writer: writer.add(type, **fields), {}, again)
 
 
 def preview(symbol: Symbol) -> Feature | None:
-    """Return the feature of a symbol as far as known without a job. Raises UserError for wrong shapes."""
+    """Return a symbol's feature as far as known without a job. Raises UserError for wrong shapes."""
     if symbol.part is not None:
         return None if symbol.whole.feature is None else symbol.whole.feature.parts[symbol.part]
     sources = [source.feature for source in symbol.sources]

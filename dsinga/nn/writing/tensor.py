@@ -39,13 +39,13 @@ class Operation(NamesLayers, Protocol):
         """The number of records in shapes."""
 
     def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
-        """Return an operand, such as a constant, as a tensor or a number that fits the others."""
+        """Return an operand, such as a constant, as a tensor or number that fits the others."""
 
     def array(self, x: Any) -> np.ndarray | None:
-        """Return the numbers of an operand that is a constant and does not train, else None."""
+        """Return the numbers of a constant operand that does not train, else None."""
 
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
-        """Return numbers that are the same for all records, as a param that keeps its values."""
+        """Return numbers equal for all records, as a param that keeps its values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,11 +119,11 @@ class Tensor(HasOperators):
         return replace(self, source=symbol, dtype=self.dtype if dtype is None else np.dtype(dtype))
 
     def each(self, make: str | Callable[..., Any], *args: Any, suffix: str = "", **settings: Any) -> Tensor:
-        """Return what a layer computes from each number, or along an axis of unchanged length."""
+        """Return a layer's result for each number, or along an axis of unchanged length."""
         return self.of(made(make, *args, name=self.place.name(suffix), **settings)(self.symbol))
 
     def axis(self, axis: int) -> int:
-        """Return an axis counted from the front. Raises NoLayer for an axis that the tensor lacks."""
+        """Return an axis counted from the front. Raises NoLayer for an unknown axis."""
         return axis_of(axis, self.rank)
 
     def reshape(self, shape: Sequence[int], suffix: str = "") -> Tensor:
@@ -184,7 +184,7 @@ class Tensor(HasOperators):
         return Tensor(self.place, symbol, shape, axis, self.dtype)
 
     def part(self, axis: int, item: Any) -> Tensor:
-        """Return a part along one axis, by a number (which drops the axis), a slice, or a list of numbers."""
+        """Return a part along one axis, by a number (which drops the axis), slice, or list of numbers."""
         return self[(slice(None),) * axis + (item,)]
 
     def __getitem__(self, key: Any) -> Tensor:

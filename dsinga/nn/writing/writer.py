@@ -52,14 +52,14 @@ class NetWriter:
         return feature._replace(channels_last=True, parts=parts)
 
     def reshaped(self, source: Feature) -> Feature:
-        """Return the feature of a flat source after a kReshape layer, written once for each source."""
+        """Return a flat source's feature after a kReshape layer, written once for each source."""
         name = f"{source.layer}_flat"
         if name not in self.taken_names():
             self.layers.append(make_conf(name, "kReshape", [source.layer]))
         return Feature(name, row_shape(source), before=source.before)
 
     def trained_below(self, conf: LayerConf) -> str:
-        """Return the name of a trained layer that a layer is computed from, or ""."""
+        """Return the name of a trained layer that this layer depends on, or ""."""
         below = {*conf.srclayers}
         for written in reversed(self.layers):  # sources are written before
             if written.name in below & self.trained:
@@ -69,7 +69,7 @@ class NetWriter:
         return ""
 
     def unused_name(self, builder: Writable) -> str:
-        """Return the name for the next call of a layer. Raises UserError if two layers have the same name."""
+        """Return the name for a layer's next call. Raises UserError if two layers have one name."""
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
             raise UserError(f"two layers are called {base!r}; give one of them another name")
@@ -224,7 +224,7 @@ class LayerWriter:
         inits: Mapping[str, Any],
         fans: Mapping[str, tuple[int, int]],
     ) -> list[ParamConf]:
-        """Return the configurations of the layer's params, without empty ones at the end."""
+        """Return the configurations of a layer's params, without empty ones at the end."""
         specs = [spec for spec in layer.params if not spec.by_rows]
         if len(given) > len(specs):
             roles = ", ".join(spec.role for spec in specs) or "none"
@@ -308,7 +308,7 @@ def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> 
 
 
 def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:
-    """Return the value for a param by its role, or by the last part of the role: "hx" of "back_z_hx"."""
+    """Return a param's value by its role, or the last part of the role: "hx" of "back_z_hx"."""
     return values.get(spec.role, values.get(spec.role.rpartition("_")[2]))
 
 
