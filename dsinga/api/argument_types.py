@@ -22,10 +22,10 @@ WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or
 
 
 def typed(prefix: str = "") -> Callable[[F], F]:
-    """Return a decorator for public functions that raise UserError for arguments of other types than annotated.
+    """Return a decorator that makes public functions raise UserError for arguments of wrong types.
 
-    Checked are numbers, texts, paths, truth values, and sequences and mappings of these; a number must not be NaN.
-    Annotations of other types say nothing. In messages ``prefix`` stands before the name of the function.
+    It checks numbers (not NaN), texts, paths, truth values, and sequences and mappings of these. Other annotations are
+    ignored. Messages begin with ``prefix`` and the name of the function.
     """
 
     def decorate(function: F) -> F:
@@ -33,7 +33,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
 
         @functools.cache
         def hints() -> Mapping[str, Any]:
-            """Resolve the annotations when the function is first called, since they may name later definitions."""
+            """Resolve the annotations at the first call, because they may name later definitions."""
             parameters = signature.parameters.values()
             named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
             return {each.name: _resolved(each.annotation, function) for each in named}
@@ -55,7 +55,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
 
 
 def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
-    """Return the type of an annotation, ``Any`` for one whose names are known to type checkers only."""
+    """Return the type of an annotation, ``Any`` if only type checkers know its names."""
     try:
         return eval(annotation, inspect.unwrap(function).__globals__) if isinstance(annotation, str) else annotation
     except NameError:
@@ -63,7 +63,7 @@ def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value is of the type ``hint``, as far as that is checked."""
+    """Return whether a value has the type ``hint``, as far as checked."""
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, each) for each in inner)

@@ -1,4 +1,4 @@
-"""Finds the runner of a call of the API: this process, or an engine by name."""
+"""Finds the runner of an API call: this process, or an engine by name."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
     """Return the runner for a call: the cluster of a client, or this process.
 
     Args:
-        client: what the caller has given: a Dask client, None, or a Runner. For None it is the cluster of the task's
-            Dask worker, of the current client, or that of Dask's setting ``scheduler-address``, if there is any.
-        waits: whether the call can only wait for its result, so that it is refused in the event loop of its client.
+        client: a Dask client, a Runner or None. None means the cluster of the current task's Dask worker, of the
+            current client, or of Dask's setting ``scheduler-address``, if there is any.
+        waits: whether the call can only wait for its result; in its client's event loop it then raises UserError.
 
-    Raises UserError for what is not a client, and for a client that is closed or not connected yet.
+    Raises UserError for anything but a client, and for a client that is closed or not connected yet.
     """
     if client is None and not _may_have_cluster():
         return THIS_PROCESS
@@ -41,7 +41,7 @@ def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
 
 
 def runner_of(runner: Runner, asks_for_cluster: bool) -> Runner:
-    """Return what computes a call of a runner: this one, a cluster that is started here, or this process."""
+    """Return what computes a call: the runner, a cluster started here, or this process."""
     if runner.computes(asks_for_cluster):
         return runner
     return cast(Runner, lookup("engine", "cluster")()) if asks_for_cluster else THIS_PROCESS
@@ -61,10 +61,10 @@ def _may_have_cluster() -> bool:
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, T]:
-    """Return ``function`` that returns an awaitable of its result in the event loop of its asynchronous client.
+    """Return ``function``, made to return an awaitable in the event loop of its asynchronous client.
 
-    It is called in a thread then, with a synchronous client of the same scheduler. ``function`` has an argument
-    ``client``, for which it takes a :class:`Runner`, too.
+    It then runs in a thread with a synchronous client of the same scheduler. ``function`` has an argument ``client``
+    that also accepts a :class:`Runner`.
     """
     signature = inspect.signature(function)
 
@@ -80,9 +80,9 @@ def awaitable(function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def in_thread(run: Callable[[], T], cancelled: threading.Event | None = None) -> T:
-    """Return the result of ``run``, called in a thread of its own.
+    """Return the result of ``run``, called in its own thread.
 
-    To cancel this sets ``cancelled`` and waits until ``run`` has ended, where it looks at that.
+    Cancelling sets ``cancelled`` and waits until ``run`` has ended, if ``run`` checks it.
     """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
@@ -98,7 +98,7 @@ async def in_thread(run: Callable[[], T], cancelled: threading.Event | None = No
             return await asyncio.shield(result)
         except asyncio.CancelledError:
             cancelled.set()
-            with contextlib.suppress(Exception):  # the call is cancelled: how it ends is of no interest
+            with contextlib.suppress(Exception):  # the call is cancelled: its end does not matter
                 await result
             raise
     except UserError as error:

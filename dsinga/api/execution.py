@@ -1,4 +1,4 @@
-"""Implements ``dsinga.train``: the options of a training run, its state while it runs, and its result."""
+"""Implements ``dsinga.train``: a run's options, its state, and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.extensions import ExtensionLike
 from dsinga.extensions.standard import changed_by_extensions
 from dsinga.job import Job
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
+if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
 
     from dsinga.base.arrays import ParamArrays
@@ -45,10 +45,10 @@ from dsinga.reading.learnt_statistics import with_learnt_statistics
 
 
 class JobTraining(Protocol):
-    """Trains a job in another way than by its records: an agent in its environment.
+    """Trains a job without records, such as an agent in its environment.
 
     Attributes:
-        job: the job that is trained.
+        job: the trained job.
     """
 
     job: Job
@@ -59,29 +59,29 @@ class JobTraining(Protocol):
         """Yield the function that trains, by itself or by the runner."""
 
     def result(self, result: Result) -> Result:
-        """Return the result of a run as that of the job which was given."""
+        """Return the result of a run as a result of the given job."""
 
 
 @dataclass(eq=False)
 class Execution:
-    """A training run: executed by one thread, looked at and cancelled by others.
+    """A training run: executed by one thread, watched and cancelled by others.
 
     Attributes:
-        job: the job, or the path of its file, as it was given.
+        job: the given job, or the path of its file.
         runner: what computes the run.
         options: the arguments of :func:`dsinga.train`.
         max_threads: the most kernel threads of each worker, None for all that are free.
-        begun: a function that is called when training begins, after the wait for Dask workers.
+        begun: a function called when training begins, after the wait for Dask workers.
         shows_wait: whether the wait for Dask workers is shown, besides being kept in ``waiting``.
         cancelled: set to cancel the run.
         has_begun: whether training has begun.
         name: the name of the job, "" before it is loaded.
         steps: the number of steps of the whole run, 0 before the job is loaded.
-        waiting: a sentence that says what the run waits for, "" while it does not wait, or not for long.
+        waiting: a sentence about a long wait of the run, else "".
         latest: the latest step, speed and metrics.
         history: the rows of metrics so far.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
-        make_training: returns what trains a job with ``reinforcement``; None for the agent that the job describes.
+        make_training: returns what trains a job with ``reinforcement``; None for the agent in the job.
     """
 
     job: Job | str | os.PathLike[str]
@@ -113,7 +113,7 @@ class Execution:
             raise UserError("retry=True goes on from checkpoints; name a workspace for them")
 
         def train(runner: Runner) -> Result:
-            if self.has_begun and _resumed_from("auto", *self._folders()):  # what trained before was lost
+            if self.has_begun and _resumed_from("auto", *self._folders()):  # the run that had begun was lost
                 self.options = replace(self.options, resume=True)
             self.runner = runner
             return self._train(checked)
@@ -121,7 +121,7 @@ class Execution:
         return runner_of(self.runner, True).train_again(train, patience_of(checked.job), self._check_cancelled)
 
     def _folders(self) -> tuple[Path | None, RemoteWorkspace | None]:
-        """Return the local folder of the workspace, and the remote one that it mirrors, if any."""
+        """Return the workspace's local folder, and the remote workspace that it mirrors, if any."""
         if isinstance(self.workspace, str):
             remote = RemoteWorkspace(self.workspace)
             return remote.local, remote
@@ -143,7 +143,7 @@ class Execution:
             if checked.job.experience is not None:
                 agents = (self.make_training or lookup("engine", checked.job.experience.engine))(checked.job)
             job = checked.job if agents is None else agents.job
-            self.steps = job.train_steps  # those of worker groups of an agent are updates
+            self.steps = job.train_steps  # the steps of an agent's worker groups are updates
             if agents is not None:
                 training = agents.training(self.runner, options, limits)
             else:
@@ -174,18 +174,18 @@ class Execution:
         return result if agents is None else agents.result(result)
 
     def _named_start(self) -> NamedParams | None:
-        """Return the order of the columns that the params to start from were trained on; None where it is not known."""
+        """Return the column order of the initial params, None if unknown."""
         if self.options.data is None or self.options.params is None:
             return None
-        self.options = replace(self.options, params=params_of(self.options.params))  # a checkpoint is read once
+        self.options = replace(self.options, params=params_of(self.options.params))  # read a checkpoint only once
         names = RecordNames.of_params(self.options.params)
         orders = {name: ((), of_layer.order) for name, of_layer in names.items() if of_layer.order}
         return NamedParams({}, orders) if orders else None
 
     def prepare_job(self) -> CheckedJob:
-        """Return the job with data, workers and epochs as the options say, checked. Raises UserError for a fault."""
+        """Return the checked job with the options' data, workers and epochs. Raises UserError for a fault."""
         job = job_with_data(self.job, None, Phase.kTrain, self.options.data_root)
-        if job.params:  # from here on they are an option; the job is sent to all workers
+        if job.params:  # from now on an option, because the job is sent to all workers
             both = [params_of(each) for each in (job.params, self.options.params) if each is not None]
             names = {name: names for each in both for name, names in getattr(each, "names", {}).items()}
             params = NamedParams({name: array for each in both for name, array in each.items()}, names)
@@ -199,7 +199,7 @@ class Execution:
             job = with_workers(job, options.workers)
         if options.epochs is not None:
             job = job.replace(epochs=options.epochs, train_steps=0)
-        if job.resume:  # the option is the way to ask for it, from here on
+        if job.resume:  # from now on the option asks for it
             job = job.replace(resume=False)
             self.options = replace(options, resume=options.resume or True)
         where = roots(job, options.data_root)
@@ -216,16 +216,16 @@ class Execution:
 
 
 def without_effect_fault(name: str, instead: str) -> UserError:
-    """Return the error for an option without effect on a job with ``reinforcement``, where something else applies."""
+    """Return the error for an option without effect on a job with ``reinforcement``."""
     return UserError(f"{name} has no effect on a job with reinforcement {{ }}: {instead}; leave {name} out")
 
 
 def _resumed_from(
     resume: bool | str | os.PathLike[str], workspace: Path | None, remote: RemoteWorkspace | None
 ) -> bool | Path:
-    """Return the checkpoint from which a run continues: its path, True for the newest one, False to begin anew.
+    """Return the checkpoint to resume from: a path, True for the newest one, False for none.
 
-    "auto" continues from the newest one if there is any. What the workspace at a URL has is fetched.
+    "auto" continues from the newest one if there is any. Checkpoints in a workspace at a URL are fetched.
     """
     if not isinstance(resume, (bool, str, os.PathLike)):
         raise UserError(f'resume must be True, False, "auto" or the path of a checkpoint, not {resume!r}')
@@ -243,11 +243,11 @@ def _resumed_from(
             f"there is no checkpoint {str(resume)!r} to resume from; give the folder of one, such as "
             "run/checkpoint/step40"
         )
-    return latest(path / "checkpoint") or path  # of a workspace the newest
+    return latest(path / "checkpoint") or path  # the newest one of a workspace
 
 
 class _Observer:
-    """Tells a run's monitor, and keeps for other threads, how the run goes."""
+    """Reports a run's progress to its monitor, and keeps it for other threads."""
 
     def __init__(self, execution: Execution, monitor: RunMonitor, remote: RemoteWorkspace | None):
         self._execution, self._monitor, self._remote = execution, monitor, remote
@@ -272,27 +272,27 @@ class _Observer:
         self._end_if_lost()
 
     def check_workspace(self) -> None:
-        """See whether a checkpoint may be written to the workspace; see :meth:`RunMonitor.check_workspace`."""
+        """Check that checkpoints can be written to the workspace (:meth:`RunMonitor.check_workspace`)."""
         try:
             self._monitor.check_workspace()
         finally:
             self._end_if_lost()
 
     def _end_if_lost(self) -> None:
-        """Let the run end in order, with a checkpoint, where its workspace was moved or deleted."""
+        """Cancel the run, with a checkpoint, if its workspace was moved or deleted."""
         if self._monitor.workspace_fault:
             self._execution.cancelled.set()
 
     @property
     def unsaved(self) -> str:
-        """Why the last checkpoint is not in the workspace: it was moved or deleted, and could not be made again."""
+        """Why the workspace lacks the last checkpoint: it was moved or deleted, and could not be made again."""
         return "" if self._monitor.has_workspace else self._monitor.workspace_fault
 
     @contextlib.contextmanager
     def naming_lost_workspace(self) -> Iterator[None]:
-        """Raise RunError for a run that has ended because its workspace was moved or deleted.
+        """Raise RunError if a run ended because its workspace was moved or deleted.
 
-        That may also happen after the last step: the result says it then.
+        If that happens after the last step, the result says so instead.
         """
         try:
             yield
@@ -330,40 +330,41 @@ def train(
     hosts: Sequence[str] = (),
     retry: bool = False,
 ) -> Result:
-    """Train a job and return the result; that of a job with ``reinforcement { }`` also has the agent.
+    """Train a job and return the result; for a job with ``reinforcement { }`` it also has the agent.
+
+    With a workspace, Ctrl-C and the signals of queues leave a checkpoint first, unless the program handles them.
 
     Args:
         job: a Job, or the path of a job file.
-        client: a Dask client. By default, within a Dask task that of its worker, else the current one
-            (``Client.current()``), else one of the scheduler that Dask's setting ``scheduler-address`` names. Without
-            these, a cluster is started in this process, with the workers that the job names, which share all cores.
-            In the event loop of an asynchronous client the function returns an awaitable of the result.
-        data: records in place of stores: what :func:`dsinga.data.open_records` takes, such as a pair (x, y) of arrays,
-            or a dict of such by phase, "train", "val" or "test"; of several input layers a dict by the layer's name.
-        epochs: how many times training goes through the records, in place of the job's ``train_steps``.
+        client: a Dask client. By default the client of the worker inside a Dask task, else the current one
+            (``Client.current()``), else one for Dask's setting ``scheduler-address``. Otherwise, a cluster is started
+            in this process with the job's workers, which share all cores. In the event loop of an asynchronous client
+            the function returns an awaitable of the result.
+        data: records instead of stores: anything that :func:`dsinga.data.open_records` accepts, such as a pair (x, y)
+            of arrays, or a dict of these by phase, "train", "val" or "test". For several input layers: a dict by layer
+            name.
+        epochs: how many times all records are read, instead of the job's ``train_steps``.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
-        resume: continue from the newest undamaged checkpoint in the workspace, or from the path of one. "auto" begins
-            where the workspace has none, for scripts that a batch queue may start several times.
+        resume: continue from the newest undamaged checkpoint in the workspace, or from the path of one. With "auto" a
+            run starts from scratch if there is none, for scripts that a batch queue may restart.
         progress: show a progress line (in a notebook: a picture of the metrics).
-        grain: "round", or "graph" to make each iteration a Dask task graph, which the dashboard shows layer by layer:
-            slower, with the same results.
-        extensions: what the training loop does besides training, after the extensions that the job names: objects of
-            ``dsinga.extensions``, and functions that are called as ``function(step, metrics)`` for each row of metrics.
-        params: arrays by name, or the path of a checkpoint, to start from; those that the net lacks are left out.
-        updater_state: the updater's state to start from, arrays by param and slot, as a checkpoint has it; others begin
-            anew. ``earlier_steps`` of the job's updater says after how many steps that was.
+        grain: "round", or "graph" to make each iteration a Dask task graph, with layers on the dashboard: slower, with
+            the same results.
+        extensions: objects of ``dsinga.extensions``, and functions called as ``function(step, metrics)`` for each row
+            of metrics; they run after the job's own extensions.
+        params: arrays by name, or the path of a checkpoint, to start from; unknown names are left out.
+        updater_state: the updater's state to start from, arrays by param and slot, as in a checkpoint; missing slots
+            begin with their initial values. ``earlier_steps`` of the job's updater says how many steps came before.
         resources: the amounts of Dask's worker resources that each worker of the run needs, as in {"GPU": 1}.
         hosts: the hosts or Dask workers on which the run may train, by name or address; by default all.
-        retry: where the scheduler is lost, wait for one at the same address or in the same scheduler file, and for as
-            many Dask workers, for as long as the job's ``cluster { patience }`` says; go on from the newest checkpoint.
-
-    With a workspace, Ctrl-C and the signals of queues, if the program does not handle them, leave a checkpoint first.
+        retry: if the scheduler is lost, wait for one at the same address or in the same scheduler file, and for as many
+            Dask workers, as long as ``cluster { patience }`` of the job; then continue from the newest checkpoint.
 
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
-        RunError: where a worker or a server is lost during training.
+        RunError: a worker or a server is lost during training.
 
     Examples:
         >>> import numpy as np
@@ -384,7 +385,7 @@ def train(
 
 
 def execute(execution: Execution) -> Result:
-    """Execute a run in this thread; in the event loop of an asynchronous client return an awaitable of the result."""
+    """Execute a run in this thread; an asynchronous client's event loop gets an awaitable."""
     if execution.runner.in_loop:
         return cast(Result, in_thread(execution.execute, execution.cancelled))
     return execution.execute()

@@ -28,19 +28,19 @@ from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 from dsinga.training import add_metrics
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
+if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
 
 
 class OpenPhase(NamedTuple):
-    """A phase of a job with the net, the records and the params that are computed.
+    """A phase of a job with its net, records and params.
 
     Attributes:
         job: the job, with the data of the call.
         phase: the phase.
         params: the params, by name.
         roots: the folders where relative paths are looked up.
-        layer: the layer that is predicted, None for an evaluation.
+        layer: the predicted layer, None for an evaluation.
         net: the net of the phase.
         reader: reads its batches.
         forward: its forward passes.
@@ -73,7 +73,7 @@ class OpenPhase(NamedTuple):
         self.net.position(self.layer)
         for features, _ in self.forward(self.net, self.reader, (self.layer,), 0):
             yield features[self.layer]
-            del features  # else they would stay while the next ones are computed
+            del features  # free them while the next ones are computed
 
     def predict(self) -> np.ndarray:
         """Return the output of the layer for all records: (records, ...)."""
@@ -92,7 +92,7 @@ def open_phase(
     resources: Mapping[str, float] | None,
     hosts: Sequence[str],
 ) -> Iterator[OpenPhase]:
-    """Yield a phase of a job. Arguments are those of :func:`dsinga.predict`; without a ``layer`` the net has all.
+    """Yield a phase of a job. Arguments as for :func:`dsinga.predict`; without a ``layer`` the net is whole.
 
     Errors that leave the block keep no nets and params in their tracebacks. Raises UserError for bad input.
     """
@@ -122,10 +122,10 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the mean loss and metrics of ``params`` over all records of ``phase``: "train", "val" or "test".
 
-    ``params`` are arrays by name, a result, or the path of a checkpoint; by default those of the newest checkpoint in
-    the job's workspace or, where there is none, of its ``checkpoint_path``. ``data`` are arrays that the phase's input
-    layer reads in place of its store, such as a pair (x, y), ``resources`` and ``hosts`` choose the Dask workers; see
-    :func:`dsinga.train`. Raises UserError for bad input.
+    ``params`` are arrays by name, a result, or the path of a checkpoint. The default is the newest checkpoint in the
+    job's workspace, or else the job's ``checkpoint_path``. ``data`` are arrays to read instead of the phase's store,
+    such as a pair (x, y). ``resources`` and ``hosts`` choose the Dask workers, as for :func:`dsinga.train`. Raises
+    UserError for bad input.
 
     Examples:
         >>> import numpy as np
@@ -157,11 +157,10 @@ def predict(
 ) -> np.ndarray:
     """Return the output of ``layer`` for every record of ``phase``, in the order of the store: (records, ...).
 
-    ``params`` are arrays by name, a result, or the path of a checkpoint; None for those that :func:`evaluate` takes.
-    ``data`` are arrays that the phase's input layer reads in place of its store: x, or a pair (x, y), ``resources`` and
-    ``hosts`` choose the Dask workers; see :func:`dsinga.train`. Where records have no labels, layers that need some are
-    left out of the net. Raises UserError for bad input. Use :func:`predict_batches` where the result does not fit into
-    memory.
+    ``params`` are arrays by name, a result, the path of a checkpoint, or None for the default of :func:`evaluate`.
+    ``data`` are arrays to read instead of the phase's store: x, or a pair (x, y). ``resources`` and ``hosts`` choose
+    the Dask workers, as for :func:`dsinga.train`. If records have no labels, layers that need some are left out of the
+    net. Raises UserError for bad input. Use :func:`predict_batches` if the result does not fit into memory.
 
     Examples:
         >>> import numpy as np
@@ -192,7 +191,7 @@ def predict_batches(
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Iterator[np.ndarray]:
-    """Yield the output of ``layer`` batch by batch: (rows, ...). Arguments are those of :func:`predict`."""
+    """Yield the output of ``layer`` batch by batch: (rows, ...). Arguments are as for :func:`predict`."""
     with open_phase(job, params, layer, phase, client, data, data_root, resources, hosts) as opened:
         for feature, _ in opened.batches():
             yield feature
@@ -213,7 +212,7 @@ def predict_with_labels(
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """Yield the output of ``layer`` (rows, ...) and the labels (rows, ...), None without labels, batch by batch.
 
-    Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
+    Arguments are as for :func:`predict`. :func:`dsinga.data.write_store` accepts such pairs.
     """
     with open_phase(job, params, layer, phase, client, data, data_root, resources, hosts) as opened:
         yield from opened.batches()

@@ -1,4 +1,4 @@
-"""Binds the data of a call to a job, and describes the result of training."""
+"""Binds a call's data to a job, and describes the result of training."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def job_with_data(
     data_root: str | os.PathLike[str] | None,
     params: ParamArrays | None = None,
 ) -> Job:
-    """Return the job, loaded if it is a path, whose input layers read ``data`` if that is not None.
+    """Return the job, loaded if it is a path, with input layers that read ``data``, if given.
 
-    Classes and columns of ``data`` have the codes and the order of the records on which ``params`` were trained.
+    Classes and columns of ``data`` get the codes and the order of the records that ``params`` were trained on.
     """
     if not isinstance(job, (Job, str, os.PathLike)):
         remedy = "; model.fit(x, y) trains it, or model.job(x, y) is its job" if hasattr(job, "make_job") else ""
@@ -39,14 +39,14 @@ def job_with_data(
     job = job if isinstance(job, Job) else load(job)
     if data is None:
         return job
-    from dsinga.reading.bind_records import bind_records  # which a job that names its records does not need
+    from dsinga.reading.bind_records import bind_records  # not needed for a job that names its records
 
     names = None if params is None else RecordNames.of_params(params)
     return bind_records(job, data, phase, roots(job, data_root), names)
 
 
 def warn_of_overlaps(job: Job, *phases: Phase) -> None:
-    """Say in the log where windows of the records of some phases overlap, so that scores weigh points unequally."""
+    """Warn if windows of records overlap in some phases: scores then weigh points unequally."""
     layers = [layer for phase in phases for layer in input_layers(job.neuralnet, phase)]
     stores = [(layer.name, layer.store_conf) for layer in layers if layer.store_conf is not None]
     windows = [(name, conf) for name, store in stores for conf in store.definition.values()]
@@ -56,7 +56,7 @@ def warn_of_overlaps(job: Job, *phases: Phase) -> None:
 
 
 def roots(job: Job, data_root: str | os.PathLike[str] | None) -> list[str]:
-    """Return the folders where relative paths of the job are looked up after the working directory."""
+    """Return the folders where a job's relative paths are looked up after the working directory."""
     where = job.where()
     beside = [str(Path(where.file).resolve().parent)] if where else []
     return beside + ([os.fspath(data_root)] if data_root else [])
@@ -70,15 +70,15 @@ def with_workers(job: Job, workers: int) -> Job:
 
 
 def patience_of(job: Job) -> float:
-    """Return the seconds for which a run of the job waits for Dask workers, or a scheduler, that are still to come."""
+    """Return the seconds that a run of the job waits for Dask workers or a scheduler."""
     return (job.cluster or ClusterConf()).patience
 
 
 def wanted_workers(job: Job) -> int:
-    """Return the number of workers in all worker groups of the job, which a cluster for it must have.
+    """Return the number of workers in all worker groups of the job.
 
     Without ``cluster`` it is 1, with all cores: kernels on several cores are as fast as several workers with a core
-    each, and for small nets faster.
+    each, and faster for small nets.
     """
     conf = job.cluster or ClusterConf()
     return conf.nworker_groups * conf.nworkers_per_group
@@ -95,10 +95,10 @@ class Result:
         net: the training net.
         step: the number of steps done.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
-        stopped: a sentence that says why training ended before ``train_steps``, "" if it did not.
+        stopped: a sentence that says why training ended before ``train_steps``, else "".
         remarks: sentences of extensions about the result, such as which step's params these are.
-        is_cut: whether it ended for a time only, as by kStopOnTime; a run with ``resume`` does the other steps.
-        unsaved: why the workspace has no checkpoint of the last step, as after a write to a full disk; "" if it has.
+        is_cut: whether it was only interrupted, as by kStopOnTime; a run with ``resume`` does the other steps.
+        unsaved: why the workspace lacks a checkpoint of the last step, as after a write to a full disk; else "".
     """
 
     job: Job
@@ -119,7 +119,7 @@ class Result:
         return self._describe(repr(self.job.name), _figures, "no metrics")
 
     def _describe(self, name: str, figures: Callable[[dict[str, Any]], str], without: str) -> str:
-        """Return the result in words, with the last ``figures`` of each phase, or ``without`` where there are none."""
+        """Return the result in words, with each phase's last ``figures``, or ``without`` if none."""
         rows = (row for row in self.history if row["phase"] != RECOVERY)
         ends = {row["phase"]: text for row in rows if (text := figures(row))}
         sentences = filter(None, (self.stopped, *self.remarks, self.unsaved))

@@ -1,4 +1,4 @@
-"""Builds the net of a phase of a job, whole."""
+"""Builds the whole net of a phase of a job."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def build_net(
 ) -> NeuralNet:
     """Return the net of a phase, without training: its layers, shapes and params.
 
-    ``data`` are arrays that the phase's input layer reads in place of its store; see :func:`dsinga.train`. Raises
-    UserError for bad input.
+    ``data`` are arrays to read instead of the phase's store, as for :func:`dsinga.train`. Raises UserError for bad
+    input.
     """
     net_phase = find_phase(phase)
     job = job_with_data(job, data, net_phase, data_root)

@@ -1,4 +1,4 @@
-"""Runners, which train and predict for calls of the API: their interface, and that of this process."""
+"""Runners, which train and predict for API calls: the interface, and this process's runner."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TrainingOptions:
 
     @classmethod
     def of(cls, function: str, options: Mapping[str, Any]) -> TrainingOptions:
-        """Return the options that a function of the API was given. Raises TypeError for one that there is not."""
+        """Return the options given to an API function. Raises TypeError for an unknown option."""
         names = [each.name for each in fields(cls)]
         for name in options:
             if name not in names:
@@ -59,16 +59,16 @@ class TrainingOptions:
 
     @property
     def asks_for_cluster(self) -> bool:
-        """Whether an option is set that has a meaning on a cluster only."""
+        """Whether an option is set that only a cluster supports."""
         return self.grain != "round" or self.retry or bool(self.resources or self.hosts)
 
 
 class RunLimits(NamedTuple):
-    """What limits a run, besides its options.
+    """The limits of a run, besides its options.
 
     Attributes:
         max_threads: the most kernel threads of each worker, None for all that are free.
-        check: is called while the run waits, and raises Cancelled to end it.
+        check: called while the run waits; raises Cancelled to end it.
     """
 
     max_threads: int | None
@@ -89,17 +89,17 @@ class ForwardRun(NamedTuple):
 
 @dataclass
 class Runner(ABC):
-    """Trains and predicts for calls of the API; it is found in the thread of a call, and used in any thread.
+    """Trains and predicts for API calls; found in the thread of a call, used in any thread.
 
     Attributes:
-        in_loop: whether an event loop, which must not wait here, runs the caller.
+        in_loop: whether the caller runs in an event loop, which must not wait here.
     """
 
     in_loop: bool = field(default=False, kw_only=True)
 
     @abstractmethod
     def computes(self, asks_for_cluster: bool) -> bool:
-        """Whether this computes a call, which may ask for what a cluster alone does; see :func:`engines.runner_of`."""
+        """Whether this runner computes a call, which may need a cluster (:func:`engines.runner_of`)."""
 
     def check_waits(self) -> None:
         """Raise UserError in the event loop of its client, where a call must not wait for its result."""
@@ -117,9 +117,9 @@ class Runner(ABC):
         """Yield the function that trains a job."""
 
     def train_again(self, train: Callable[[Runner], T], patience: float, check: Callable[[], None]) -> T:
-        """Return the result of ``train(self)``; call it again where this is lost and another comes in time.
+        """Return ``train(self)``; if this runner is lost, call it again with another that comes in time.
 
-        ``patience`` are the seconds of the wait, during which ``check`` is called.
+        ``patience`` is the wait in seconds, during which ``check`` is called.
         """
         return train(self)
 
@@ -127,7 +127,7 @@ class Runner(ABC):
     def forward(
         self, job: Job, params: ParamArrays, resources: Mapping[str, float] | None, hosts: Sequence[str]
     ) -> AbstractContextManager[ForwardRun]:
-        """Yield what computes forward passes of params, on the hosts that are named and have the resources."""
+        """Yield what computes forward passes of params, on named hosts with these resources."""
 
 
 class ThisProcess(Runner):

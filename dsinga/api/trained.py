@@ -1,4 +1,4 @@
-"""Trained, what a net has learnt as a value: params, the state of its optimizer, names and definitions of records."""
+"""Trained: what a net has learnt, as a value."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from dsinga.reading.learnt_statistics import MANY, earlier_steps, normalised, we
 from dsinga.training import initial_values
 from dsinga.training.local_updater import Slots
 
-# The files of a saved net, in its folder; what there is not to be said has none.
+# The files of a saved net in its folder; a file without contents is left out.
 FILES = JOB, PARAMS, OPTIMIZER, NAMES = "job.conf", "params.safetensors", "optimizer.safetensors", "names.json"
-MARK = "$mark"  # a key: no input is called so
+MARK = "$mark"  # a key that no input has as a name
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a net has learnt, from which training goes on and predictions are made.
+    """What a net has learnt, to continue training and to predict.
 
     Attributes:
-        params: float32 arrays by name, None before there are any.
+        params: float32 arrays by name, or None.
         is_complete: whether the net has no other params.
-        drawn: the seed by which params were drawn, until training or a user sets them; then None.
+        drawn: the seed of the initial params, until training or a user sets them; then None.
         seed: determines the random numbers of the next training.
-        steps: how many steps the optimizer has done.
+        steps: the steps that the optimizer has done.
         slots: the arrays of the optimizer by param and slot, such as the momentum.
-        before: how many batches the running statistics of batch normalisation had seen before its first step.
-        names: the names of classes and columns of the records of training, by input.
+        before: the batches that running statistics of batch normalisation had seen before its first step.
+        names: the names of classes and columns of the training records, by input.
         definitions: how these records were made of data, as windows of a Dataset or a table, by input.
     """
 
@@ -60,15 +60,15 @@ class Trained:
         return replace(self, is_complete=False, steps=0, slots={}, before=self.before + self.steps)
 
     def with_values(self, params: dict[str, np.ndarray] | None) -> Trained:
-        """Return the value with other params, and itself for those that it has."""
+        """Return the value with other params, or itself if they are the same object."""
         return self if params is self.params else replace(self, params=params)
 
     def with_params(self, params: dict[str, np.ndarray]) -> Trained:
-        """Return the value with params that a user has set, and a new optimizer."""
+        """Return the value with params set by a user, and a new optimizer."""
         return replace(self, params=params, is_complete=False, drawn=None, steps=0, slots={}, before=MANY)
 
     def after(self, rescued: RescuedParams, job: Job, steps: int) -> Trained:
-        """Return the value after a run of a job, which began ``steps`` steps after the optimizer's first one."""
+        """Return the value after a job's run that began ``steps`` steps after the optimizer's first."""
         assert rescued.net is not None
         before = max(earlier_steps(rescued.net) - steps, 0)
         return replace(
@@ -77,9 +77,9 @@ class Trained:
         )  # fmt: skip
 
     def start(self, seed: int | None, make_net: Callable[[], NeuralNet]) -> dict[str, np.ndarray]:
-        """Return the params for a run with this seed, without initial values that another seed has drawn.
+        """Return the params for a run with this seed, without initial values of another seed.
 
-        The run draws its own for the others.
+        The run draws the missing ones itself.
         """
         params = self.params or {}
         if not params or self.drawn is None or self.drawn == seed:
@@ -88,14 +88,14 @@ class Trained:
         return {name: a for name, a in params.items() if name not in initial or not np.array_equal(a, initial[name])}
 
     def with_statistics(self, job: Job, steps: int, params: Mapping[str, np.ndarray]) -> Job:
-        """Return a job whose running statistics, among ``params``, go on after ``steps`` steps of the optimizer."""
+        """Return a job with running statistics, among ``params``, that continue after ``steps`` optimizer steps."""
         job = with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
         return job if job.checkpoint_path else weighed(job, params, 0 if self.steps else MANY)
 
     def write_state(self, folder: Path, mark: str) -> None:
-        """Write the optimizer's state and the names, if there are any, with a ``mark`` that identifies the params.
+        """Write the optimizer's state and the names, if any, with a ``mark`` that identifies the params.
 
-        The arrays of the state are called "param/slot"; "steps", "before" and "seed" are numbers. Raises OSError.
+        The state's arrays are called "param/slot"; "steps", "before" and "seed" are numbers. Raises OSError.
         """
         if self.steps:
             arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
@@ -106,7 +106,7 @@ class Trained:
             write_file(folder / NAMES, f"{text}\n")
 
     def with_state_of(self, place: Callable[[str], Path]) -> Trained:
-        """Return the value with the state and the names that :meth:`write_state` wrote, where there are such files.
+        """Return the value with the state and names written by :meth:`write_state`, if these files exist.
 
         Raises UserError for a damaged file.
         """
@@ -114,7 +114,7 @@ class Trained:
         if not (path := place(OPTIMIZER)).is_file():
             return replace(self, names=names, before=MANY)
         arrays = read_safetensors(path)
-        before = int(arrays.pop("before", np.array([MANY]))[0])  # files of earlier versions do not say these
+        before = int(arrays.pop("before", np.array([MANY]))[0])  # missing in files of earlier versions
         seed = int(arrays.pop("seed", np.array([self.seed]))[0])
         steps = arrays.pop("steps", np.zeros(0, np.int64))
         if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
@@ -128,9 +128,9 @@ class Trained:
 
 @contextmanager
 def rescuing(owner: str, keep: Callable[[RescuedParams], None]) -> Iterator[RescuedParams]:
-    """Yield an extension for a run, and call ``keep`` with what was trained, also after an interrupt or an error.
+    """Yield an extension for a run; ``keep`` gets what was trained, even after an interrupt or an error.
 
-    ``owner`` is what keeps it, for messages: "the model".
+    ``owner`` names what keeps it, for messages: "the model".
     """
     rescued = RescuedParams(owner)
     try:
@@ -141,14 +141,14 @@ def rescuing(owner: str, keep: Callable[[RescuedParams], None]) -> Iterator[Resc
 
 
 def read_names(path: Path) -> dict[str, RecordNames]:
-    """Return the names that a file has, or none without a file; raise UserError for a damaged file."""
+    """Return the names in a file, or none without a file. Raises UserError for a damaged file."""
     if not path.is_file():
         return {}
     try:
         described = read_json(path)
         described.pop(MARK, None)
         for of_input in described.values():
-            if columns := of_input.pop("columns", ()):  # as earlier versions wrote them
+            if columns := of_input.pop("columns", ()):  # the form of earlier versions
                 of_input["order"] = [["row"], ["column", *columns]]
         names = {
             name: RecordNames(**{key: as_tuples(of_input[key]) for key in of_input})

@@ -1,4 +1,4 @@
-"""Workspaces of runs: those at a URL, written in a local folder and copied, and the trained params in a workspace."""
+"""Workspaces at a URL, written locally and copied, and the trained params in a workspace."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteWorkspace:
-    """The folder of a run at a URL, such as ``s3://bucket/run``: a local one that is copied after each checkpoint.
+    """A run's folder at a URL, such as ``s3://bucket/run``: a local folder, copied after each checkpoint.
 
-    Object stores have no locks: ``running.json`` there names the process that writes, and is removed when that ends.
+    Object stores have no locks: ``running.json`` names the process that writes, and is removed when that ends.
 
     Attributes:
         local: the folder in which the run writes its files.
-        unsaved: why files could not be copied at the end of the run, "" if they were.
+        unsaved: why files could not be copied at the end of the run, else "".
     """
 
     def __init__(self, url: str):
@@ -48,7 +48,7 @@ class RemoteWorkspace:
         return bool(_checkpoints(self._folder.names()))
 
     def fetch(self) -> None:
-        """Copy the complete checkpoints, and the other files of the run that is resumed, to the local folder."""
+        """Copy complete checkpoints, and other files of the resumed run, to the local folder."""
         names = self._folder.names()
         steps = _checkpoints(names)
         files = [name for name in _run_files(names) if not name.startswith("checkpoint/")]
@@ -57,9 +57,9 @@ class RemoteWorkspace:
         self._resumes = True
 
     def begin(self) -> None:
-        """Take the workspace; move the files of an earlier run to ``run-1``, ``run-2``, ... unless it is resumed.
+        """Claim the workspace; unless resumed, move an earlier run's files to ``run-1``, ``run-2``, ....
 
-        Raises UserError where another run is writing there.
+        Raises UserError if another run is writing there.
         """
         names = self._folder.names()
         if HOLDER in names:
@@ -76,14 +76,14 @@ class RemoteWorkspace:
         self._has_begun = True
 
     def save(self) -> None:
-        """Copy what has changed. Raises RunError where that fails."""
+        """Copy changed files. Raises RunError if copying fails."""
         self._folder.upload()
 
     def __enter__(self) -> RemoteWorkspace:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Copy what is left, if the run has begun. Messages of errors name the URL, not the local folder."""
+        """Copy the remaining files, if the run has begun. Errors name the URL, not the local folder."""
         if self._has_begun:
             try:
                 self._folder.upload()
@@ -95,19 +95,19 @@ class RemoteWorkspace:
 
 
 def has_checkpoint(workspace: Path | str) -> bool:
-    """Return whether there is a checkpoint in a workspace, perhaps a damaged one in a local folder."""
+    """Return whether a workspace has a checkpoint, perhaps a damaged one in a local folder."""
     if is_url(str(workspace)):
         return RemoteWorkspace(str(workspace)).find_checkpoint()
     return latest(Path(workspace) / "checkpoint") is not None
 
 
 def remove_checkpoints(workspace: Path | str) -> None:
-    """Remove all checkpoints in a workspace. Raises RunError where that fails."""
+    """Remove all checkpoints in a workspace. Raises RunError if that fails."""
     is_remote = is_url(str(workspace))
     folder = join(str(workspace), "checkpoint") if is_remote else str(Path(workspace) / "checkpoint")
     try:
         remove(folder)
-    except Exception as error:  # at a URL, each package of fsspec has classes of its own
+    except Exception as error:  # fsspec's packages have their own errors
         reason = f"{type(error).__name__}: {error}"
         raise RunError(
             redact(f"{folder} cannot be removed: {reason}; remove it, or the next run there goes on from it", folder)
@@ -123,7 +123,7 @@ def _run_files(names: list[str]) -> list[str]:
 
 
 def default_workspace(job: Job) -> Path | str:
-    """Return the workspace that the job names, a URL as text, else ``<name>-workspace``, the command line's."""
+    """Return the job's workspace, a URL as text, else ``<name>-workspace`` as on the command line."""
     named = (job.cluster.workspace if job.cluster else None) or f"{job.name}-workspace"
     return named if is_url(named) else Path(named)
 
@@ -131,10 +131,10 @@ def default_workspace(job: Job) -> Path | str:
 def trained_params(
     job: Job, params: ParamArrays | Result | str | os.PathLike[str] | None, roots: list[str]
 ) -> ParamArrays:
-    """Return params by name: those given, those of a result, or those at the path of a checkpoint.
+    """Return params by name: given ones, a result's, or a checkpoint's at a path.
 
-    For None they are those of the newest checkpoint in the job's workspace or, where there is none, of its
-    ``checkpoint_path``; a line on standard error says which. Raises UserError where there are neither.
+    None means the newest checkpoint in the job's workspace, or else the job's ``checkpoint_path``; a line on standard
+    error says which. Raises UserError if there are neither.
     """
     if params is not None:
         return params_of(params.params if isinstance(params, Result) else params)

@@ -28,16 +28,16 @@ from dsinga.monitor.standard_streams import open_standard_streams, output_fault
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 VERSION_HELP = "Show the versions of dsinga and of its kernels, and exit."
-# Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS or a cluster that has not come in time.
+# Exit statuses of commands ended by SIGINT, and by TERMINATIONS or a cluster that has not come in time.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
 
 class Commands(click.Group):
-    """The group of commands, each imported when it is asked for; one that a signal has ended says how to go on.
+    """The group of commands, each imported on use; a command ended by a signal says how to resume.
 
-    It exits with status 130 after SIGINT, as shells expect, and with 75 after SIGTERM and the other signals of queues
-    and limits (:data:`dsinga.base.termination.TERMINATIONS`), for which batch systems start a command again
-    (EX_TEMPFAIL).
+    It exits with status 130 after SIGINT, as shells expect, and with 75 (EX_TEMPFAIL) after SIGTERM and the other
+    signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`): batch systems then start a command
+    again.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -45,17 +45,17 @@ class Commands(click.Group):
         return sorted(registered("command"))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return the command of a name, None where there is none. Raises UserError where its add-on is missing."""
+        """Return a command by name, None if unknown. Raises UserError if its add-on is missing."""
         try:
             command: click.Command | None = find("command", name)
         except UserError:
-            if ctx.resilient_parsing:  # to complete a line
+            if ctx.resilient_parsing:  # while completing a line
                 return None
             raise
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command that the arguments name. Raises UsageError, with the nearest name, where there is none."""
+        """Return the command in the arguments. Raises UsageError, with the nearest name, for an unknown one."""
         known = self.list_commands(ctx)
         if args[0] not in known and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command {args[0]!r}{nearest_or_listed(args[0], known, 'these are')}")
@@ -67,18 +67,18 @@ class Commands(click.Group):
             formatter.write_dl([(name, row) for name in self.list_commands(ctx) if (row := _summary(name)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; where a signal ends it, say so and exit with the status of docs/howto/stop-and-resume.md."""
+        """Run the command; after a signal, say so and exit with the status in docs/howto/stop-and-resume.md."""
         try:
             with raised_terminations():
                 return super().invoke(ctx)
-        except SystemExit as exit:  # of the user's code, or of a handler for signals
+        except SystemExit as exit:  # from user code, or a signal handler
             *_, frame = traceback.extract_tb(exit.__traceback__)
             click.echo(f"dsinga: {frame.filename}:{frame.lineno}: sys.exit({exit}) has ended the command", err=True)
             sys.exit(exit.code or 1)
         except KeyboardInterrupt as interrupt:
             is_terminated = isinstance(interrupt, Terminated)
             if is_terminated:
-                ignore_terminations()  # a further one must not change the status
+                ignore_terminations()  # another signal must not change the status
             what = "terminated" if is_terminated else "interrupted"
             with contextlib.suppress(OSError):  # the terminal is gone
                 click.echo(f"dsinga: {what}: {interrupt}" if str(interrupt) else f"dsinga: {what}", err=True)
@@ -86,10 +86,10 @@ class Commands(click.Group):
 
 
 def _show_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:
-    """Print the versions of dsinga and of what computes, and end the command."""
+    """Print the versions of dsinga and its kernels, and end the command."""
     if not is_asked or ctx.resilient_parsing:
         return
-    from dsinga.ops import describe_kernels  # which loads them
+    from dsinga.ops import describe_kernels  # loads the kernels
 
     click.echo(f"dsinga, version {__version__}")
     click.echo(describe_kernels())
@@ -103,12 +103,12 @@ def main_group() -> None:
 
 
 def _summary(name: str) -> str | None:
-    """Return the first line of the docstring of a command, "" for one of another distribution, None for no file."""
+    """Return the first line of a command's docstring, "" for another distribution's, None for no file."""
     row = built_in("command").get(name)
     if row is None:
         return ""
     file = Path(PACKAGE).parent.joinpath(*row.module.split(".")).with_suffix(".py")
-    if not file.exists():  # of a missing add-on
+    if not file.exists():  # a missing add-on
         return None
     functions = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef))
     text = next(ast.get_docstring(function) or "" for function in functions if function.name == row.attribute)
@@ -120,14 +120,14 @@ def _summary(name: str) -> str | None:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script by which SHELL completes commands, options and files at the Tab key.
+    """Print the script that makes SHELL complete commands, options and files at the Tab key.
 
     For this shell: eval "$(dsinga completion bash)". For each new shell, write the script to a file that the shell
     reads when it starts, such as ~/.bashrc.
     """
     root = ctx.find_root()
     program = root.info_name or "dsinga"
-    variable = f"_{program}_COMPLETE".replace("-", "_").replace(".", "_").upper()  # as click looks for it
+    variable = f"_{program}_COMPLETE".replace("-", "_").replace(".", "_").upper()  # click looks for this name
     shell_class = get_completion_class(shell)
     assert shell_class is not None
     click.echo(shell_class(root.command, {}, program, variable).source())
@@ -135,7 +135,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 @contextlib.contextmanager
 def _checked_output() -> Iterator[None]:
-    """Exit with status 1, and say why, where the standard output does not take all that a command writes to it."""
+    """Exit with status 1, and say why, if standard output does not accept all that a command writes."""
     ended: BaseException | None = None
     try:
         yield
@@ -155,11 +155,11 @@ def _checked_output() -> Iterator[None]:
 def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
     """Print errors of the command ``program arguments`` as one message, and log messages on stderr.
 
-    Log messages are, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 75
-    where Dask workers or a scheduler have not come in time, 1 for another run that failed.
+    A log message is, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 75
+    if Dask workers or a scheduler have not come in time, 1 for other failed runs.
     """
     open_standard_streams()
-    # Dask's table of all versions that differ, many of which do not matter: preflight checks warn of those that do.
+    # Dask's table of differing versions, of which many do not matter: preflight checks warn of those that do.
     warnings.filterwarnings("ignore", "Mismatched versions found")
     logger, handler = logging.getLogger("dsinga"), logging.StreamHandler()
     logger.addHandler(handler)

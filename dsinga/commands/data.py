@@ -94,7 +94,7 @@ def info(source: str, data: str | None, label: str | None, message: bool) -> Non
     """Describe SOURCE: the path or URL of a store, of other zarr, of a Dataset (zarr, netCDF), or of parquet."""
     from dsinga.data import describe, open_records
 
-    ways = entries("data").values() if data is None else ()  # of what is no records
+    ways = entries("data").values() if data is None else ()  # for data that are not records
     facts = next((facts for way in ways if (facts := way(source, label)) is not None), None)
     facts = facts or describe(open_records(source, data=data, label=label))
     text = facts.pop("message", None)

@@ -12,7 +12,7 @@ import click
 from dsinga.base.advice import CLUSTER_OPTIONS
 from dsinga.base.errors import UserError
 
-if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help is quick
+if TYPE_CHECKING:  # commands import when they run, so that --help is quick
     from dsinga.api.runners import Runner
     from dsinga.job import Job
 
@@ -26,12 +26,12 @@ CHECKPOINT = click.option(
 
 
 def write_picture(path: Path, drawing: bytes) -> None:
-    """Write a picture that a command draws. Raises UserError where that cannot be."""
+    """Write a command's picture. Raises UserError if writing fails."""
     try:
         path.write_bytes(drawing)
     except OSError as error:
         with contextlib.suppress(OSError):
-            if path.is_file():  # a part of it
+            if path.is_file():  # a partial picture
                 path.unlink()
         raise UserError(f"the picture {path} cannot be written: {error.strerror}; name another file") from error
 
@@ -52,10 +52,10 @@ IMPORT = click.option(
 
 
 class JobFile(click.Argument):
-    """The argument CONF; the error where it is missing says what to give."""
+    """The argument CONF; if it is missing, the error says what to give."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the path. Raises MissingParameter where there is none."""
+        """Return the path. Raises MissingParameter if there is none."""
         try:
             return super().process_value(ctx, value)
         except click.MissingParameter:
@@ -103,7 +103,7 @@ def cluster_options(command: Command) -> Command:
 
 
 def _amounts(context: click.Context, option: click.Parameter, text: str | None) -> dict[str, float]:
-    """Return amounts by name from a text such as "GPU=1,MEM=2e9", as ``dask worker --resources`` takes it."""
+    """Return amounts by name from a text such as "GPU=1,MEM=2e9", as in ``dask worker --resources``."""
     parts = (text or "").replace(",", " ").split()
     try:
         return {name: float(amount) for name, amount in (part.split("=") for part in parts)}
@@ -116,7 +116,7 @@ def _names(context: click.Context, option: click.Parameter, text: str | None) ->
 
 
 def where_options(command: Command) -> Command:
-    """Add the options of where a run may train to a command: ``resources`` and ``hosts``."""
+    """Add the options for where a run may train to a command: ``resources`` and ``hosts``."""
     for option in (
         click.option(
             "--resources", metavar="NAME=AMOUNT,...", callback=_amounts,
@@ -148,9 +148,9 @@ DEVICE = click.option(
 def job_and_connection(
     conf: Path, options: dict[str, Any], *, on_all_cores: bool = False, **more: Any
 ) -> tuple[Job, contextlib.AbstractContextManager[Any]]:
-    """Return the job with its overrides, and a context manager that connects to the cluster that the options name.
+    """Return the job with its overrides, and a context manager that connects to the cluster of the options.
 
-    A cluster that is started here has the workers of the job or, ``on_all_cores``, at least one for each core.
+    A cluster started here has the job's workers or, ``on_all_cores``, at least one for each core.
     """
     from dask.system import CPU_COUNT
 
@@ -164,7 +164,7 @@ def job_and_connection(
 
 
 def job_and_runner(conf: Path, options: dict[str, Any]) -> tuple[Job, Runner]:
-    """Return the job with its overrides, and its runner: the cluster that the options name, or this process."""
+    """Return the job with its overrides, and its runner: the cluster of the options, or this process."""
     from dsinga.api.engines import find_runner
     from dsinga.api.jobs_with_data import with_workers
     from dsinga.base.registry import lookup

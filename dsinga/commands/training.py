@@ -23,7 +23,7 @@ NEWEST = "newest"  # the value of --resume without a path
 
 
 class TrainCommand(click.Command):
-    """The command ``train``, whose option ``--resume`` may have a path or ``auto`` behind it."""
+    """The command ``train``; its option ``--resume`` accepts a path, ``auto`` or nothing after it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -78,7 +78,7 @@ def train(
     from dsinga.api.workspaces import default_workspace
     from dsinga.base.errors import RunError
 
-    source: Any  # which stands for a client
+    source: Any  # in place of a client
     job, source = job_and_runner(conf, options)
     workspace = workspace or str(default_workspace(job))
     if job.experience is not None:
@@ -97,7 +97,7 @@ def train(
 def refuse_without_effect(instead: Mapping[str, str]) -> None:
     """Raise UserError for an option of the running command that has no effect on an agent.
 
-    ``instead`` says what applies in place of each, by its name.
+    ``instead`` says, by option name, what to use instead.
     """
     from dsinga.api.execution import without_effect_fault
 
@@ -128,7 +128,7 @@ def test(
     """
     from dsinga import api
 
-    source: Any  # which stands for a client
+    source: Any  # in place of a client
     job, source = job_and_runner(conf, options)
     if job.experience is not None:
         agents = lookup("engine", job.experience.engine)
@@ -163,7 +163,7 @@ def predict(
     from dsinga import api
     from dsinga.data import write_store
 
-    source: Any  # which stands for a client
+    source: Any  # in place of a client
     job, source = job_and_runner(conf, options)
     _check_apart(out, job, data_root)
     batches = api.predict_with_labels(
@@ -174,7 +174,7 @@ def predict(
 
 
 def _check_apart(out: str, job: Job, data_root: str | None) -> None:
-    """Raise UserError where the job reads the store ``out``, which the command would replace."""
+    """Raise UserError if the job reads the store ``out``, which the command would replace."""
     from dsinga import api
     from dsinga.data import resolve
     from dsinga.data.own_inputs import overwritten
@@ -185,7 +185,7 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
             continue
         try:
             read = resolve(conf.path, api.roots(job, data_root))
-        except UserError:  # the store does not exist, so it is not out
+        except UserError:  # a store that does not exist cannot be ``out``
             continue
         if overwritten(out, [read]):
             raise UserError(f"the job reads {out} in layer {layer.name!r}; write the feature to another store")

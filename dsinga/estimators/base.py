@@ -1,4 +1,4 @@
-"""NetEstimator, the base of the estimators: parameters, training here or on a cluster, and predicting."""
+"""NetEstimator, the base of the estimators, with their parameters, training and predictions."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
 
-LEAST_EPOCHS = 10  # the default number of epochs where training does not stop early
-MOST_EPOCHS = 100  # the default number of epochs where training stops early
-STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
+LEAST_EPOCHS = 10  # default epochs without early stopping
+MOST_EPOCHS = 100  # default epochs with early stopping
+STOPS_ABOVE = 10_000  # records above which training stops early by default, as in scikit-learn's HistGradientBoosting
 SMALL = 2000  # records up to which a table is small
-NETS = ("_local", "_output")  # what is made anew of the job
+NETS = ("_local", "_output")  # made from the job when first used
 NOT_FOR_BLOCKS = ("_trained", "history_", "feature_names_in_")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NetEstimator(EstimatorRecords):
-    """Base of the estimators, with the parameters that all of them have; see :class:`dsinga.estimators.Classifier`."""
+    """Base of the estimators, with their common parameters (see :class:`dsinga.estimators.Classifier`)."""
 
     net: Any = field(default=None, kw_only=False)
     hidden: int | Sequence[int] | None = None
@@ -70,20 +70,20 @@ class NetEstimator(EstimatorRecords):
     workers: int | None = None
 
     is_eager = False  # whether results for dask arrays are computed at once
-    _weighs = True  # whether ``fit`` takes weights
-    _threads: int | None = None  # of the net, by default all
-    _is_small = False  # whether ``fit`` has seen no more than :data:`SMALL` records
-    _has_classes = False  # whether each record has one class, of which each gives its share of records for validation
+    _weighs = True  # whether ``fit`` accepts weights
+    _threads: int | None = None  # threads of the net, by default all
+    _is_small = False  # whether ``fit`` saw at most :data:`SMALL` records
+    _has_classes = False  # whether each record has one class, so that each class gives its share for validation
 
     # -- what a subclass defines ------------------------------------------------------------------------------
 
     @abstractmethod
     def _default_job(self, width: int, **fields: Any) -> Job:
-        """Return the job of the small net for records of so many numbers."""
+        """Return the job of the default net for records of ``width`` numbers."""
 
     @cached_property
     def _output(self) -> str:
-        """The name of the layer whose feature predictions are made from."""
+        """The name of the layer that predictions are made from."""
         return jobs.output_name(self.job_)
 
     @cached_property
@@ -103,7 +103,7 @@ class NetEstimator(EstimatorRecords):
         self._trained = replace(self._trained, params=params)
 
     def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError, for the names of other libraries with what to write instead."""
+        """Raise AttributeError; for names of other libraries, it says what to write instead."""
         if name in ATTRIBUTES:
             fail_for_name(type(self).__name__, name, (), ATTRIBUTES)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -111,7 +111,7 @@ class NetEstimator(EstimatorRecords):
     # -- training ---------------------------------------------------------------------------------------------
 
     def _fit(self, X: Any, y: Any, *, client: Any = None, **options: Any) -> Self:
-        """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
+        """Train on a cluster for dask arrays, a ``client`` or several ``workers``, otherwise in this process."""
         check_estimator(self)
         X = in_chunks(X)
         if not is_dask_collection(X) and client is None and (self.workers or 1) == 1:
@@ -123,9 +123,9 @@ class NetEstimator(EstimatorRecords):
         self, client: Any, on_cluster: bool, X: Any, y: Any, *, go_on: bool, validation_data: Any = None,
         sample_weight: Any = None, groups: Any = None, classes: Any = None, epochs: int | None = None,
     ) -> Self:  # fmt: skip
-        """Train from the beginning or, with ``go_on``, from the present params: here, or on a cluster.
+        """Train from the beginning, or with ``go_on`` from the present params: here, or on a cluster.
 
-        ``epochs`` are those of a part of the records.
+        ``epochs`` is the number of epochs for a part of the records.
         """
         go_on, is_part = go_on and hasattr(self, "params_"), epochs is not None
         records = self._open(X, y, sample_weight, not go_on, classes, client)
@@ -167,7 +167,7 @@ class NetEstimator(EstimatorRecords):
         return self
 
     def _job_of_fit(self, job: Job, size: int, length: int, epochs: int | None, stops: bool) -> Job:
-        """Return the job that is trained on so many records, for these epochs, or those of the settings."""
+        """Return the job for ``length`` records, with ``epochs`` or the epochs of the settings."""
         batchsize, epochs = min(size, length), epochs or self.epochs
         if epochs is None and self.net is None:
             least, steps = MOST_EPOCHS if stops else LEAST_EPOCHS, self._defaults.steps
@@ -176,7 +176,7 @@ class NetEstimator(EstimatorRecords):
         return with_batchsize(job.with_params({}).replace(checkpoint_path=[], **times), batchsize)
 
     def _keep(self, rescued: RescuedParams, trained: Trained, rows: list[Row], stopping: Extension | None) -> None:
-        """Keep what was trained, also after an interrupt; ``rows`` are those of earlier training."""
+        """Keep what was trained, even after an interrupt; ``rows`` are the metrics of earlier training."""
         steps = trained.steps
         after = trained.after(rescued, self.job_, steps)
         self._trained = replace(after, before=trained.before) if steps else after
@@ -190,13 +190,13 @@ class NetEstimator(EstimatorRecords):
         return False
 
     def _calibrate(self, held_out: TrainingSet, client: Any) -> None:
-        """Calibrate the probabilities by records that were not trained on."""
+        """Calibrate the probabilities with held-out records."""
         raise NotImplementedError
 
     def _stops_early(self, length: int, is_part: bool) -> bool:
-        """Whether training on so many records, or on a part of the records, ends where validation no longer improves.
+        """Whether training on ``length`` records, or on a part, stops if validation no longer improves.
 
-        Raises UserError for another ``early_stopping`` than True, False and "auto".
+        Raises UserError if ``early_stopping`` is not True, False or "auto".
         """
         by_default = self.net is None and not is_part and (self._is_strong or length > STOPS_ABOVE)
         stops = resolve_auto("early_stopping", self.early_stopping, by_default)
@@ -205,12 +205,12 @@ class NetEstimator(EstimatorRecords):
         return stops
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
-        """Return the records with the weights of their classes, too, where the estimator has any."""
+        """Return the records with class weights, if the estimator has any."""
         return records
 
     @property
     def n_iter_(self) -> int:
-        """How many epochs it was trained for, all calls together, as of scikit-learn's MLPClassifier."""
+        """The number of trained epochs over all calls, as for scikit-learn's MLPClassifier."""
         return len(self.history_)
 
     @property
@@ -221,24 +221,24 @@ class NetEstimator(EstimatorRecords):
         raise AttributeError(f"the net of {type(self).__name__} reports no loss; history_ has what it reports")
 
     def _merges_records(self, net: Job | None, weights: Any) -> bool:
-        """Whether equal records may become one with the sum of their weights: unless these are those of targets."""
+        """Whether equal records may become one with summed weights; not if each target has its own weight."""
         return self._weighs and np.ndim(weights) < 2 and (net is None or all(map(takes_weights, jobs.losses(net))))
 
     @property
     def _defaults(self) -> jobs.NetDefaults:
-        """What the net has for arguments that are None."""
+        """The net's defaults for arguments that are None."""
         if self._is_strong:
             return jobs.OF_STRONG
         return jobs.OF_ARRAYS if self.columns_ is None else jobs.OF_TABLES
 
     def _seed(self, net: Job | None) -> int:
-        """Return the seed of the job that is trained."""
+        """Return the seed of the trained job."""
         if net is not None and self.random_state is None:
             return net.seed
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _net_job(self, net: Job | None, seed: int, width: int) -> Job:
-        """Return the job of the user's net, or of the small one for records of so many numbers."""
+        """Return the job of the user's net, or of the default net for ``width`` numbers."""
         if net is not None:
             return with_store(net.replace(seed=seed), table=self.columns_)
         fields: dict[str, Any] = {"seed": seed}
@@ -249,9 +249,9 @@ class NetEstimator(EstimatorRecords):
         return with_store(self._default_job(width, **fields), table=self.columns_)
 
     def _continued(self, job: Job) -> Job:
-        """Return the job of the last call with the updater of ``job``, that of the present settings.
+        """Return the last call's job with the updater of ``job``, which has the present settings.
 
-        Raises UserError for settings, such as ``hidden``, with which the net is another one.
+        Raises UserError for settings, such as ``hidden``, that would change the net.
         """
         if jobs.layers_text(job) != jobs.layers_text(self.job_):
             raise UserError(
@@ -261,14 +261,14 @@ class NetEstimator(EstimatorRecords):
         return self.job_.replace(updater=job.updater)
 
     def _fully_connected_job(self, outputs: int, loss: LayerBuilder, distribution: str | None, **fields: Any) -> Job:
-        """Return the job of the default net with so many outputs and a loss; see :func:`jobs.fully_connected_job`."""
+        """Return the job of the default net with ``outputs`` outputs and a loss."""
         hidden, defaults = self._hidden_sizes(), self._defaults
         return jobs.fully_connected_job(
             hidden, self.activation, outputs, loss, self.columns_, defaults, distribution, **fields
         )
 
     def _hidden_sizes(self) -> list[int]:
-        """Return the units of each hidden layer of the small net; a number is that of one layer."""
+        """Return the units of the default net's hidden layers; a single number means one layer."""
         given: Any = self._defaults.hidden if self.hidden is None else self.hidden
         hidden = [given] if np.ndim(given) == 0 else given
         for size in hidden:
@@ -278,21 +278,21 @@ class NetEstimator(EstimatorRecords):
     # -- passes over new records ------------------------------------------------------------------------------
 
     def _outputs(self, X: Any) -> np.ndarray:
-        """Return the feature of the net's output for new records (n, ...)."""
+        """Return the net's output for new records (n, ...)."""
         x = self._validate_records(X, False)
         return self._local.predict(self.params_, self._scaled(x), self._output)
 
     def result_columns(self, axis: str, count: int) -> Sequence[Any]:
-        """Return the names of the ``count`` columns of a result that is a data frame, whose second axis is given."""
+        """Return the names of the ``count`` columns of a data frame of results."""
         names = self._axis_names(axis)
         return range(count) if names is None or len(names) != count else names
 
     def _axis_names(self, axis: str) -> Sequence[Any] | None:
-        """Return the names along the second axis of results, None without."""
+        """Return the names along the second axis of results, or None."""
         return None
 
     def to_local(self) -> Self:
-        """Return a copy whose results are numpy arrays, also for dask and xarray arrays, which it computes."""
+        """Return a copy that returns numpy arrays, and computes dask and xarray arrays for them."""
         check_is_fitted(self, "params_")
         local = copy.copy(self)
         local.is_eager = True
@@ -300,14 +300,15 @@ class NetEstimator(EstimatorRecords):
 
     @with_types
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the fitted estimator in a new folder, from which :func:`dsinga.estimators.load` reads it."""
+        """Save the fitted estimator in a new folder, for :func:`dsinga.estimators.load`."""
         save(self, path)
 
     def export(self, path: str | os.PathLike[str], **options: Any) -> float | None:
-        """Write the fitted estimator to an ONNX file for servers, as ``export`` of a model does (docs/howto/onnx.md).
+        """Write the fitted estimator to an ONNX file for servers, as a model's ``export`` (docs/howto/onnx.md).
 
-        Inputs are the columns of the data frame, or "X" for an array. Outputs are "label" and "probabilities" of a
-        classifier, "variable" of others. ``check`` may be a data frame. Raises UserError for what ONNX does not have.
+        Inputs are the columns of the data frame, or "X" for an array. Outputs are "label" and "probabilities" for a
+        classifier, "variable" for others. ``check`` may be a data frame. Raises UserError for anything that ONNX does
+        not support.
         """
         from dsinga.estimators.served import EstimatorModel
 
@@ -315,7 +316,7 @@ class NetEstimator(EstimatorRecords):
         return difference
 
     def for_blocks(self) -> Self:
-        """Return a copy that only computes results of single blocks, in one thread, as on the workers of a cluster.
+        """Return a copy that only computes results of single blocks, in one thread.
 
         The blocks of a table are its encoded records.
         """
@@ -341,7 +342,7 @@ class NetEstimator(EstimatorRecords):
 
 
 class Supervised(NetEstimator):
-    """Base of the estimators that predict targets, whose records have weights and may be in groups."""
+    """Base of the estimators that predict targets, with sample weights and groups of records."""
 
     @named_fit
     def fit(
@@ -350,12 +351,12 @@ class Supervised(NetEstimator):
     ) -> Self:  # fmt: skip
         """Train on records X (n, ...), or a data frame, and targets y.
 
-        Targets are classes (n,), or a matrix (n, k) of zeros and ones, for a Classifier. For a Regressor they are
-        numbers (n,) or (n, k); some of several may be NaN, and the loss leaves these out.
+        A Classifier accepts classes (n,), or a matrix (n, k) of zeros and ones. A Regressor accepts numbers (n,) or (n,
+        k); NaN among several targets is ignored by the loss.
 
-        ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
-        the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
-        (n,) are all trained on or all for validation. Ctrl-C ends training after the round in flight, and the
+        ``validation_data`` is (X, y), evaluated after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,)
+        weighs the loss of each record: the loss is Σ w·l / Σ w. With early stopping, all records of one of the
+        ``groups`` (n,) are either trained on or validated. Ctrl-C ends training after the current round, and the
         estimator keeps what was trained. Raises ValueError for bad input.
         """
         return self._fit(

@@ -1,4 +1,4 @@
-"""Calibration of classes by a temperature: one number that scores are divided by, found on the validation records.
+"""Calibration of classes by a temperature, a divisor of scores found on the validation records.
 
 Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural Networks (2017).
 """
@@ -11,20 +11,20 @@ import numpy as np
 
 Expect = Callable[[np.ndarray, float], np.ndarray]
 
-COLDEST, HOTTEST = 1 / 16, 16.0  # the temperatures that are tried
-HALVINGS = 60  # of the bracket of the logarithm of the temperature, which is then exact to a float64
+COLDEST, HOTTEST = 1 / 16, 16.0  # the range of temperatures
+HALVINGS = 60  # halvings of the bracket of the log temperature: exact to a float64
 
 
 def find_temperature(scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Return the temperature by which divided scores (n, k) have the smallest log loss for the targets.
+    """Return the temperature that minimises the log loss of scores (n, k) / temperature for the targets.
 
-    Targets (n,) are codes of classes, and those (n, k) zeros and ones of labels of which each is predicted by itself.
-    A temperature below 1, which makes scores surer, is the best one for targets of which about one in all is wrong: few
-    records without a mistake do not say how sure others may be (Platt, 1999). It is never worse than 1.
+    Targets are class codes (n,), or zeros and ones (n, k) of independent labels. A temperature below 1 makes scores
+    more confident. It is found for targets with about one mistake in all, because few records without a mistake do not
+    show how confident others may be (Platt, 1999). It is never worse than 1.
     """
     scores = np.asarray(scores, np.float64)
     weights = np.ones(len(scores)) if weights is None else np.asarray(weights, np.float64)
-    if targets.ndim == 1 and scores.shape[1] == 1:  # one class, which is certain
+    if targets.ndim == 1 and scores.shape[1] == 1:  # a single class is certain
         return 1.0
     mistakes = 1 / (len(scores) + 2)
     if targets.ndim == 2:
@@ -39,10 +39,10 @@ def find_temperature(scores: np.ndarray, targets: np.ndarray, weights: np.ndarra
 
 
 def _solve(scores: np.ndarray, given: np.ndarray, weights: np.ndarray, expect: Expect) -> float:
-    """Return the temperature with which the scores expected by the probabilities are those ``given`` (n,) in the mean.
+    """Return the temperature at which the mean expected score under the probabilities is the mean of ``given`` (n,).
 
-    That is where the derivative of the log loss by 1 / temperature is 0. The log loss is convex in it, so that the sign
-    of the derivative says on which side of a temperature the best one lies.
+    There the derivative of the log loss by 1 / temperature is 0. The log loss is convex in 1 / temperature: the sign of
+    the derivative says on which side the best temperature lies.
     """
     low, high = np.log(COLDEST), np.log(HOTTEST)
     for _ in range(HALVINGS):
@@ -55,7 +55,7 @@ def _solve(scores: np.ndarray, given: np.ndarray, weights: np.ndarray, expect: E
 
 
 def _expected_of_classes(scores: np.ndarray, sharpness: float) -> np.ndarray:
-    """Return the score (n,) of the class that is expected by the probabilities with 1 / temperature."""
+    """Return the expected score (n,) of the class under the probabilities at 1 / temperature."""
     powers = sharpness * (scores - scores.max(axis=1, keepdims=True))
     np.exp(powers, out=powers)
     expected: np.ndarray = (powers * scores).sum(axis=1) / powers.sum(axis=1)
@@ -63,7 +63,7 @@ def _expected_of_classes(scores: np.ndarray, sharpness: float) -> np.ndarray:
 
 
 def _expected_of_labels(scores: np.ndarray, sharpness: float) -> np.ndarray:
-    """Return the sum of the scores of labels (n,) that is expected by their probabilities with 1 / temperature."""
+    """Return the expected sum (n,) of label scores under the probabilities at 1 / temperature."""
     probabilities = np.exp(-np.logaddexp(0, -sharpness * scores))
     expected: np.ndarray = (scores * probabilities).sum(axis=1)
     return expected

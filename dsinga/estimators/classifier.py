@@ -27,7 +27,7 @@ from dsinga.job import Job
 
 
 def _known(y: np.ndarray) -> np.ndarray:
-    """Return classes. Raises UserError where one is missing, or not all can be compared with each other."""
+    """Return classes. Raises UserError if one is missing, or if they cannot be compared with each other."""
     labels = y.ravel().tolist() if y.dtype.kind in "Of" else []
     if any(
         label is None or type(label).__name__ == "NAType" or (isinstance(label, float) and label != label)
@@ -41,19 +41,19 @@ def _known(y: np.ndarray) -> np.ndarray:
 
 
 def _unique(y: np.ndarray) -> np.ndarray:
-    """Return the different classes of a part of y."""
+    """Return the distinct classes of a part of y."""
     return np.unique(_known(y))
 
 
 def _given(classes: Any) -> np.ndarray:
-    """Return the different ones of the classes that a caller gives. Raises UserError where there are none."""
+    """Return the distinct classes that a caller gives. Raises UserError if there are none."""
     if np.ndim(classes) != 1 or not len(classes):
         raise UserError(f"classes is {value_text(classes)}; list all classes that y may have, as in classes=[0, 1]")
     return _unique(column_or_1d(classes))
 
 
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the positions of classes in ``classes``, int64. Raises ValueError for a class that it lacks."""
+    """Return the positions of classes in ``classes``, int64. Raises ValueError for an unknown class."""
     unknown = np.setdiff1d(_known(y), classes)
     if len(unknown):
         raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call")
@@ -64,64 +64,65 @@ def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
 class Classifier(ClassifierMixin, Supervised):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 
-    With dask arrays or frames, or xarray arrays of dask chunks, ``fit`` trains on the cluster of the current client, or
-    of ``client=``, and predictions are lazy: a dask array, an xarray array, or a series or frame with the index of the
-    frame. A zarr array of more than 128 MiB is trained on as ``da.from_zarr`` of it, and predicted chunk by chunk.
-    Other arrays are trained on in this process; a cluster of one worker gives the same bits.
+    For dask arrays, dask frames and xarray arrays of dask chunks, ``fit`` trains on the current client's cluster, or
+    ``client=``. Predictions are then lazy: a dask array, an xarray array, or a series or frame with the frame's index.
+    A zarr array of more than 128 MiB is read with ``da.from_zarr`` and predicted chunk by chunk. Other arrays are
+    trained on in this process; a cluster of one worker gives the same bits.
 
     A sparse matrix of at most 128 MiB as float32 becomes dense; a larger one becomes dense batch by batch, with the
-    same params. A batch of all records has one order, and equal records count as one with the sum of their weights, so
-    that weights and repeated records give the same bits. For data frames the default net learns piecewise-linear
-    functions of each number with 47 kinks; categories of at most 8 codes (400 with the preset) are one-hot, others
-    embedded.
+    same params. If a batch has all records, their order is fixed, and equal records count as one with the sum of their
+    weights: weights and repeated records give the same bits.
+
+    For data frames the default net learns piecewise-linear functions of each number with 47 kinks. Categories with at
+    most 8 codes (400 with the preset) are one-hot, others embedded.
 
     Args:
-        net: a Job, the path of a job file, or a model of dsinga.nn; it has one input layer and one loss. By default it
-            is a small fully connected net, whose records are scaled to mean 0 and deviation 1, or which takes the
-            columns of a data frame.
-        hidden: the number of units of each hidden layer of the default net; a number for one layer. By default it is
+        net: a Job, the path of a job file, or a model of dsinga.nn, with one input layer and one loss. The default is a
+            small fully connected net; it scales arrays to mean 0 and deviation 1, or reads the columns of a data frame.
+        hidden: the number of units of each hidden layer of the default net, or a number for one layer; by default
             (64,), for data frames (100,).
         activation: the function after each hidden layer of the default net: "relu", "sigmoid", "tanh" or "stanh".
-        epochs: how often all records are read, at most where training stops early; by default those of ``net``. For the
-            default net it is 10, or 100 where training stops early, or more for few records, so that there are at least
-            200 steps, for data frames 500.
-        batchsize: records of one step; by default those of ``net``, or 200 for the default net, 256 for the preset.
+        epochs: how often all records are read; the maximum with early stopping. The default is the epochs of ``net``.
+            For the default net it is 10, or 100 with early stopping. Few records are read more often, for at least 200
+            steps, or 500 for data frames.
+        batchsize: records of one step; by default the batch size of ``net``, or 200 for the default net, 256 for the
+            preset.
         learning_rate: of the default net's updater, Adam: 0.01, for data frames 0.001, for the preset 0.0007.
         weight_decay: of the default net's updater: 0.01, for data frames 0.0001, for the preset 0.0003.
-        warm_start: whether ``fit`` goes on from the params of the last ``fit``.
+        warm_start: whether ``fit`` continues from the params of the last ``fit``.
         random_state: an int for the same result each time. By default it is random for the default net, and the seed of
             ``net`` otherwise.
-        early_stopping: whether training ends where the loss of records held out for validation no longer falls, with
-            the params of the epoch where it was least. These records are ``validation_data`` of ``fit``, or some of the
-            records, which are then not trained on. By default the default net does so above 10,000 records, as
-            scikit-learn's HistGradientBoostingClassifier; a ``net`` only with True. ``partial_fit`` never does.
-        validation_fraction: the share of the records that is held out, the same of each class. Of dask arrays each
+        early_stopping: whether training stops if the loss of held-out records no longer falls; the net keeps the params
+            of the best epoch. The held-out records are ``validation_data`` of ``fit``, or some of the records, which
+            are then not trained on. By default the default net stops early above 10,000 records, as scikit-learn's
+            HistGradientBoostingClassifier; a ``net`` only with True. ``partial_fit`` never does.
+        validation_fraction: the share of the records that is held out, the same from each class. For dask arrays, each
             chunk gives its share. With ``groups`` of ``fit`` it is a share of the groups.
-        validation_split: a splitter of scikit-learn in place of ``validation_fraction``, such as TimeSeriesSplit() for
-            records in the order of time, or StratifiedGroupKFold(10); its last split is taken.
-        n_iter_no_change: after how many epochs in a row without improvement training ends: by default 10, 5 for data
+        validation_split: a scikit-learn splitter instead of ``validation_fraction``, such as TimeSeriesSplit() for
+            records in order of time, or StratifiedGroupKFold(10); its last split is used.
+        n_iter_no_change: training stops after this many epochs in a row without improvement: by default 10, 5 for data
             frames, 16 for the preset.
-        tol: by how much the loss must be below the least one so far to be an improvement.
-        workers: the number of workers that train on a cluster, by default as many as there are. It determines the bits
-            of the params: with it they are those of a cluster of any size, also where this process trains alone.
-        class_weight: as in scikit-learn: a factor for the loss of each class, by class, 1 for the others; "balanced"
-            stands for n / (k·n_c) of a class with n_c of the n records, of k classes. ``sample_weight`` multiplies it.
-        preset: "strong" for an ensemble in one net, TabM, on columns learnt of a data frame or of an array (n, d). It
-            stops early by default, whatever the number of records, and calibrates.
-        calibrate: whether scores are divided by a temperature with which probabilities fit the validation records best;
-            by default with the preset. These records are held out as for ``early_stopping``.
+        tol: an improvement must lower the least loss by more than this.
+        workers: the number of workers that train on a cluster, by default all. Params depend on it to the bit: set it
+            to get the same bits on a cluster of any size, or in this process alone.
+        class_weight: as in scikit-learn: a factor for the loss of each class, by class, 1 for the others. "balanced" is
+            n / (k·n_c) for a class with n_c of the n records, of k classes. ``sample_weight`` multiplies it.
+        preset: "strong" for TabM, an ensemble in one net, on learnt columns of a data frame or an array (n, d). By
+            default it stops early for any number of records, and calibrates.
+        calibrate: whether scores are divided by the temperature that fits held-out records best; by default with the
+            preset. Records are held out as for ``early_stopping``.
 
     Attributes:
         classes_: the classes, sorted; for label matrices the numbers of the columns.
         job_: the job of the net.
         params_: the params of the net, float32 by name.
         history_: a row of metrics for each epoch, drawn by ``history_.plot()``.
-        best_epoch_: the epoch of ``history_`` whose params the net has, where training has stopped early; else None.
+        best_epoch_: the epoch of ``history_`` that gave the params, if training stopped early; else None.
         n_iter_: the number of epochs of all calls.
         loss_curve_: the loss of each of these epochs.
         n_features_in_: the number of features of a record, or of columns of a data frame.
-        columns_: what the columns of a data frame are; None for arrays, and for frames of numbers without gaps.
-        temperature_: what scores are divided by for probabilities; 1 without calibration.
+        columns_: the learnt columns of a data frame; None for arrays, and for frames of numbers without gaps.
+        temperature_: the divisor of scores for probabilities; 1 without calibration.
 
     Examples:
         >>> import numpy as np
@@ -160,7 +161,7 @@ class Classifier(ClassifierMixin, Supervised):
     @public
     @lazily("class")
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of each class (n, k); of label matrices, that of each label."""
+        """Return the probability of each class, or of each label of label matrices, (n, k)."""
         scores = self._outputs(X).astype(np.float64) / self.temperature_
         if self._multilabel:
             return np.exp(-np.logaddexp(0, -scores))
@@ -169,7 +170,7 @@ class Classifier(ClassifierMixin, Supervised):
 
     @lazily("class")
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Return the logarithm of the probability of each class (n, k); of label matrices, that of each label."""
+        """Return the log probability of each class, or of each label of label matrices, (n, k)."""
         scores = self._outputs(X).astype(np.float64) / self.temperature_
         if self._multilabel:
             return -np.logaddexp(0, -scores)
@@ -178,16 +179,16 @@ class Classifier(ClassifierMixin, Supervised):
 
     @lazily("class")
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the score of each class (n, k), or of each label; of two classes the second's minus the first's (n,).
+        """Return the score of each class or label (n, k); for two classes, the second's score minus the first's (n,).
 
-        The largest one is that of the predicted class; of two classes the second is predicted where it is above 0.
+        The predicted class has the largest score; of two classes, the second is predicted above 0.
         """
         scores = self._outputs(X).astype(np.float64)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 and not self._multilabel else scores
 
     @public
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of records whose prediction is right; of collections, computed block by block."""
+        """Return the share of right predictions; computed block by block for collections."""
         y = in_order(y, getattr(self, "_label_order", ()))
         if not is_dask_collection(X):
             return super().score(X, _known(np.asarray(y)), sample_weight)
@@ -218,7 +219,7 @@ class Classifier(ClassifierMixin, Supervised):
     def _learn_classes(
         self, shape: Sequence[int], multilabel: bool, first: bool, find: Callable[[], np.ndarray]
     ) -> None:
-        """Keep the classes of the first call. Raises ValueError for targets of another kind in further calls."""
+        """Keep the classes of the first call. Raises ValueError for other targets in further calls."""
         if first:
             self._multilabel = multilabel
             self.classes_ = np.arange(shape[1]) if multilabel else find()

@@ -1,4 +1,4 @@
-"""Makes the jobs that estimators train: small default nets, and the nets of users, prepared for arrays."""
+"""Makes the jobs of estimators: small default nets, and users' nets prepared for arrays."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
 
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
-ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
+ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses with one output per target
 DISTRIBUTION_NAMES = [name.name for name in DistributionName]
 DEFAULT_EPOCHS = 10  # the epochs of a net that names neither epochs nor steps
 
 
 class NetDefaults(NamedTuple):
-    """What the net of an estimator has for arguments that are None.
+    """The net's defaults for estimator arguments that are None.
 
     Attributes:
         hidden: the units of each hidden layer.
         learning_rate: of the updater.
         weight_decay: of the updater.
         batchsize: records of one step.
-        steps: the steps that training has at least where it does not stop early: small data are read often.
-        patience: the epochs without a better validation loss after which training stops early.
-        dropout: the share of the numbers after each hidden layer that are 0 in a training step.
-        bins: of each number of a table, between which what the net learns is linear.
+        steps: the least number of steps without early stopping, so that small data are read often.
+        patience: the epochs without a better validation loss before training stops early.
+        dropout: the share of numbers after each hidden layer that are 0 in a training step.
+        bins: the bins of each number of a table; the net's function is linear in each.
     """
 
     hidden: tuple[int, ...]
@@ -71,9 +71,9 @@ def fully_connected_job(
     hidden: Sequence[int], activation: str, outputs: int, loss: LayerBuilder, columns: TableDefinition | None,
     defaults: NetDefaults, distribution: str | None = None, **fields: Any,
 ) -> Job:  # fmt: skip
-    """Return the job of a fully connected net with a loss that takes labels, or classes if ``distribution`` is None.
+    """Return the job of a fully connected net with a loss of labels, or of classes if ``distribution`` is None.
 
-    Records are numbers or, with ``columns``, those of a table. Outputs are params of a ``distribution``, if any.
+    Records are numbers or, with ``columns``, rows of a table. Outputs are params of a ``distribution``, if any.
     """
     data, out = _records(columns, defaults.bins)
     for number, size in enumerate(hidden, 1):
@@ -89,9 +89,9 @@ def fully_connected_job(
 
 
 def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilder, int, str]:
-    """Return a loss that is a mean over targets, how many outputs each has, and the distribution or "".
+    """Return a loss that is a mean over targets, the outputs for each, and the distribution or "".
 
-    Raises UserError for an unknown loss, and for levels of quantiles that are not in (0, 1) or do not increase.
+    Raises UserError for an unknown loss, and for quantile levels that are not in (0, 1) or do not increase.
     """
     if loss in ERRORS:
         return ERRORS[loss](1 / targets, name="loss"), 1, ""
@@ -106,12 +106,12 @@ def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilde
 
 
 def predicts_counts(loss: Any) -> bool:
-    """Whether a loss is the likelihood of a distribution of counts, whose targets are no numbers of any scale."""
+    """Whether a loss is the likelihood of a distribution of counts, for targets that must not be scaled."""
     return loss in DISTRIBUTION_NAMES and _distribution(loss).support == "counts"
 
 
 def _distribution(loss: str) -> Any:
-    lookup("layer", "kDistributionLoss")  # raises UserError, with the add-on's name, where that is missing
+    lookup("layer", "kDistributionLoss")  # raises UserError with the add-on's name if that is missing
     from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
 
     return DISTRIBUTIONS[DistributionName[loss]]
@@ -141,11 +141,11 @@ def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
 
 
 def _records(columns: TableDefinition | None, bins: int) -> tuple[Symbol, Symbol]:
-    """Return the input layer of records, and what the layers above take: of a table without codes of categories."""
+    """Return the input layer, and the feature for the layers above, with a table's categories encoded."""
     if columns is None:
         data = nn.Input(1)
         return data, data
-    from dsinga.models.tables import table_inputs  # which arrays do not need
+    from dsinga.models.tables import table_inputs  # not needed for arrays
 
     table = columns_of_table(columns)
     parts = table.parts
@@ -168,7 +168,7 @@ def _job(layers: Symbol | Sequence[LayerConf], learning_rate: float, weight_deca
 def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
     """Return the job of ``net``: a Job, the path of a job file, or a model of dsinga.nn.
 
-    ``shape`` is that of a record, for the input of a model that does not say it.
+    ``shape`` is the shape of a record, for a model that does not define it.
     """
     if isinstance(net, (str, os.PathLike)):
         net = load(net)
@@ -190,7 +190,7 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
 
 
 def _training_net(job: Job) -> Job:
-    """Return the job with the layers of the training net only, for all phases.
+    """Return the job with only the training net's layers, for all phases.
 
     The same layers then compute predictions. Raises UserError for a job with several input layers.
     """
@@ -205,12 +205,12 @@ def _training_net(job: Job) -> Job:
 
 
 def first_params(job: Job) -> ParamArrays:
-    """Return the params with which training of a job begins: those of its ``checkpoint_path`` and its own."""
+    """Return a job's initial params, from its ``checkpoint_path`` and its own."""
     return read_all_params(job.checkpoint_path, roots(job, None)) | dict(job.params)
 
 
 def layers_text(job: Job) -> list[str]:
-    """Return the text of each layer above the records: what makes it another net."""
+    """Return the text of each layer except inputs; nets with other texts differ."""
     return [str(layer) for layer in job.neuralnet.layer if not layer_class(layer).is_input]
 
 
@@ -226,7 +226,7 @@ def losses(job: Job) -> list[LayerConf]:
 
 
 def output_name(job: Job) -> str:
-    """Return the name of the layer that the last loss compares with the targets. Raises UserError without a loss."""
+    """Return the layer that the last loss compares with the targets. Raises UserError without a loss."""
     if not losses(job):
         raise job.neuralnet.error("the net has no loss layer, whose source predictions are made from; add one")
     return losses(job)[-1].srclayers[0]

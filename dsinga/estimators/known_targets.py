@@ -1,4 +1,4 @@
-"""Targets of a Regressor of which some are missing: weights of 0 leave their loss out."""
+"""Missing targets of a Regressor: weights of 0 remove them from the loss."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dsinga.base.errors import UserError
 from dsinga.estimators.lazy import compute
 from dsinga.estimators.records import TrainingSet
 
-FILL = 1.0  # in place of missing targets: a number that every distribution has
+FILL = 1.0  # in place of missing targets: a number that every distribution supports
 
 
 NOT_SCORED = "y has NaN, and a score needs every target; leave such records out, or score each column where it is known"
 
 
 def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
-    """Return targets (n, k) in memory with a number in place of NaN, and where NaN was, a mask (n, k).
+    """Return targets (n, k) in memory with a number in place of NaN, and a mask (n, k) of NaN.
 
-    Other targets are returned as they are, with None: those without NaN, and those of one column.
+    Targets without NaN, and of one column, are returned unchanged with None.
     """
     if issparse(y) or len(y.shape if hasattr(y, "shape") else np.asarray(y).shape) != 2:
         return y, None
@@ -33,9 +33,9 @@ def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
 
 
 def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
-    """Return records whose missing targets, NaN among (n, k), are numbers with the weight 0: weights are then (n, k).
+    """Return records with numbers of weight 0, (n, k), for missing targets, NaN among (n, k).
 
-    Other records are returned as they are. Of dask arrays the targets are read once.
+    Other records are unchanged. The targets of dask arrays are read once.
     """
     y, weights = records.y, records.weights
     if y.ndim != 2 or y.shape[1] == 1 or y.dtype.kind != "f":
@@ -51,7 +51,7 @@ def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
 
 
 def check_known_targets(weights: Any, names: Sequence[Any] | None, client: Any) -> None:
-    """Raise UserError for a column of which all targets have the weight 0; ``names`` are those of the columns."""
+    """Raise UserError if all targets of a column have the weight 0; ``names`` are column names."""
     if weights is None or weights.ndim == 1:
         return
     for column, is_known in enumerate(compute((weights > 0).any(axis=0), client)):

@@ -1,4 +1,4 @@
-"""Reads Dask and xarray collections as dask arrays of records, and predicts for them lazily, block by block."""
+"""Reads Dask and xarray collections as dask arrays, and predicts for them lazily, block by block."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from dsinga.estimators.sparse_records import SparseRecords
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SCATTERED_BYTES = 1 << 20  # a larger net is scattered to the workers of a client, not put into the task graph
+SCATTERED_BYTES = 1 << 20  # larger nets are scattered to a client's workers instead of being in the task graph
 
 
 @contextlib.contextmanager
 def running_client(client: Any) -> Iterator[Any]:
-    """Yield a Dask client of the cluster that :func:`dsinga.train` would use, None where that would start one."""
+    """Yield a Dask client for the cluster of :func:`dsinga.train`; None if it would start one."""
     runner: Any = runner_of(find_runner(client, waits=True), False)
     with contextlib.nullcontext() if runner is THIS_PROCESS else runner.open() as opened:
         yield opened
@@ -37,17 +37,17 @@ def running_client(client: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def computing_on(client: Any) -> Iterator[Any]:
-    """Yield ``client``, or that of :func:`running_client`, whose cluster has a worker; None for no cluster."""
+    """Yield ``client``, or the client of :func:`running_client`, once its cluster has a worker; None for no cluster."""
     with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
         if running is not None:
             from dsinga.cluster.connecting.expected_workers import await_number_of_workers
 
-            await_number_of_workers(running, 1)  # Dask would wait for the first one without a word
+            await_number_of_workers(running, 1)  # Dask would wait for the first one silently
         yield running
 
 
 def compute(values: Any, client: Any) -> Any:
-    """Return a dask collection, or several, computed on the cluster of :func:`computing_on`; others unchanged."""
+    """Return dask collections computed on the cluster of :func:`computing_on`; others unchanged."""
     if not any(map(is_dask_collection, values if isinstance(values, (list, tuple)) else (values,))):
         return values
     import dask
@@ -57,17 +57,17 @@ def compute(values: Any, client: Any) -> Any:
 
 
 class Collection(NamedTuple):
-    """A Dask or xarray collection of records as a dask array (n, ...), with the names of its columns, None without."""
+    """A Dask or xarray collection as a dask array (n, ...), with its column names or None."""
 
     array: Any
     names: Sequence[str] | None = None
 
 
 def open_collection(data: Any, lengths: bool = False) -> Collection:
-    """Return a collection as a dask array; a numpy array becomes one of one chunk.
+    """Return a collection as a dask array; a numpy array becomes one chunk.
 
-    ``lengths`` computes the number of records where it is unknown, as that of a data frame. Records are whole in each
-    chunk. Raises ValueError for what has no records along its first axis.
+    ``lengths`` computes an unknown number of records, such as a data frame's. Each chunk has whole records. Raises
+    ValueError for data without records along the first axis.
     """
     import dask.array as da
 
@@ -77,7 +77,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
         if plain_dtypes(data):
             data = data.map_partitions(_as_plain, meta=_as_plain(data._meta))
         names = [str(name) for name in data.columns] if hasattr(data, "columns") else None
-        with warnings.catch_warnings():  # strings of pandas become objects, which is meant
+        with warnings.catch_warnings():  # pandas' strings become objects, as intended
             warnings.filterwarnings("ignore", "Dask currently has limited support", UserWarning)
             array = data.to_dask_array(lengths=True if lengths else None)
     elif is_data_array(data):
@@ -94,9 +94,9 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
 
 
 def plain_dtypes(data: Any) -> dict[Any, str] | str:
-    """Return the dtypes of numpy for columns of pandas' nullable and Arrow numbers, by name; of a series its own.
+    """Return numpy's dtypes for columns of pandas' nullable and Arrow numbers, by name; a series' own dtype.
 
-    Booleans beside numbers are small integers, since one array of both would have objects.
+    Booleans next to numbers become small integers, because one array of both would have objects.
     """
     import pandas  # type: ignore[import-untyped]
 
@@ -116,7 +116,7 @@ def plain_dtypes(data: Any) -> dict[Any, str] | str:
 
 
 def _as_plain(part: Any) -> Any:
-    """Return a part of a data frame with columns of numpy's numbers; raise UserError for NA among integers."""
+    """Return a part of a data frame with numpy's numbers. Raises UserError for NA among integers."""
     dtypes = plain_dtypes(part)
     try:
         return part.astype(dtypes)
@@ -128,9 +128,9 @@ def _as_plain(part: Any) -> Any:
 
 
 def as_result(data: Any, result: Any, name: str) -> Any:
-    """Return ``result`` as an xarray array with the sample dimension of ``data`` and its coordinates, if it is one.
+    """Return ``result`` as an xarray array with ``data``'s sample dimension and coordinates, if ``data`` is one.
 
-    The second axis is called ``name``. Other results are returned as they are.
+    The second axis is called ``name``. Other results are unchanged.
     """
     if not is_data_array(data):
         return result
@@ -147,9 +147,9 @@ def as_result(data: Any, result: Any, name: str) -> Any:
 
 
 def lazily(name: str) -> Callable[[F], F]:
-    """Return a decorator of a method of records, which makes its result lazy for dask collections.
+    """Return a decorator for a method on records that makes its result lazy for dask collections.
 
-    For xarray arrays the result is an xarray array, whose second axis is called ``name``. The method itself takes and
+    For xarray arrays the result is an xarray array with a second axis called ``name``. The method itself accepts and
     returns numpy arrays.
     """
 
@@ -174,7 +174,7 @@ def lazily(name: str) -> Callable[[F], F]:
 
 
 def average(array: Any, weights: Any = None) -> Any:
-    """Return the lazy mean of a dask array over records, weighted if ``weights`` (n,) are given."""
+    """Return the lazy mean of a dask array over records, weighted by ``weights`` (n,) if given."""
     import dask.array as da
 
     if weights is None:
@@ -183,9 +183,9 @@ def average(array: Any, weights: Any = None) -> Any:
 
 
 def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return targets and the predictions for records, both as dask arrays of known lengths.
+    """Return targets and predictions for records, both as dask arrays of known lengths.
 
-    Raises ValueError where there are not as many of both.
+    Raises ValueError if the numbers of records and targets differ.
     """
     records, targets = open_collection(estimator.as_trained(x), lengths=True), open_collection(y, lengths=True).array
     if len(records.array) != len(targets):
@@ -195,7 +195,7 @@ def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def raw_scores(estimator: Any, x: Any) -> Any:
-    """Return what the net gives for records that ``fit`` has opened, lazily for a dask array."""
+    """Return the net's output for records opened by ``fit``, lazily for a dask array."""
     if is_dask_collection(x):
         return map_records(estimator, "_outputs", x, "class")
     return estimator.for_blocks()._outputs(x.matrix if isinstance(x, SparseRecords) else x)
@@ -204,10 +204,10 @@ def raw_scores(estimator: Any, x: Any) -> Any:
 def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     """Return the lazy result of ``estimator.method`` for ``data``, of the kind of ``data``.
 
-    Each chunk of records is one task. The estimator is one object in the graph, or scattered to a client's workers,
-    which Dask sends to each worker once.
+    Each chunk of records is one task. The estimator is one object in the graph, or scattered to the workers; Dask sends
+    it to each worker once.
     """
-    from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, which numpy arrays do not need
+    from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, not needed for numpy arrays
 
     if is_dask_frame(data) and data.ndim == 2:
         return map_partitions(estimator, method, data, name)
@@ -220,10 +220,10 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
 
 
 def map_partitions(estimator: Any, method: str, frame: Any, name: str) -> Any:
-    """Return the lazy result of ``estimator.method`` for a dask data frame, with its index and its partitions.
+    """Return the lazy result of ``estimator.method`` for a dask data frame, with its index and partitions.
 
-    It is a series, or a data frame with a column for each class, quantile, feature or target, whatever ``name`` says.
-    Results of three axes, such as quantiles of several targets, are a dask array.
+    It is a series, or a data frame with a column for each class, quantile, feature or target. Results with three axes,
+    such as quantiles of several targets, are a dask array.
     """
     meta = _as_plain(frame._meta)
     estimator.check_shape((len(frame.columns),), [str(column) for column in frame.columns])
@@ -237,7 +237,7 @@ def map_partitions(estimator: Any, method: str, frame: Any, name: str) -> Any:
 
 
 def _compute_partition(part: Any, estimator: Any, method: str, empty: Any) -> Any:
-    """Task: return the result for one partition of a data frame; ``empty`` is that of a partition without rows."""
+    """Task: return the result for one partition of a data frame, or ``empty`` for a partition without rows."""
     if not len(part):
         return empty
     columns = empty.columns if empty.ndim == 2 else None
@@ -245,14 +245,14 @@ def _compute_partition(part: Any, estimator: Any, method: str, empty: Any) -> An
 
 
 def _labelled(result: np.ndarray, index: Any, columns: Any) -> Any:
-    """Return an array as a series of pandas, or as a data frame with these columns."""
+    """Return an array as a pandas series, or as a data frame with these columns."""
     import pandas
 
     return pandas.Series(result, index) if columns is None else pandas.DataFrame(result, index, columns)
 
 
 def shared(value: Any) -> Any:
-    """Return a delayed object for ``value``; if it is large and there is a client, one in the memory of its workers."""
+    """Return a delayed object for ``value``; a client's workers keep a large one in memory."""
     import dask
 
     from dsinga.cluster.clients import current_client

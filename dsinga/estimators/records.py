@@ -1,4 +1,4 @@
-"""Checks records and targets of estimators against those of ``fit``, scales them, and merges equal records."""
+"""Checks records and targets against ``fit``'s, scales them, and merges equal records."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
 
 
 class TrainingSet(NamedTuple):
-    """Records (n, ...), their targets (n, ...) or None, and their weights float64 or None for equal ones.
+    """Records (n, ...), targets (n, ...) or None, and weights, float64 or None for equal ones.
 
-    Weights are (n,), or (n, k) where each of k targets has its own.
+    Weights are (n,), or (n, k) if each of k targets has its own.
     """
 
     x: Any
@@ -68,16 +68,16 @@ class TrainingSet(NamedTuple):
 
 
 def canonical(records: TrainingSet) -> TrainingSet:
-    """Return the records in an order that depends on their values only, each once, with the sum of its weights.
+    """Return the records in an order that depends only on their values, each once, with its total weight.
 
-    A batch of all records has the same loss in any order, and with a record twice or with twice its weight; but not the
-    same float32 sums. In this form these are the same to the bit. Records of weight 0 are left out.
+    A batch of all records has the same loss in any order, and for a repeated record or twice its weight, but float32
+    sums differ. In this form they are equal to the bit. Records of weight 0 are left out.
     """
     x, y = np.asarray(records.x), None if records.y is None else np.asarray(records.y)
     weights = np.ones(len(x)) if records.weights is None else records.weights
     columns = [array.reshape(len(x), -1).astype(np.float64) for array in (x, y) if array is not None]
     table = np.concatenate([*columns, weights[:, None]], axis=1)[weights > 0]
-    order = np.lexsort(table.T[::-1])  # the weight counts last: the sum of equal records' weights has one order, too
+    order = np.lexsort(table.T[::-1])  # weights last, so that equal records' weights are summed in one order, too
     table, rows = table[order], np.flatnonzero(weights > 0)[order]
     is_new = np.ones(len(table), bool)
     is_new[1:] = (table[1:, :-1] != table[:-1, :-1]).any(axis=1)
@@ -88,7 +88,7 @@ def canonical(records: TrainingSet) -> TrainingSet:
 
 
 def mean_one(weights: np.ndarray | None) -> np.ndarray | None:
-    """Return weights divided by their mean, None where all are equal."""
+    """Return weights divided by their mean, None if all are equal."""
     if weights is None or np.all(weights == weights.flat[0]):
         return None
     return weights / weights.mean()
@@ -97,11 +97,11 @@ def mean_one(weights: np.ndarray | None) -> np.ndarray | None:
 class EstimatorRecords(BaseEstimator, ABC):
     """Base of the estimators that opens, checks and scales their records.
 
-    Its attributes are what ``fit`` has trained, and of its records the shape, the names of columns, and the scaling.
+    Its attributes are what ``fit`` has trained, and the shape, column names and scaling of its records.
     """
 
     columns_: TableDefinition | None = None
-    _has_number_codes = True  # whether whole numbers beside columns of other kinds are categories, too
+    _has_number_codes = True  # whether whole numbers next to columns of other kinds are categories, too
 
     net: Any
     job_: Job
@@ -122,20 +122,20 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     @abstractmethod
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
-        """Return records and targets as arrays; set what they determine (``classes_``, ``n_features_in_``) if first."""
+        """Return records and targets as arrays; the first call sets ``classes_``, ``n_features_in_`` and so on."""
 
     @abstractmethod
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
-        """Return targets (n, ...), a dask array, as :meth:`_validate` does."""
+        """Return targets (n, ...), a dask array, checked as by :meth:`_validate`."""
 
     @abstractmethod
     def _targets(self, y: Any) -> Any:
         """Return validated targets as the labels of the net."""
 
     def as_trained(self, X: Any) -> Any:
-        """Return records as those of ``fit`` lay: xarray objects in their order, large zarr arrays by chunks.
+        """Return records in ``fit``'s form: xarray objects in its order, large zarr arrays by chunks.
 
-        Small ones of scipy.sparse become dense. Of a table, whose columns ``fit`` has learnt, the encoded records.
+        Small scipy.sparse matrices become dense. A table with learnt columns becomes encoded records.
         """
         X = small_as_dense(X)
         if self.columns_ is not None and is_table(X):
@@ -154,12 +154,12 @@ class EstimatorRecords(BaseEstimator, ABC):
         return getattr(self, "preset", None) is not None
 
     def _learn_columns(self, X: Any, client: Any) -> Frame | None:
-        """Learn what the columns of a data frame are, with the preset those of an array, too; return the frame.
+        """Learn the columns of a data frame, or of an array with the preset, and return the frame.
 
-        Frames of numbers without gaps are records as they are, without it: then nothing is learnt, and None returned.
+        Without the preset, a frame of numbers without gaps is used as it is: return None.
         """
         self.columns_ = None
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        self.__dict__.pop("feature_names_in_", None)  # from an earlier fit
         names = distinct_names(frame_columns(X), "X") if is_table(X) else []
         if names and (self._is_strong or needs_columns(X, client)):
             self.columns_, frame = learn_columns(X, names, client, self._has_number_codes)
@@ -171,11 +171,11 @@ class EstimatorRecords(BaseEstimator, ABC):
         return None
 
     def _column_names(self) -> list[str]:
-        """Return the names of the columns of a table: those of the frame, or x0, x1, ... as scikit-learn has them."""
+        """Return a table's column names: the frame's, or x0, x1, ... as in scikit-learn."""
         return [*getattr(self, "feature_names_in_", (f"x{number}" for number in range(self.n_features_in_)))]
 
     def _validate_cells(self, X: Any, first: bool = False) -> Any:
-        """Return an array (n, columns) of numbers of a table, with gaps, or such a dask array."""
+        """Return a table's numbers as an array (n, columns) with gaps, or as such a dask array."""
         if is_dask_collection(X):
             array = open_collection(X, lengths=first).array
             if array.ndim != 2:
@@ -191,7 +191,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return validate_data(self, X, reset=first, dtype="numeric", ensure_all_finite="allow-nan")
 
     def _validate_both(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[np.ndarray, Any]:
-        """Return records and targets as arrays, after scikit-learn's checks; the records of a table are checked."""
+        """Return records and targets as arrays, after scikit-learn's checks; a table's records need none."""
         X, y = with_nan(X, "X"), with_nan(y, "y")
         if self.columns_ is not None:
             if y is None:
@@ -226,7 +226,7 @@ class EstimatorRecords(BaseEstimator, ABC):
             if frame is not None and is_dask_collection(X):
                 X, lengths = frame.collection, frame.lengths
         X, y = self.as_trained(X), in_order(y, getattr(self, "_label_order", ()))
-        if lengths is not None:  # so that nothing is encoded only to count the records
+        if lengths is not None:  # do not encode only to count the records
             X = X.to_dask_array(lengths=lengths)
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)
@@ -240,7 +240,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return records._replace(weights=weights)
 
     def _open_lazy(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
-        """Return collections of records as dask arrays, with their lengths."""
+        """Return collections of records as dask arrays of known lengths."""
         collection = open_collection(X, lengths=True)
         x, weights = collection.array, None
         if x.ndim < 2:
@@ -281,7 +281,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return self._open(x, y, weights[0] if weights else None, False, None, client)
 
     def check_shape(self, shape: tuple[int, ...], names: Sequence[str] | None = None) -> None:
-        """Raise ValueError unless records of this shape, with these names of columns, are like those of ``fit``."""
+        """Raise ValueError unless records have the shape and the column names of ``fit``."""
         check_is_fitted(self, "_record_shape")
         cls = type(self).__name__
         if len(shape) == 1 == len(self._record_shape) and shape != self._record_shape:
@@ -294,7 +294,7 @@ class EstimatorRecords(BaseEstimator, ABC):
             raise ValueError(f"X has the columns {list(names)}, but {cls} was fitted to {list(trained)}")
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
-        """Determine how the records of the default net are scaled."""
+        """Find the scaling of records for the default net."""
         weights = records.weights
         if weights is not None and weights.ndim > 1:
             weights = weights.max(axis=1)
@@ -302,12 +302,12 @@ class EstimatorRecords(BaseEstimator, ABC):
         self._scaling = find_scaling(records.x, weights, client) if has_scaling else None
 
     def _marked(self, job: Job) -> Job:
-        """Return the job of the net, which says whether the estimator scales what the net takes or gives."""
+        """Return the net's job, marked if the estimator scales its inputs or outputs."""
         scales = self._scaling is not None or getattr(self, "_target_scaling", None) is not None
         return with_store(job, scaled=ScaledRecords(by=type(self).__name__) if scales else None)
 
     def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
-        """Return records, targets and weights as the net takes them."""
+        """Return records, targets and weights in the form for the net."""
         y = None if records.y is None else self._targets(records.y)
         if is_dask_collection(records.weights):
             weights = records.weights / compute(records.weights.mean(), client)
@@ -316,7 +316,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return TrainingSet(self._scaled(records.x), y, weights)
 
     def _scaled(self, x: Any) -> Any:
-        """Return records, numpy or dask arrays, as the net takes them."""
+        """Return records, numpy or dask arrays, in the form for the net."""
         if self._scaling is not None:
             return x.scaled(self._scaling) if isinstance(x, SparseRecords) else self._scaling.apply(x)
         return x if isinstance(x, SparseRecords) else x.astype(record_dtype(x.dtype), copy=False)

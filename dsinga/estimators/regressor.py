@@ -1,4 +1,4 @@
-"""Regressor: a neural net that predicts one number of each record, or several."""
+"""Regressor: a neural net that predicts one or several numbers for each record."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from dsinga.net.layer_classes import forecast_form
 if TYPE_CHECKING:  # an add-on, which plain regression does not need
     from dsinga.addons.probabilities.forecast_forms import ForecastForm
 
-LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay positive
+LOGNORMAL = "lognormal"  # its targets are divided by their mean, and stay positive
 
 
 @estimator
 class Regressor(RegressorMixin, Supervised):
-    """A neural net that predicts one number of each record, or several.
+    """A neural net that predicts one or several numbers for each record.
 
-    The parameters are those of :class:`dsinga.estimators.Classifier`, but for ``class_weight`` and ``calibrate``, and
-    those below, which are for the default net; a ``net`` has a loss of its own. With the default net, targets are
-    scaled to mean 0 and deviation 1, too, but for counts, and for the targets of "lognormal", which are divided by
-    their mean. For a data frame of at most 2,000 records the default net is as small as for arrays.
+    :class:`dsinga.estimators.Classifier` explains the parameters; ``class_weight`` and ``calibrate`` do not exist here.
+    The two below are for the default net; a ``net`` has its own loss. With the default net, targets are scaled to mean
+    0 and deviation 1, too. Counts are not scaled, and targets of "lognormal" are divided by their mean. For a data
+    frame of at most 2,000 records the default net is as small as for arrays.
 
     Args:
-        loss: what is predicted, and by which loss: "squared_error" (the mean), "absolute_error" (the median),
-            "quantile" (the ``quantiles``), or a distribution of each target, by its likelihood: "normal", "laplace",
-            "lognormal" of positive numbers, "poisson" and "negative_binomial" of counts.
+        loss: what to predict: "squared_error" (the mean), "absolute_error" (the median), "quantile" (the
+            ``quantiles``), or a distribution of each target, by its likelihood: "normal", "laplace", "lognormal" for
+            positive numbers, "poisson" and "negative_binomial" for counts.
         quantiles: the levels that are predicted with the loss "quantile", in (0, 1) and increasing.
 
     Examples:
@@ -60,20 +60,20 @@ class Regressor(RegressorMixin, Supervised):
     loss: str = "squared_error"
     quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     preset: str | None = None
-    _levels: tuple[float, ...] = field(default=(), init=False)  # which quantiles a copy predicts
+    _levels: tuple[float, ...] = field(default=(), init=False)  # the quantiles that a copy predicts
 
     @public
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, client: Any = None) -> Self:
-        """Train one more epoch on the records X. The first call determines how records and targets are scaled."""
+        """Train one more epoch on the records X. The first call determines the scaling of records and targets."""
         return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, epochs=1)
 
     @public
     def predict(self, X: Any, quantiles: Sequence[float] | None = None) -> np.ndarray:
         """Return the prediction for each record, float64 (n,) or (n, k).
 
-        Of a distribution or an ensemble it is the mean, of quantiles the one whose level is nearest to 0.5. With
-        ``quantiles``, levels in (0, 1), it is these of each target, (n, levels) or (n, k, levels); with the loss
-        "quantile" they are some of those that it was trained for. Raises ValueError for bad input.
+        For a distribution or an ensemble it is the mean, for quantiles the level nearest to 0.5. With ``quantiles``,
+        levels in (0, 1), it is these quantiles of each target, (n, levels) or (n, k, levels). After training with the
+        loss "quantile", these must be among the trained levels. Raises ValueError for bad input.
         """
         if quantiles is None:
             result: np.ndarray = self._predict(X)
@@ -89,10 +89,10 @@ class Regressor(RegressorMixin, Supervised):
 
     @public
     def predict_interval(self, X: Any, coverage: float | None = None) -> np.ndarray:
-        """Return the central interval of each target that has the probability ``coverage``, (n, 2) or (n, k, 2).
+        """Return each target's central interval with the probability ``coverage``, (n, 2) or (n, k, 2).
 
-        By default it reaches from the lowest to the highest quantile that is predicted; of a distribution or an
-        ensemble it has the probability 0.9. Raises ValueError for bad input.
+        By default it reaches from the lowest to the highest predicted quantile; for a distribution or an ensemble its
+        probability is 0.9. Raises ValueError for bad input.
         """
         if coverage is not None and not 0 < coverage < 1:
             raise UserError(f"coverage must be in (0, 1), not {coverage:g}")
@@ -129,11 +129,11 @@ class Regressor(RegressorMixin, Supervised):
         return self._levels if axis == "quantile" else getattr(self, "_target_names", None)
 
     def _form(self) -> ForecastForm | None:
-        """Return what several outputs for each target mean, None where there is one."""
+        """Return the meaning of several outputs for each target, None for single outputs."""
         return forecast_form(jobs.losses(self.job_)[-1])
 
     def _known_form(self) -> ForecastForm:
-        """Return what the outputs for each target mean; raise UserError where there is one, which has no quantiles."""
+        """Return the meaning of the outputs for each target. Raises UserError for single outputs, without quantiles."""
         if (form := self._form()) is None:
             raise UserError(
                 "the net predicts one number for each target, without quantiles; train "
@@ -165,7 +165,7 @@ class Regressor(RegressorMixin, Supervised):
 
     @public
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the coefficient of determination R², averaged over targets; of collections, block by block."""
+        """Return the coefficient of determination R², averaged over targets; block by block for collections."""
         y = in_order(y, getattr(self, "_label_order", ()))
         if not is_dask_collection(X):
             if fill_missing(y)[1] is not None:

@@ -1,4 +1,4 @@
-"""Saves fitted estimators in a folder of plain files, and loads them without unpickling anything."""
+"""Saves fitted estimators in a folder of plain files, and loads them without unpickling."""
 
 from __future__ import annotations
 
@@ -49,33 +49,33 @@ _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
 
 
 def loadable(cls: type[T]) -> type[T]:
-    """Let :func:`load` make estimators of a class."""
+    """Register a class of estimators for :func:`load`."""
     _KINDS[cls.__name__] = cls
     return cls
 
 
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
-    """Save a fitted estimator in a folder, from which :func:`dsinga.estimators.load` reads it.
+    """Save a fitted estimator in a folder, for :func:`dsinga.estimators.load`.
 
-    Its net is ``job.conf`` there, its params are ``params.safetensors`` and the state of its updater
-    ``optimizer.safetensors``, as of models; the rest is ``estimator.json``. Raises UserError where the folder exists
-    and is not empty, and where it cannot be written.
+    As for models, the net is in ``job.conf``, its params in ``params.safetensors`` and the updater's state in
+    ``optimizer.safetensors``; the rest is in ``estimator.json``. Raises UserError if the folder is not empty or cannot
+    be written.
     """
     check_is_fitted(estimator, "params_")
     folder = local_folder(path)
     with explained_writing(folder):
         if folder.exists() and holds_files(folder, FILES):
             raise UserError(f"{folder} is not empty; give another folder, or remove it")
-    parameters = estimator.get_params(deep=False) | {"validation_split": None}  # which is an object of scikit-learn
+    parameters = estimator.get_params(deep=False) | {"validation_split": None}  # an object of scikit-learn
     parameters["net"] = None if estimator.net is None else JOB
-    if isinstance(parameters.get("class_weight"), Mapping):  # names in JSON are texts, classes are not
+    if isinstance(parameters.get("class_weight"), Mapping):  # JSON has text keys only; classes may be other values
         parameters["class_weight"] = {"pairs": [*map(list, parameters["class_weight"].items())]}
     if not isinstance(estimator.random_state, (int, np.integer)):
         parameters["random_state"] = None
     described = {
         "class": type(estimator).__name__,
         "parameters": parameters,
-        "has_columns": estimator.columns_ is not None,  # which the input layer of the job has
+        "has_columns": estimator.columns_ is not None,  # the job's input layer has them
         "attributes": {name: getattr(estimator, name) for name in ATTRIBUTES if hasattr(estimator, name)},
     }
     for name in ARRAYS:
@@ -96,7 +96,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a history, a number or an array of numpy as json has it. Raises TypeError for other objects."""
+    """Return a history, a numpy number or an array in the form for json. Raises TypeError for other objects."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, History):
@@ -107,7 +107,7 @@ def _plain(value: Any) -> Any:
 @with_types
 @public
 def load(path: str | os.PathLike[str]) -> Any:
-    """Return the fitted estimator that was saved in a folder. Raises UserError where there is none or it is damaged."""
+    """Return the fitted estimator saved in a folder. Raises UserError if it is missing or damaged."""
     folder = local_folder(path)
     return read_saved(folder, FILES, lambda place: _read(folder, place))
 
@@ -129,7 +129,7 @@ def _read(folder: Path, place: Callable[[str], Path]) -> Any:
 
 
 def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, trained: Trained) -> Any:
-    """Return the estimator of what is in its files. What is raised for damaged ones is not uniform."""
+    """Return the estimator from the contents of its files. Damaged files raise various errors."""
     parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in described["parameters"].items()}
     if parameters["net"] is not None:
         parameters["net"] = job
@@ -155,5 +155,5 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, traine
         state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
     state["columns_"] = definition_of(job) if described.get("has_columns") else None
     vars(estimator).update(state, _trained=replace(trained, params=params, is_complete=True))
-    estimator.job_ = estimator._marked(job)  # as it is saved, but by older versions
+    estimator.job_ = estimator._marked(job)  # older versions saved it without the mark
     return estimator

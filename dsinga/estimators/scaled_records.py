@@ -1,4 +1,4 @@
-"""The message ``scaled { }`` of a job's store: an estimator scales what its net is given, and what the net gives."""
+"""The store message ``scaled { }``: an estimator scales the inputs and outputs of its net."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from dsinga.job.definition import RecordsDefinition
 
 @register("message", "StoreConf.scaled")
 class ScaledRecords(RecordsDefinition):
-    """Says that an estimator scales records or targets outside its net, which alone predicts something else."""
+    """Marks a net that needs its estimator, which scales records or targets outside the net."""
 
     by: str = setting("", "the estimator that trained the net, such as Regressor")
 
     def check_source(self, source: Any) -> NoReturn:
-        """Raise UserError: no records are those of the net."""
+        """Raise UserError: the net alone accepts no records."""
         raise UserError(
             f"the net was trained by a {self.by}, which scales records and targets outside the net; call predict of "
             "the estimator, which dsinga.estimators.load(folder) reads, or its export"
         )
 
     def takes(self, source: Any) -> bool:
-        """Whether the source is opened here: any is, and refused."""
+        """Return True: every source is opened here, and refused."""
         return True
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> RecordSource:
-        """Raise UserError: no records are those of the net."""
+        """Raise UserError: the net alone accepts no records."""
         self.check_source(source)

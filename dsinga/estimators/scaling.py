@@ -14,7 +14,7 @@ from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of
 from dsinga.estimators.lazy import compute
 
 BLOCK_BYTES = 1 << 23
-CACHED_BYTES = 1 << 18  # of a temporary array that stays in the caches, and for which no pages are mapped
+CACHED_BYTES = 1 << 18  # the size of a temporary array that stays in the caches, without mapping new pages
 
 
 class Scaling(NamedTuple):
@@ -24,7 +24,7 @@ class Scaling(NamedTuple):
     scale: np.ndarray
 
     def apply(self, x: Any) -> Any:
-        """Return scaled numbers, float32, of the shape of ``x``, which may be a dask array."""
+        """Return scaled numbers, float32, in the shape of ``x``, which may be a dask array."""
         if not isinstance(x, np.ndarray):
             return ((x - self.offset) / self.scale).astype(np.float32)
         scaled = np.empty(x.shape, np.float32)
@@ -40,7 +40,7 @@ class Scaling(NamedTuple):
 def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:
     """Return the scaling to weighted mean 0 and deviation 1 of each column; a dask array is read twice.
 
-    Raises UserError for NaN or infinity in a dask array, by the ``name`` of which messages call it.
+    Raises UserError for NaN or infinity in a dask array, which messages call ``name``.
     """
     if not is_dask_collection(x):
         return standard_scaling(x, weights, name)
@@ -61,9 +61,9 @@ def find_range(x: Any, client: Any) -> Scaling:
 
 
 def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
-    """Raise UserError for the first number of ``x`` that is NaN or infinite, as ``sums`` of its columns then are.
+    """Raise UserError for the first NaN or infinity in ``x``, if the ``sums`` of its columns are not finite.
 
-    Scaled by such sums, all numbers of a column would be NaN, those of record 0 first.
+    Scaled by such sums, all numbers of a column would be NaN.
     """
     if np.isfinite(sums).all() or not is_dask_collection(x) or not len(x):
         return
@@ -72,14 +72,14 @@ def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
     finite = da.isfinite(x.reshape(len(x), -1)).all(axis=1)
     row = int(compute(finite.argmin(), client))
     bad = find_nonfinite(np.asarray(compute(x[row : row + 1], client)))
-    if bad is not None:  # else a weight is not finite, or the sum was too large
+    if bad is not None:  # otherwise a weight is not finite, or the sum overflowed
         raise nonfinite_error(f"dask array: {name!r}", bad.value, row, place_of(bad.position))
 
 
 def standard_scaling(x: np.ndarray, weights: np.ndarray | None, name: str) -> Scaling:
     """Return the scaling to weighted mean 0 and deviation 1 of each column; a constant column is only shifted.
 
-    Raises UserError, with the ``name`` of the array, for numbers whose squares are infinite.
+    Raises UserError, with the ``name`` of the array, for numbers with infinite squares.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mean = weighted_mean(x, weights, lambda block: block)
@@ -109,7 +109,7 @@ def weighted_mean(x: np.ndarray, weights: np.ndarray | None, of: Callable[[np.nd
 
 
 def row_blocks(x: np.ndarray, nbytes: int = BLOCK_BYTES) -> Iterator[slice]:
-    """Yield slices of rows that have at most ``nbytes`` each in float64: temporary arrays stay small."""
+    """Yield slices of rows with at most ``nbytes`` each in float64, to keep temporary arrays small."""
     size = max(1, nbytes // max(1, 8 * math.prod(x.shape[1:])))
     yield from (slice(start, start + size) for start in range(0, len(x), size))
 

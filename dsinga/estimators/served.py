@@ -1,4 +1,4 @@
-"""A fitted estimator as a model with what a server does before and after its net, for ``export``."""
+"""A fitted estimator as a model for ``export``, with a server's computations before and after the net."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dsinga.nn.model.from_job import JobModel, OpenSaved
 
 
 class EstimatorModel(JobModel):
-    """The net of a fitted estimator, which is served as the estimator predicts.
+    """The net of a fitted estimator, served with the estimator's predictions.
 
-    ``served`` has the ``names`` of a frame's columns, or the names of the ``cells`` of an array whose columns were
-    learnt; the ``scaling`` of numbers, limited to [0, 1] if it ``clips``; the ``classes``, of which each is a label of
-    its own if it is ``multilabel``, and the ``temperature`` of their scores; the number of ``targets``, 0 for features,
-    with their ``target_scaling`` and ``form``.
+    ``served`` has the column ``names`` of a frame, or the names of the ``cells`` of an array with learnt columns. It
+    has the ``scaling`` of numbers, limited to [0, 1] if it ``clips``. For classes it has ``classes``, independent
+    labels if ``multilabel``, and the ``temperature`` of their scores. For numbers it has the number of ``targets``, 0
+    for features, with their ``target_scaling`` and ``form``.
     """
 
     def __init__(self, estimator: Any):
@@ -50,7 +50,7 @@ class EstimatorModel(JobModel):
         return [self.estimator._output]
 
     def predict(self, x: Any = None, **options: Any) -> Any:
-        """Return what the server gives: labels and probabilities, or numbers (n, k)."""
+        """Return the server's outputs: labels and probabilities, or numbers (n, k)."""
         if is_classifier(self.estimator):
             return [self.estimator.predict(x), self.estimator.predict_proba(x)]
         of = self.estimator.predict if is_regressor(self.estimator) else self.estimator.transform
@@ -60,5 +60,5 @@ class EstimatorModel(JobModel):
 @register("saved", "estimator.json")
 @implements(OpenSaved)
 def estimator_model(folder: Path) -> EstimatorModel:
-    """Return the estimator that was saved in a folder as a model, for ``dsinga export``."""
+    """Return the estimator saved in a folder as a model, for ``dsinga export``."""
     return EstimatorModel(load(folder))

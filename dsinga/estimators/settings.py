@@ -1,4 +1,4 @@
-"""Checks the settings of estimators, and says what to write in place of the names of other libraries."""
+"""Checks the settings of estimators, and suggests replacements for names of other libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.estimators.saving import loadable
 
 T = TypeVar("T")
 
-# What to write in place of arguments and attributes of scikit-learn's nets, skorch and XGBoost.
+# Replacements for arguments and attributes of scikit-learn's nets, skorch and XGBoost.
 INSTEAD, OF_FIT, ATTRIBUTES = (
     Remedies(Path(__file__).with_name("libraries.toml"), table) for table in ("arguments", "fit", "attributes")
 )
@@ -29,15 +29,15 @@ WHOLE = "workers", "epochs", "batchsize", "n_iter_no_change"
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def estimator(cls: type[T]) -> type[T]:
-    """Give a class a constructor of its fields, whose error for an unknown argument says what to write instead.
+    """Give a class a constructor of its fields; for an unknown argument the error says what to write instead.
 
-    :func:`dsinga.estimators.load` then makes estimators of the class.
+    :func:`dsinga.estimators.load` can then make estimators of the class.
     """
     return loadable(check_settings(dataclasses.dataclass(eq=False, repr=False, kw_only=True)(cls), instead=INSTEAD))
 
 
 def check_estimator(estimator: Any) -> None:
-    """Raise UserError for a setting of a wrong kind, and for settings that have no effect beside a preset or a net."""
+    """Raise UserError for a wrong setting, or one without effect next to a preset or a net."""
     for name in WHOLE:
         if (value := getattr(estimator, name)) is not None:
             check_whole(name, value, 1)
@@ -57,7 +57,7 @@ def check_estimator(estimator: Any) -> None:
 
 
 def _check_preset(estimator: Any, preset: Any) -> None:
-    """Raise UserError for an unknown preset, and for settings that it does not have."""
+    """Raise UserError for an unknown preset, and for settings that it does not support."""
     if preset != "strong":
         hint = nearest(str(preset), ["strong"]) or '; it is "strong", or None for the default net'
         raise UserError(f"preset is {preset!r}{hint}")
@@ -72,7 +72,7 @@ def _check_preset(estimator: Any, preset: Any) -> None:
 
 
 def resolve_auto(name: str, value: Any, default: bool) -> bool:
-    """Return a setting that is True, False or "auto", which stands for ``default``. Raises UserError for others."""
+    """Return a setting that is True, False or "auto" (``default``). Raises UserError for others."""
     if isinstance(value, str) and value == "auto":
         return default
     if not isinstance(value, (bool, np.bool_)):

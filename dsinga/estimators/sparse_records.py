@@ -1,4 +1,4 @@
-"""Records of a large scipy.sparse matrix, which become dense block by block when they are read."""
+"""Records of a large scipy.sparse matrix that become dense block by block when they are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.data.stores.store_format import SMALL_BYTES, block_rows
 
 
 class SparseRecords:
-    """The rows of a matrix in CSR format, (n, d), of which a slice is a dense array, scaled if there is a scaling."""
+    """The rows of a CSR matrix (n, d); a slice is a dense array, scaled if there is a scaling."""
 
     ndim = 2
 
@@ -32,11 +32,11 @@ class SparseRecords:
         return block if self.scaling is None else self.scaling.apply(block)
 
     def chosen(self, mask: np.ndarray) -> SparseRecords:
-        """Return the records that a mask (n,) chooses."""
+        """Return the records chosen by a mask (n,)."""
         return SparseRecords(self.matrix[mask], self.scaling)
 
     def scaled(self, scaling: Any) -> SparseRecords:
-        """Return the records with a scaling, None for none, that is applied to dense rows."""
+        """Return the records with a scaling, or None, to apply to dense rows."""
         return SparseRecords(self.matrix, scaling)
 
 
@@ -67,7 +67,7 @@ def _sparse_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def small_as_dense(X: Any) -> Any:
-    """Return a scipy.sparse matrix as a dense array if that has at most 128 MiB in float32; others unchanged."""
+    """Return a scipy.sparse matrix of at most 128 MiB in float32 as a dense array; others unchanged."""
     is_small = issparse(X) and math.prod(X.shape) * np.dtype(np.float32).itemsize <= SMALL_BYTES
     return X.toarray() if is_small else X
 

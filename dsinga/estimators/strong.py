@@ -1,4 +1,4 @@
-"""The preset "strong": an ensemble in one net, TabM, on columns that are learnt of data frames and of arrays."""
+"""The preset "strong": TabM, an ensemble in one net, on learnt columns of data frames and arrays."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dsinga.job import Job
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
 
-BINS = 16  # of each number
-ONE_HOT = 400  # the most codes of a category that is a one-hot vector
+BINS = 16  # for each number
+ONE_HOT = 400  # the most codes of a one-hot category
 MEMBERS, DEPTH, WIDTH, DROPOUT = 8, 2, 256, 0.5
 
 
@@ -21,7 +21,7 @@ def strong_job(
 ) -> Job:
     """Return the job of the ensemble for the records of a table.
 
-    ``task`` is "classes", "answers" or "numbers", of which there are so many ``outputs``.
+    ``task`` is "classes", "answers" or "numbers", and ``outputs`` is their count.
     """
     from dsinga.models import tabm
 

@@ -1,4 +1,4 @@
-"""Data frames in estimators: what their columns are is learnt in ``fit``, and applied by name in all other calls."""
+"""Data frames in estimators: ``fit`` learns their columns, and all other calls apply them by name."""
 
 from __future__ import annotations
 
@@ -30,39 +30,38 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
 
 
 def needs_columns(X: Any, client: Any) -> bool:
-    """Whether a data frame has anything else than numbers and booleans without gaps, which are records as they are."""
+    """Whether a data frame has more than numbers and booleans without gaps."""
     if is_frame(X):
         from pandas.api.types import is_numeric_dtype  # type: ignore[import-untyped]
 
         if not all(map(is_numeric_dtype, X.dtypes)):
             return True
-        gaps = X.isna().any()  # of each column
+        gaps = X.isna().any()  # for each column
         return bool(np.any(compute(gaps, client)))
     return any(column.dtype.kind not in "biuf" or np.isnan(column).any() for _, column in _arrays(X))
 
 
 def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the columns of Polars or Arrow one by one, since Polars makes one array of numbers of dates, too.
+    """Yield the columns of Polars or Arrow one by one, because Polars would turn dates into numbers.
 
-    A column of which numpy makes no array (n,), as of structs or lists, is an empty one of objects.
+    A column that is no array (n,) in numpy, such as structs or lists, becomes an empty array of objects.
     """
     for name in distinct_names(frame_columns(X), "X"):
         try:
             array = np.asarray(X[name])
-        except Exception:  # each library has classes of its own
+        except Exception:  # each library has its own errors
             array = np.empty((0, 0))
         yield name, array if array.ndim == 1 else np.empty(0, object)
 
 
 def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool) -> tuple[TableDefinition, Frame]:
-    """Return what the columns of a data frame or of an array (n, d) are, and the frame as they were learnt from it.
+    """Return the columns of a data frame or an array (n, d), and the frame they were learnt from.
 
-    Those of an array are called ``names``; with ``number_codes`` whole numbers are categories, too, unless all columns
-    are numbers or booleans without gaps. The partitions of a Dask collection are summarised on the cluster of
-    ``client``. Raises UserError for values of no kind that a table has, and where the add-on of tables or pyarrow is
-    missing.
+    ``names`` are the columns of an array. With ``number_codes`` whole numbers are categories, too, unless all columns
+    are numbers or booleans without gaps. Partitions of a Dask collection are summarised on the cluster of ``client``.
+    Raises UserError for values that tables do not support, and if pyarrow or the add-on of tables is missing.
     """
-    lookup("definition", "TableDefinition")  # raises UserError, with the add-on's name, where that is missing
+    lookup("definition", "TableDefinition")  # raises UserError with the add-on's name if that is missing
     from dsinga.addons.tables.frames import import_arrow
     from dsinga.addons.tables.learning import learn
     from dsinga.addons.tables.open_frame import open_frame
@@ -84,10 +83,10 @@ def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool)
 
 
 def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
-    """Return the records (n, width) float32 of a data frame, or of an array whose columns are called ``names``.
+    """Return the records (n, width) float32 of a data frame, or of an array with columns called ``names``.
 
-    Those of a Dask data frame are one with the same index, those of a dask array are one, made when they are computed.
-    Raises UserError for a column that is missing or has values of another kind.
+    A Dask data frame gives a Dask data frame with the same index, a dask array a lazy dask array. Raises UserError for
+    a missing column, or one with values of another kind.
     """
     columns = columns_of_table(definition)
     if not is_dask_collection(X):
@@ -116,7 +115,7 @@ def _encode_block(block: np.ndarray, columns: TableColumns, names: Sequence[str]
 
 
 def _to_arrow(X: Any, names: Sequence[str]) -> Any:
-    """Return a data frame in memory, or an array whose columns are called ``names``, as an Arrow table."""
+    """Return a data frame in memory, or an array with columns called ``names``, as an Arrow table."""
     import pyarrow
 
     from dsinga.addons.tables.frames import to_arrow
@@ -148,7 +147,7 @@ def check_numbers(data: Any, name: str) -> None:
 
 
 def check_no_gaps(X: Any) -> None:
-    """Raise UserError for missing values in a data frame in memory, for an estimator whose fit saw numbers alone."""
+    """Raise UserError for missing values in a data frame in memory, if ``fit`` saw none."""
     if is_a(X, "pandas", "DataFrame"):
         gaps = X.columns[X.isna().any()]
     else:
@@ -161,27 +160,27 @@ def check_no_gaps(X: Any) -> None:
 
 
 def columns_of_table(definition: TableDefinition) -> TableColumns:
-    """Return the columns of a table, which say what its records are made of."""
+    """Return the columns of a table, which make its records."""
     from dsinga.addons.tables.columns import TableColumns
 
     return TableColumns(definition)
 
 
 def _has_numbers_alone(definition: TableDefinition) -> bool:
-    """Whether all columns are numbers or booleans without gaps: their codes made predictions of such tables worse."""
+    """Whether all columns are numbers or booleans without gaps: codes worsened their predictions."""
     numbers = {column.name for column in definition.column if column.kind in ("number", "boolean")}
     return all(column.name in numbers and not column.missing for column in definition.column)
 
 
 def _without_number_codes(definition: TableDefinition) -> TableDefinition:
-    """Return the definition without the categories that numbers are, too."""
+    """Return the definition without categories made from numbers."""
     numbers = {column.name for column in definition.column if column.kind == "number"}
     columns = [column for column in definition.column if column.kind != "category" or column.name not in numbers]
     return definition.replace(column=columns)
 
 
 def with_store(job: Job, **fields: Any) -> Job:
-    """Return the job with fields of its input layer's store, such as a ``table``, by which it takes data frames."""
+    """Return the job with fields of its input layer's store, such as a ``table`` for data frames."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(**fields))
         if layer.store_conf is not None and layer_class(layer).is_input
@@ -192,7 +191,7 @@ def with_store(job: Job, **fields: Any) -> Job:
 
 
 def definition_of(job: Job) -> TableDefinition | None:
-    """Return the definition of the table that a job's input layer takes, None where it has none."""
+    """Return the table definition of a job's input layer, or None."""
     stores = (layer.store_conf for layer in job.neuralnet.layer if layer_class(layer).is_input)
     definitions = (store.definition.get("table") for store in stores if store is not None)
     return next(filter(None, definitions), None)

@@ -1,4 +1,4 @@
-"""Trains the job of an estimator in this process or on a cluster, and makes rows of epochs from its history."""
+"""Trains an estimator's job in this process or on a cluster, and makes rows of epochs from its history."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from dsinga.reading.learnt_statistics import normalised, with_steps
 
 @dataclass
 class Continued(ThisProcess):
-    """This process, where records and random numbers go on after the steps of earlier training.
+    """This process, with records and random numbers that continue after earlier training.
 
     Attributes:
-        before: how many batches running statistics had seen before the first of these steps.
+        before: the batches that running statistics had seen before these steps.
         shuffle: whether records are shuffled.
     """
 
@@ -54,18 +54,18 @@ def train_net(
     job: Job, records: TrainingSet, validation: TrainingSet | None, trained: Trained, client: Any, *, on_cluster: bool,
     goes_on: bool, workers: int | None, extensions: Sequence[Extension],
 ) -> None:  # fmt: skip
-    """Train a job from what is ``trained``, or from initial values; an extension keeps the result.
+    """Train a job from what is ``trained``, or initial values; an extension keeps the result.
 
-    A cluster is that of the client, or for None one that is started in this process for the run. ``goes_on`` says that
-    training will go on from the result. ``workers`` is the number of workers on a cluster, by default that of the job,
-    or of the cluster. Raises UserError for bad input, Diverged where a loss is not finite.
+    ``client`` None starts a cluster in this process for the run. ``goes_on`` says that training will continue from the
+    result. ``workers`` is the number of workers on a cluster, by default the job's, or the cluster's. Raises UserError
+    for bad input, Diverged if a loss is not finite.
     """
     shuffle = batchsize_of(job) < len(records.x)
     if records.weights is not None or (validation is not None and validation.weights is not None):
         phases = [Phase.kTest] if records.weights is None else [Phase.kTrain, Phase.kTest]
-        weighed = with_sample_weights(job.neuralnet.layer, phases)  # raises UserError for a loss that takes none
+        weighed = with_sample_weights(job.neuralnet.layer, phases)  # raises UserError for a loss without weights
         job = job.replace(neuralnet=job.neuralnet.replace(layer=weighed))
-    job = with_store(job, scaled=None)  # the records are scaled
+    job = with_store(job, scaled=None)  # the records are already scaled
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     job = job.replace(updater=job.updater.replace(earlier_steps=trained.steps, goes_on=goes_on))
     data = {"train": _sources(job, records)}
@@ -84,7 +84,7 @@ def train_net(
 
 
 def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row]:
-    """Return a row for each epoch from the rows of a run, which began after so many ``epochs`` and steps."""
+    """Return a row for each epoch from the rows of a run that began after ``epochs`` epochs."""
     by_step: dict[int, Row] = {}
     for row in rows:
         if row["step"] == 0:  # a test before training
@@ -98,7 +98,7 @@ def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row
 
 
 def best_epoch(stopping: Extension | None, rows: Iterable[Row], earlier_steps: int) -> int | None:
-    """Return the epoch of the best params by the rows of a run that stops early; None without, or before the first."""
+    """Return the epoch of the best params of a run that stops early; None otherwise, or before the first epoch."""
     step = earlier_steps + stopping.state_dict()["best_step"] if stopping is not None else None
     return next((row["epoch"] for row in rows if row["step"] == step), None)
 
@@ -110,7 +110,7 @@ def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
 
 
 def _reported_by_epoch(job: Job, length: int, tests: bool) -> Job:
-    """Return the job with a row of metrics for each epoch, which a job with ``epochs`` writes without frequencies.
+    """Return the job with a row of metrics per epoch; jobs with ``epochs`` need no frequencies.
 
     ``tests`` says whether there are records to test on.
     """

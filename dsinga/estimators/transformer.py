@@ -1,4 +1,4 @@
-"""Transformer: a net, by default an auto-encoder or a Boltzmann machine, one layer of which computes features."""
+"""Transformer: features from a layer of a net, by default an auto-encoder or a Boltzmann machine."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from dsinga.job import Job
 
 @estimator
 class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimator):
-    """A neural net whose layer computes features of each record.
+    """A neural net with a layer that computes features of each record.
 
     By default it is an auto-encoder, trained to reproduce the records from ``n_components`` numbers.
 
     Args:
         net: a Job, the path of a job file, or a model of dsinga.nn, with one input layer.
-        layer: the layer of ``net`` whose feature is returned.
+        layer: the layer of ``net`` that gives the features.
         method: the default net: "autoencoder", or "rbm", a restricted Boltzmann machine with binary units.
         n_components: the number of features of the default net.
-        hidden: the number of units of each hidden layer between records and code of the auto-encoder; a number for one.
+        hidden: the units of each hidden layer between records and code of the auto-encoder; a number for one.
 
-    The other parameters are those of :class:`dsinga.estimators.Classifier`.
+    The other parameters are explained by :class:`dsinga.estimators.Classifier`.
     """
 
     layer: str | None = None
@@ -51,17 +51,17 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
 
     @named_fit
     def fit(self, X: Any, y: Any = None, *, validation_data: Any = None, client: Any = None) -> Self:
-        """Train on records X (n, ...). ``y`` is used by a ``net`` whose loss takes labels, and ignored otherwise."""
+        """Train on records X (n, ...). ``y`` is ignored unless a ``net`` has a loss of labels."""
         return self._fit(X, y, go_on=self.warm_start, validation_data=validation_data, client=client)
 
     def partial_fit(self, X: Any, y: Any = None, *, client: Any = None) -> Self:
-        """Train one more epoch on the records X. The first call determines how records are scaled."""
+        """Train one more epoch on the records X. The first call determines the scaling of records."""
         return self._fit(X, y, go_on=True, client=client, epochs=1)
 
     def transform(self, X: Any) -> Any:
-        """Return the features of each record (n, k), in the precision of X where it has floats.
+        """Return the features of each record (n, k), in the precision of X if it has floats.
 
-        With ``set_output`` those of a Dask collection are computed; a data frame keeps its index.
+        With ``set_output``, features of a Dask collection are computed; a data frame keeps its index.
         """
         features = self._transform(X)
         is_whole = is_dask_collection(features) and _get_output_config("transform", self)["dense"] != "default"
@@ -75,7 +75,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         return outputs.astype(dtype if dtype in (np.float32, np.float64) else np.float64)
 
     def as_trained(self, X: Any) -> Any:
-        """Return records as those of ``fit`` lay; those of a Boltzmann machine, which are clipped, always dense."""
+        """Return records in the form of ``fit``; a Boltzmann machine clips them, so they are always dense."""
         dense = self.net is None and self.method == "rbm" and issparse(X)
         return super().as_trained(X.toarray() if dense else X)
 

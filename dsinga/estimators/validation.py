@@ -1,4 +1,4 @@
-"""Divides records into those to train on and those for validation: at random, by class, by group or by a splitter."""
+"""Splits records for training and validation: at random, by class, by group or by a splitter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.job import Job
 
 
 class ChunkMask(NamedTuple):
-    """A mask of records as a dask array of bool (n,), and how many records it chooses of each chunk."""
+    """A mask of records as a dask array of bool (n,), and each chunk's number of chosen records."""
 
     mask: Any
     counts: Sequence[int]
@@ -36,22 +36,22 @@ def split_records(
     splitter: Any = None,
     client: Any = None,
 ) -> tuple[TrainingSet, TrainingSet]:
-    """Return the records to train on and those for validation, in their order, with their targets and weights.
+    """Return the records for training and for validation, in order, with targets and weights.
 
-    Of dask arrays each chunk gives its share at random, whatever its classes, and nothing is computed; with ``groups``
-    or ``splitter`` the groups, or the targets too, are computed.
+    Each chunk of a dask array gives its share at random, whatever its classes, without computing. With ``groups`` or
+    ``splitter``, the groups, or the targets too, are computed.
 
     Args:
-        records: the records; the targets are codes of classes if ``by_class``.
-        fraction: the share of the records, or of the groups, that is for validation, in (0, 1).
-        seed: decides which ones.
+        records: the records; the targets are class codes if ``by_class``.
+        fraction: the share of the records, or of the groups, for validation, in (0, 1).
+        seed: determines which ones.
         by_class: whether each class gives this share of its records, and keeps at least one to train on.
         groups: the group of each record (n,); the records of a group stay together.
-        splitter: a splitter of scikit-learn, whose last split is taken in place of a share.
-        client: the client of the cluster that computes what is needed of dask arrays.
+        splitter: a scikit-learn splitter; its last split replaces the share.
+        client: the client of the cluster that computes dask arrays.
 
     Raises:
-        UserError: ``splitter`` is none, or no records would be left to train on or for validation.
+        UserError: a wrong ``splitter``, or no records to train on or to validate.
     """
     length, is_lazy = len(records.x), is_dask_collection(records.x)
     if groups is not None:
@@ -77,13 +77,13 @@ def split_records(
 
 
 def create_stopping(job: Job, n_iter_no_change: int, tol: float) -> EarlyStopping:
-    """Return the extension that ends training where the validation loss no longer falls, and keeps the best params."""
+    """Return the extension that stops if the validation loss no longer falls, and keeps the best params."""
     metric = "loss" if jobs.losses(job) else "reconstruction_error"
     return EarlyStopping(f"test/{metric}", int(n_iter_no_change), float(tol), "min", restore_best_weights=True)
 
 
 def _opened_groups(groups: Any, length: int) -> np.ndarray:
-    """Return the group of each of so many records. Raises UserError for another number, and for a missing group."""
+    """Return the group of each of ``length`` records. Raises UserError for a wrong number or a missing group."""
     if np.ndim(groups) == 0:
         raise UserError(f"groups is {groups!r}; give the group of each record, such as frame['patient']")
     if len(groups := column_or_1d(groups)) != length:
@@ -96,7 +96,7 @@ def _opened_groups(groups: Any, length: int) -> np.ndarray:
 
 
 def _masks_at_random(length: int, fraction: float, seed: int, codes: Any) -> tuple[Any, Any]:
-    """Return masks of records to train on and for validation, where each class of ``codes`` (n,) gives its share."""
+    """Return masks for training and validation; each class of ``codes`` (n,) gives its share."""
     rng = np.random.default_rng(seed)
     order, mask = rng.permutation(length), np.zeros(length, bool)
     if codes is None:
@@ -111,7 +111,7 @@ def _masks_at_random(length: int, fraction: float, seed: int, codes: Any) -> tup
 
 
 def _masks_by_group(groups: np.ndarray, fraction: float, seed: int) -> tuple[Any, Any]:
-    """Return masks of records to train on and for validation, where a share of the groups is for validation."""
+    """Return masks for training and validation, with a share of the groups for validation."""
     names = np.unique(groups)
     count = math.ceil(len(names) * fraction)
     mask = np.isin(groups, np.random.default_rng(seed).permutation(names)[:count])
@@ -119,7 +119,7 @@ def _masks_by_group(groups: np.ndarray, fraction: float, seed: int) -> tuple[Any
 
 
 def _masks_by_splitter(splitter: Any, length: int, y: Any, groups: Any) -> tuple[Any, Any]:
-    """Return masks of records to train on and for validation: the last split, of times the one that trains on most."""
+    """Return masks for training and validation from the last split; in time order, it trains on most."""
     if not hasattr(splitter, "split"):
         raise UserError(
             f"validation_split is {splitter!r}; give a splitter of scikit-learn, such as TimeSeriesSplit(), or the "
@@ -133,7 +133,7 @@ def _masks_by_splitter(splitter: Any, length: int, y: Any, groups: Any) -> tuple
 
 
 def _masks_by_chunk(sizes: Sequence[int], fraction: float, seed: int) -> tuple[Any, Any]:
-    """Return lazy masks of records to train on and for validation, of which each chunk gives its share."""
+    """Return lazy masks for training and validation; each chunk gives its share."""
     import dask.array as da
 
     offset = np.random.default_rng(seed).random()
@@ -143,14 +143,14 @@ def _masks_by_chunk(sizes: Sequence[int], fraction: float, seed: int) -> tuple[A
 
 
 def _draw(fraction: float, seed: int, offset: float, block_info: Any = None) -> np.ndarray:
-    """Task: return the mask of a chunk's records for validation, drawn from the seed and the place of the chunk."""
+    """Task: return a chunk's validation mask, drawn from the seed and its position."""
     ((start, stop),) = block_info[None]["array-location"]
     before, after = np.floor(np.array([start, stop]) * fraction + offset).astype(int)
     return np.random.default_rng((seed, start)).permutation(stop - start) < after - before
 
 
 def _chosen(array: Any, mask: Any, records: Any) -> Any:
-    """Return the rows of an array that a mask chooses; those of a dask array lie in the chunks of ``records``."""
+    """Return the rows chosen by a mask; rows of a dask array have the chunks of ``records``."""
     if isinstance(array, SparseRecords):
         return array.chosen(mask)
     if not is_dask_collection(records):
@@ -167,5 +167,5 @@ def _chosen(array: Any, mask: Any, records: Any) -> Any:
 
 
 def _rows(block: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Task: return the rows of a chunk that a mask chooses."""
+    """Task: return the rows of a chunk chosen by a mask."""
     return block[mask]

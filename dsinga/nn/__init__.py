@@ -1,4 +1,4 @@
-"""Builds nets with the names and arguments of Keras: layers, losses, optimizers, and models that train.
+"""Builds nets with Keras's names and arguments: layers, losses, optimizers, and models that train.
 
 ``nn.Sequential([nn.Dense(128, activation="relu"), nn.Dense(10)])`` is a model; ``print`` shows it as a job file.
 docs/howto/keras.md has examples, and what differs from Keras.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import dsinga.nn.words.regularisers as regularizers
     import dsinga.nn.words.schedules as schedules
 
-    # The modules of Keras that are this one, for programs that begin with ``from dsinga import nn as keras``.
+    # Keras's modules, for programs that begin with ``from dsinga import nn as keras``; each is this module.
     from dsinga import nn as backend
     from dsinga import nn as config
     from dsinga import nn as layers
@@ -193,7 +193,7 @@ if TYPE_CHECKING:
     from dsinga.nn.words.shape_layers import Concatenate, Flatten, Permute, RepeatVector, Reshape, Slice, Split
     from dsinga.nn.writing.symbol import LayerBuilder as _LayerBuilder
 
-    # Functions of layers that no function is written for, and words of add-ons.
+    # Functions of layers without a hand-written function, and words of add-ons.
     def _derived() -> _Iterator[_Callable[..., _LayerBuilder]]: ...
 
     (
@@ -237,13 +237,13 @@ __all__ = [
     "saving", "schedules", "set_image_data_format", "set_random_seed", "subtract", "to_categorical", "utils",
 ]  # fmt: skip
 
-# The functions of components without a written one, and the words of add-ons, by name.
+# Functions of components without a hand-written one, and words of add-ons, by name.
 _DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "source_functions", "added_words")
 
 if not TYPE_CHECKING:
 
     def _other_name(name):
-        """Return a derived function, or a module of Keras; the error for another name suggests what to write."""
+        """Return a derived function or a Keras module; for other names, the error suggests a replacement."""
         from dsinga.nn.words.keras_arguments import missing_names
 
         return missing_names(__name__, __all__, lambda: ChainMap(*map(__getattr__, _DERIVED)))(name)

@@ -1,1 +1,1 @@
-"""Models: nets described in Python or by jobs, with their params, training and predictions."""
+"""Models: nets described in Python or by jobs, with params, training and predictions."""

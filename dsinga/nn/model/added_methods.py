@@ -1,4 +1,4 @@
-"""The methods that add-ons give to models, found when they are called, and known to type checkers."""
+"""The methods that add-ons give to models, imported when called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import find, registered
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES
 
-# What other parts of dsinga ask of a model; dir(model), by which notebooks complete, leaves it out.
+# Attributes that only dsinga uses; dir(model), from which notebooks complete, leaves them out.
 FOR_DSINGA = frozenset(
     """
     as_labels default_batch_size default_epochs has_channels_last input_names input_shapes job_changes known_params
@@ -24,11 +24,11 @@ FOR_DSINGA = frozenset(
 
 
 class AddedMethods:
-    """Base of models: finds the methods of add-ons; the error for another name says what to write instead."""
+    """Base class of models, which finds the methods of add-ons; errors for other names suggest replacements."""
 
-    _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
+    _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # replacements for attributes that a model lacks
 
-    if not TYPE_CHECKING:  # type checkers know the attributes, and would take all others for Never
+    if not TYPE_CHECKING:  # type checkers would infer Never for all other names
 
         def __getattr__(self, name: str) -> Any:
             if "record_shapes" not in vars(self) and not name.startswith("__"):
@@ -43,16 +43,16 @@ class AddedMethods:
             self, rank: int = 8, alpha: float | None = None, layers: str | Sequence[str] = "*attention*",
             trainable: str | Sequence[str] = (),
         ) -> None:  # fmt: skip
-            """Freeze the model, and train changes of low rank."""
+            """Freeze the model and train low-rank changes (LoRA)."""
 
         def save_lora(self, path: str | os.PathLike[str]) -> None:
-            """Write the changes of low rank to a file."""
+            """Write the low-rank changes to a file."""
 
         def load_lora(self, path: str | os.PathLike[str]) -> None:
-            """Add the changes of low rank of a file."""
+            """Add the low-rank changes in a file."""
 
         def merge_lora(self) -> None:
-            """Add the changes of low rank to the weights."""
+            """Add the low-rank changes to the weights."""
 
         def export(self, path: str | os.PathLike[str], opset: int = 21, check: Any = None) -> float | None:
             """Write the net to an ONNX file."""

@@ -1,4 +1,4 @@
-"""Says in the log where the columns of numbers that a dense layer reads differ a thousandfold in scale."""
+"""Warns if a dense layer's input columns differ a thousandfold in scale."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import Pair
 
-ROWS = 4096  # that are looked at
+ROWS = 4096  # rows that are checked
 FOLD = 1000.0  # a ratio of scales at which dense layers learn badly
 
 _log = logging.getLogger(__name__)
 
 
 def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
-    """Say which columns of numpy arrays (n, C) differ a thousandfold in scale, where a dense layer reads them."""
+    """Warn if a dense layer reads numpy columns (n, C) that differ a thousandfold in scale."""
     for symbol in inputs:
         x, _ = pairs.get(symbol.builder.name or "", (None, None))
         if any(taker.builder.kind == "Dense" for taker in symbol.takers) and (scales := extreme_scales(x)):
@@ -32,7 +32,7 @@ def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
 
 
 def extreme_scales(x: Any) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """Return the columns of the smallest and the largest range above 0, with their ranges, if these are far apart."""
+    """Return the columns with the smallest and largest range above 0; None if the ranges are similar."""
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind not in "fiu" or not len(x):
         return None
     rows = x[:ROWS].astype(np.float64)

@@ -1,4 +1,4 @@
-"""The parts of ``fit`` in their order: the records, where training begins, the job, the run, and what is kept of it."""
+"""The steps of ``fit``: open records, find the beginning, make the job, run it, keep the result."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from dsinga.reading.pairs import Data, WeighedPairs, split_off
 
 
 class FitBegin(NamedTuple):
-    """The seed, the step and the workspace (folder of checkpoints) with which a fit begins.
+    """Where a fit begins: its seed, its step and its workspace.
 
     Attributes:
-        seed: the seed that it has by default.
-        steps: how many steps the optimizer has done.
+        seed: the default seed.
+        steps: the steps that the optimizer has done.
         workspace: the folder for metrics and checkpoints.
-        resume: from which checkpoint the fit goes on, as for ``fit``.
+        resume: the checkpoint to resume from, as for ``fit``.
         backups: callbacks that name the workspace.
     """
 
@@ -55,7 +55,7 @@ class FitBegin(NamedTuple):
 
 
 class RunSettings(NamedTuple):
-    """The arguments of ``fit`` that say how a run is computed and watched, besides its job."""
+    """The arguments of ``fit`` for running and watching a job."""
 
     callbacks: Sequence[Any]
     client: Any
@@ -64,9 +64,10 @@ class RunSettings(NamedTuple):
 
 
 def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_weight: Any) -> dict[str, WeighedPairs]:
-    """Return the training and validation records with labels and weights, including weights of classes.
+    """Return training and validation records with labels and weights, including class weights.
 
-    A ``share`` above 0 is split off the ``data``, and validates. Raises UserError for one beside data held out.
+    A ``share`` above 0 of the ``data`` becomes the validation records. Raises UserError if ``held_out`` has records,
+    too.
     """
     train, validation = labelled(model, data), labelled(model, held_out)
     if share or class_weight is not None:
@@ -80,7 +81,7 @@ def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_w
 
 
 def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
-    """Return records whose sample weights are multiplied by the weights of their classes, if any are given."""
+    """Return the records with sample weights multiplied by class weights, if any."""
     if class_weight is None:
         return data
     if len(model.label_inputs()) > 1:
@@ -91,7 +92,7 @@ def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any) -> Wei
 
 
 def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any], fields: dict[str, Any]) -> FitBegin:
-    """Return the seed, step and folder where a fit begins; a callback BackupAndRestore may name the folder."""
+    """Return where a fit begins. A callback BackupAndRestore may name the workspace."""
     backups = [callback for callback in callbacks if isinstance(callback, BackupAndRestore)]
     for backup in backups:
         given = {"workspace": workspace, "resume": resume or None, "checkpoint_freq": fields.get("checkpoint_freq")}
@@ -107,7 +108,7 @@ def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any],
 
 
 def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
-    """Return ``begin`` with the seed and step of the ``earlier`` fit in the same workspace, if the fit resumes one."""
+    """Return ``begin`` with the seed and step of the ``earlier`` fit that it resumes, if any."""
     workspace, resume = begin.workspace, begin.resume
     if isinstance(resume, (str, os.PathLike)) and resume != "auto":
         workspace = Path(resume).expanduser().absolute().parent.parent
@@ -133,7 +134,7 @@ def job_arguments(
     train_steps: int | None,
     fields: Mapping[str, Any],
 ) -> JobArguments:
-    """Open ``data`` by phase, and return the arguments of a job that reads them."""
+    """Open each phase's records and return the arguments of the job."""
     check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
     if fields.get("checkpoint_path") and begin_params(model, None):
         raise UserError(
@@ -150,19 +151,19 @@ def job_arguments(
 
 
 def bound_job(model: Any, arguments: JobArguments) -> Job:
-    """Return a job made from these arguments, which reads the opened records."""
+    """Return the job that reads the opened records."""
     job: Job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
     bound = {phase: records.bound() for phase, records in arguments.phases.items() if records.bound()}
     return bind_records(job, bound) if bound else job
 
 
 def begin_params(model: Any, seed: int | None) -> dict[str, Any]:
-    """Return the params with which a run with a seed begins; see :meth:`.Trained.start`."""
+    """Return the params with which a run begins (:meth:`.Trained.start`)."""
     return replace(model.trained, params=model._params).start(seed, lambda: model.shaped_net().net)
 
 
 def job_of_fit(model: Any, arguments: JobArguments, begin: FitBegin, shuffle: bool) -> Job:
-    """Return the job that a fit trains, which continues the step count of the optimizer."""
+    """Return the job of a fit, which continues the optimizer's step count."""
     job = reading_opened(bound_job(model, arguments), arguments.phases, shuffle)
     if begin.backups and not job.checkpoint_freq:
         job = job.replace(checkpoint_freq=arguments.steps_of_epoch())
@@ -171,7 +172,7 @@ def job_of_fit(model: Any, arguments: JobArguments, begin: FitBegin, shuffle: bo
 
 
 def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, settings: RunSettings) -> api.Result:
-    """Train the job, whose callbacks may read and set params; keep the trained params even after an error."""
+    """Train the job; callbacks may read and set params. Keep the trained params even after an error."""
     runner: Any = find_runner(settings.client, waits=True)
     events = {"epochs": job.epochs or 1, "steps": arguments.steps_of_epoch(), "verbose": int(settings.progress)}
     params, slots = begin_params(model, job.seed), model.trained.slots
@@ -191,7 +192,7 @@ def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, sett
 
 
 def check_watched(callbacks: Sequence[Any], job: Job) -> None:
-    """Raise UserError for a callback that watches a metric of validation, where nothing validates."""
+    """Raise UserError if a callback watches a validation metric without validation."""
     if Phase.kVal in training_phases(job) or any(getattr(each, "phase", None) == "val" for each in callbacks):
         return
     for callback in callbacks:
@@ -207,7 +208,7 @@ def check_watched(callbacks: Sequence[Any], job: Job) -> None:
 
 
 def keep_rescued(model: Any, rescued: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:
-    """Set the model's params, optimizer state and result from a fit that has ended, even by an error."""
+    """Set the model's params, optimizer state and result after a fit, even a failed one."""
     assert rescued.params is not None
     assert rescued.net is not None
     described, begins = arguments.described(), {**model._fits.begins}

@@ -1,4 +1,4 @@
-"""Makes a model from a job: from a job file, or from a job described in Python."""
+"""Makes a model from a job file, or from a job described in Python."""
 
 from __future__ import annotations
 
@@ -43,16 +43,19 @@ _FREEZE = (
 
 
 class OpenSaved(Protocol):
-    """The type of what opens saved objects that are no models, by the file that marks their folder (kind "saved")."""
+    """The type of functions that open saved objects other than models (kind "saved").
+
+    The registry finds them by the file that marks the folder.
+    """
 
     def __call__(self, folder: Path) -> JobModel:
-        """Return what was saved in a folder as a model."""
+        """Return the saved object in a folder as a model."""
 
 
 class JobModel(Trainable):
-    """A model whose net, losses and inputs are the layers of a job.
+    """A model made from a job, with the job's net, losses and inputs.
 
-    ``job`` returns the job, with the data, the batch size, the steps and the fields that are given.
+    ``job`` returns the job with the data, batch size, steps and fields that you give.
     """
 
     default_batch_size = None
@@ -68,8 +71,8 @@ class JobModel(Trainable):
             self.trained = replace(self.trained, before=MANY)
         if job.params:
             self.params, self.base = job.params, job.with_params({})
-        self._examples: dict[Any, dict[str, np.ndarray]] = {}  # labels, by shapes of records
-        self._has_label_inputs = False  # whether inputs of which labels alone are taken get them from ``y``
+        self._examples: dict[Any, dict[str, np.ndarray]] = {}  # examples of labels, by record shapes
+        self._has_label_inputs = False  # whether inputs used only for labels get them from ``y``
 
     def _train_inputs(self) -> list[LayerConf]:
         return input_layers(self.base.neuralnet, Phase.kTrain)
@@ -88,21 +91,21 @@ class JobModel(Trainable):
         return [layer for layer in inputs if layer.name in read]
 
     def input_names(self) -> list[str]:
-        """Return the names of the input layers of training that read the records ``x``."""
+        """Return the names of the training input layers that read the records ``x``."""
         return [layer.name for layer in self._records_inputs()]
 
     def label_inputs(self) -> list[str]:
-        """Return the names of the input layers whose labels other layers take."""
+        """Return the names of the input layers that give labels."""
         labelled = {layer_class(layer).labels.layer_of(layer.srclayers): None for layer in self.base.neuralnet.layer}
         inputs = [layer.name for layer in self._train_inputs()]
         return [name for name in labelled if name in inputs]
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return one example of the labels of each input layer, (1, ...), in the form that the losses take."""
+        """Return an example of each input layer's labels, (1, ...), in the form for the losses."""
         return {name: np.zeros(1, np.int64) for name in self.label_inputs()} | self._known_examples()
 
     def _known_examples(self) -> dict[str, np.ndarray]:
-        """Return examples of labels (1, ...) by input layer; an empty dict if the shapes of records are not known."""
+        """Return examples of labels (1, ...) by input layer; none if the record shapes are unknown."""
         shapes = self.record_shapes
         with contextlib.suppress(UserError):
             shapes = shapes or self.input_shapes()
@@ -112,7 +115,7 @@ class JobModel(Trainable):
         return self._examples[key]
 
     def as_labels(self, y: Any) -> Any:
-        """Return labels as the losses take them: (n, 1) as (n,), and one-hot rows as classes."""
+        """Return labels in the form for the losses: (n, 1) as (n,), one-hot rows as classes."""
         examples = [*self._known_examples().values()]
         if not (isinstance(y, np.ndarray) and y.ndim == 2 and [example.ndim for example in examples] == [1]):
             return y
@@ -122,7 +125,7 @@ class JobModel(Trainable):
         return labels_for_loss("categorical_crossentropy", y) if is_class else y
 
     def output_layers(self) -> list[str]:
-        """Return the names of the last layers of the net, without losses; else of the sources of the losses."""
+        """Return the net's last layers, or the sources of the losses if only losses are last."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = [layer for layer in layers if layer_class(layer).is_loss]
         outputs = [layer for layer in layers if layer_class(layer).is_output]
@@ -134,9 +137,9 @@ class JobModel(Trainable):
 
     @checked
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, cluster: Any = None) -> None:
-        """Replace the optimizer, the topology, or both; the losses and metrics are layers of the job.
+        """Replace the optimizer, the topology, or both; losses and metrics are layers of the job.
 
-        Raises UserError for a ``loss``, or ``metrics``, that the job does not have.
+        Raises UserError for a loss or metric that the job does not have.
         """
         self.refuse_while_training("compile")
         self._check_objective(loss, metrics)
@@ -170,7 +173,7 @@ class JobModel(Trainable):
         return [self.base]
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job without its data; see :meth:`job`."""
+        """Return the job without its data."""
         names = [layer.name for layer in self._train_inputs()]
         trained = phases.get("train", PhaseRecords()).shapes
         for name in trained:
@@ -190,17 +193,17 @@ class JobModel(Trainable):
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return, by input, the definition of the records that training reads: windows of a Dataset, or a table."""
+        """Return the definition of training records by input: windows of a Dataset, or a table."""
         stores = {layer.name: layer.store_conf for layer in self._train_inputs()}
         named = {name: store.definition for name, store in stores.items() if store and store.definition}
         return named | super().trained_definitions()
 
     def has_channels_last(self) -> bool:
-        """Whether an input has images with their channels last; then labels and outputs that are images have, too."""
+        """Whether an input has images with channels last; then labels and outputs that are images have, too."""
         return any(layer.store_conf is not None and layer.store_conf.channels_last for layer in self._train_inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return, by input, the encoder that turns texts into codes; None for an input of codes of any length."""
+        """Return each input's text encoder; None for an input of codes of any length."""
         layers = self.base.neuralnet.layer
         ends = [
             layer.srclayers[0]
@@ -215,13 +218,13 @@ class JobModel(Trainable):
         return encoders
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of records that the job names. Raises UserError where it names none."""
+        """Return the job's record shapes. Raises UserError if it names none."""
         shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._records_inputs() if layer.store_conf}
         return shapes if shapes and all(shapes.values()) else super().input_shapes()
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes params. It cannot be set: a job freezes params by ``static``."""
+        """Whether training changes params. It cannot be set; to freeze a param, set ``static`` in the job."""
         return any(not param.static for param in self.predicting_net().params.values())
 
     @trainable.setter
@@ -233,9 +236,9 @@ class JobModel(Trainable):
 
 
 def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return one example of the labels of each input layer, (1, ...), for records of these shapes.
+    """Return an example of each input layer's labels, (1, ...), for records of these shapes.
 
-    There are none where the net cannot be built from these.
+    The dict is empty if the net cannot be built for these shapes.
     """
     examples: dict[str, np.ndarray] = {}
     records = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
@@ -258,9 +261,9 @@ def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, n
 
 
 def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> list[LayerConf]:
-    """Return the layers of a job with an input layer of sample weights, which losses take in the given phases.
+    """Return a job's layers with an input layer of sample weights for the losses in these phases.
 
-    Raises UserError for a loss that takes no weights.
+    Raises UserError for a loss that does not accept weights.
     """
     weights = []
     for phase in phases:
@@ -272,15 +275,15 @@ def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> lis
 
 @checked
 def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
-    """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
+    """Return the model of a job, or of the job file at a path. Raises JobError for an unreadable file."""
     return JobModel(job if isinstance(job, Job) else load_job(job))
 
 
 @checked
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
-    """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
+    """Return the model saved by :meth:`dsinga.nn.Model.save`, with params and optimizer state.
 
-    Raises UserError where a file is missing or damaged, or was saved with others.
+    Raises UserError if a file is missing, damaged or from another save.
     """
     path = local_folder(folder)
     if current_file(path / "estimator.json").is_file():
@@ -295,6 +298,6 @@ def _read_model(path: Path, place: Callable[[str], Path]) -> JobModel:
     model.params = place(PARAMS)
     check_marks(place, PARAMS, FILES)
     model.trained = replace(model.trained.with_state_of(place), is_complete=True)
-    model.default_epochs = 1  # the steps of its job are those of the last fit
+    model.default_epochs = 1  # the job's steps are those of its last fit; the next one has its own
     model._has_label_inputs = True
     return model

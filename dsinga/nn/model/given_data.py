@@ -1,4 +1,4 @@
-"""Fields and options of calls of models for type checkers, and batches and texts as arrays of numbers and codes."""
+"""Types of models' arguments, and conversion of batches and texts to arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsinga.data.array_kinds import ArrayOrder, in_order, order_of
 
 
 class JobFields(TypedDict, total=False):
-    """Further fields of a job that ``fit`` and ``job`` take, for type checkers; see :class:`dsinga.job.Job`."""
+    """Further job fields that ``fit`` and ``job`` accept, for type checkers (:class:`dsinga.job.Job`)."""
 
     disp_freq: int
     disp_after: int
@@ -43,34 +43,34 @@ class JobFields(TypedDict, total=False):
 
 
 class FitFields(JobFields, total=False):
-    """The arguments of ``fit`` that are fields of a job, for type checkers."""
+    """The arguments of ``fit`` that are job fields, for type checkers."""
 
     name: str
     cluster: Any
 
 
 class PredictOptions(TypedDict, total=False):
-    """The options of ``predict`` that a kind of records has, for type checkers: those of windows of a Dataset."""
+    """The options of ``predict`` for windows of a Dataset, for type checkers."""
 
     leads: int | None
 
 
 class EvaluateOptions(TypedDict, total=False):
-    """The options of ``evaluate`` that a kind of records has, for type checkers: those of windows of a Dataset."""
+    """The options of ``evaluate`` for windows of a Dataset, for type checkers."""
 
     by: Any
     against: Any
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return callbacks as a list, where the user may pass a list, one callback or None."""
+    """Return callbacks as a list; they may be a list, one callback or None."""
     if callbacks is None:
         return []
     return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
 
 
 def check_whole_numbers(**arguments: Any) -> None:
-    """Raise UserError for an argument that is not None and not a whole number above 0."""
+    """Raise UserError for an argument that is neither None nor a whole number above 0."""
     for name, number in arguments.items():
         if number is not None:
             check_whole(name, number, 1)
@@ -79,9 +79,9 @@ def check_whole_numbers(**arguments: Any) -> None:
 def batch_in_order(
     x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str], names: Mapping[str, RecordNames]
 ) -> tuple[Any, Any, Mapping[str, RecordNames]]:
-    """Return the records and labels of a batch as numpy arrays in the order of ``names``, and the names.
+    """Return a batch's records and labels as numpy arrays in the order of ``names``, and the names.
 
-    Where there are none, they are those of the batch. Raises UserError for records that have others.
+    If ``names`` is empty, the batch defines them. Raises UserError for a batch with other names.
     """
     if not names:
         orders, label_orders = _orders_of(x, inputs), _orders_of(y, label_inputs)
@@ -92,7 +92,7 @@ def batch_in_order(
 
 
 def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
-    """Return, for each of ``names``, the order of dimensions or columns of its value."""
+    """Return the order of dimensions or columns of the value of each name."""
     if not isinstance(value, dict):
         several = len(names) > 1 and isinstance(value, (list, tuple))
         value = dict(zip(names, value if several else [value], strict=False))
@@ -100,7 +100,7 @@ def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
 
 
 def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder]) -> Any:
-    """Return the values of ``names`` as numpy arrays with axes in these orders; None and sequences stay unchanged."""
+    """Return the values of ``names`` as numpy arrays with axes in these orders; None and sequences stay."""
     if isinstance(value, dict):
         return {name: _as_arrays(item, [name], orders) for name, item in value.items()}
     if len(names) > 1 and isinstance(value, (list, tuple)):
@@ -111,9 +111,9 @@ def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder
 
 
 def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
-    """Return the records of an input with texts, or sequences of codes of several lengths, as one array of codes.
+    """Return texts, or code sequences of several lengths, as one array of codes; other records unchanged.
 
-    Raises UserError where the input takes no such records.
+    Raises UserError if the input does not accept such records.
     """
     if (texts := texts_of(x)) is not None:
         if encoder := encoders.get(name):
@@ -127,7 +127,7 @@ def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
 
 
 def texts_of(source: Any) -> list[str] | None:
-    """Return the texts of a list, an array (n,) or (n, 1), or a column of pandas; None for data without texts."""
+    """Return the texts of a list, an array (n,) or (n, 1), or a pandas column; None for other data."""
     if isinstance(source, (list, tuple)):
         first = source[0] if len(source) else None
         first = first[0] if isinstance(first, (list, tuple, np.ndarray)) and len(first) == 1 else first
@@ -142,7 +142,7 @@ def texts_of(source: Any) -> list[str] | None:
 
 
 def record_without_text(source: Any) -> int | None:
-    """Return the number of the first record of texts that is missing (None or NaN, for instance), or None."""
+    """Return the number of the first missing text (None or NaN, for instance), or None."""
     if not isinstance(source, (list, tuple)) and getattr(getattr(source, "dtype", None), "kind", "") != "O":
         return None
     are_texts = [isinstance(record, (str, bytes)) for record in source]
@@ -150,9 +150,9 @@ def record_without_text(source: Any) -> int | None:
 
 
 def sequences_of(source: Any) -> np.ndarray | None:
-    """Return sequences of codes of several lengths as an array (n, longest) int64 padded with -1; None for other data.
+    """Return code sequences of several lengths as an array (n, longest) int64 padded with -1; None for other data.
 
-    ``source`` is a list, an array of objects, or a RaggedTensor of TensorFlow.
+    ``source`` is a list, an array of objects, or a TensorFlow RaggedTensor.
     """
     items = source.to_list() if type(source).__name__ == "RaggedTensor" else source
     is_array = isinstance(items, np.ndarray) and items.dtype == np.object_
@@ -166,7 +166,10 @@ def sequences_of(source: Any) -> np.ndarray | None:
 
 
 def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndarray:
-    """Return sequences of codes as an array (n, ``steps``) int64, by default of the longest, padded with ``after``."""
+    """Return code sequences as an array (n, ``steps``) int64, padded with ``after``.
+
+    By default, ``steps`` is the length of the longest sequence.
+    """
     steps = max(1, *map(len, rows)) if steps is None and rows else steps or 1
     array = np.full((len(rows), steps), after, np.int64)
     for target, row in zip(array, rows, strict=True):
@@ -175,7 +178,7 @@ def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndar
 
 
 def as_param(name: str, array: Any) -> np.ndarray:
-    """Return a copy of a param given by the user, as float32. Raises UserError for what is no array of numbers."""
+    """Return a float32 copy of the user's param. Raises UserError if it is not an array of numbers."""
     try:
         return np.array(array, np.float32, order="C")
     except (TypeError, ValueError) as error:

@@ -14,11 +14,11 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.net.layer_classes import layer_class
 from dsinga.passes.processors import read_device
 
-KEPT = 8  # a net is made anew for each shape of records and labels, and for each thread
+KEPT = 8  # the most nets: one for each shape of records and labels, and each thread
 
 
 class KeptNets:
-    """The nets that were made of a model since it was changed last; pickles and copies have none."""
+    """The nets built since the model was last changed; pickles and copies have none."""
 
     def __init__(self) -> None:
         self._kept: tuple[list[Any], dict[Hashable, Any]] = [], {}
@@ -27,9 +27,9 @@ class KeptNets:
         return KeptNets, ()
 
     def get(self, model: Any, kind: Hashable, make: Callable[[], Any], *arrays: Mapping[str, Any]) -> Any:
-        """Return the net of a ``kind`` that ``make`` makes of the model for ``arrays`` such as these, by name.
+        """Return the net of a ``kind``, which ``make`` builds for ``arrays`` of these shapes, by name.
 
-        A net with code of the user's is made anew.
+        A net with user code is built again each time.
         """
         parts = [*model.parts_of_nets(), *(model._params or {}).values()]
         before, nets = self._kept
@@ -41,7 +41,7 @@ class KeptNets:
         if (net := nets.get(kind)) is None:
             net = make()
             layers = net.job.neuralnet.layer if isinstance(net, LocalNet) else ()
-            if not any(layer_class(layer).runs_user_code for layer in layers):  # which may remember something
+            if not any(layer_class(layer).runs_user_code for layer in layers):  # user code may keep state
                 nets[kind] = net
             if len(nets) > KEPT:
                 nets.pop([*nets][0], None)

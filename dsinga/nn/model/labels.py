@@ -1,4 +1,4 @@
-"""Converts labels to the form that a loss takes, and applies sample weights: the loss is Σ w·l / n over n records."""
+"""Converts labels to the form for a loss, and applies sample weights: the loss is Σ w·l / n over n records."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from dsinga.nn.words.losses import compares, loss_kind
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 from dsinga.reading.given import as_weights
 
-IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
+IMAGE_AXES = (4, 5)  # the axes of a batch of images, or of volumes
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
 
 
 def loss_of_labels(model: Any) -> Any:
-    """Return the loss of the first output of a model as given to ``compile``, or None."""
+    """Return the loss given to ``compile`` for the model's first output, or None."""
     return next(iter(vars(model)["objective"].losses), None) if "objective" in vars(model) else None
 
 
 def labels_for_loss(loss: Any, y: Any) -> Any:
-    """Return labels in the form that a loss takes: (n, 1) as (n,), one-hot (n, K) as classes (n,), shares as float32.
+    """Return labels in the form for a loss: (n, 1) as (n,), one-hot (n, K) as classes (n,), shares as float32.
 
-    Anything else is returned as it is. ``loss`` is its name, or a layer. Raises UserError for rows that are not shares
-    of classes, or that are one-hot where classes are expected, for classes that are floats, and for answers other than
-    0 to 1.
+    Other labels are unchanged. ``loss`` is a name or a layer. Raises UserError for rows that are not shares of classes,
+    one-hot rows or floats where the loss expects classes, and answers outside 0 to 1.
     """
     if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
         _check_labels(loss, y)
@@ -44,7 +43,7 @@ def labels_for_loss(loss: Any, y: Any) -> Any:
 
 
 def _check_labels(loss: Any, y: np.ndarray) -> None:
-    """Raise UserError for labels that are numbers of a kind that a loss does not take."""
+    """Raise UserError for numbers that a loss does not accept as labels."""
     kind = loss_kind(loss) if not isinstance(loss, Symbol) else ""
     if kind in ("SigmoidCrossEntropyLoss", "FocalLoss") and (y.min() < 0 or y.max() > 1):
         name = loss if isinstance(loss, str) else f"nn.{kind}"
@@ -65,7 +64,7 @@ def _check_labels(loss: Any, y: np.ndarray) -> None:
 
 
 def _check_classes(loss: str, y: np.ndarray) -> None:
-    """Raise UserError for float labels where a loss takes classes, and name a loss or a dtype that fits."""
+    """Raise UserError for float labels if the loss expects classes; suggest a loss or a dtype."""
     if _is_one_hot(y) and y.shape[1] > 1:
         raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
     if np.array_equal(y, np.round(y)):
@@ -77,14 +76,14 @@ def _check_classes(loss: str, y: np.ndarray) -> None:
 
 
 def _is_one_hot(y: np.ndarray) -> bool:
-    """Whether numbers are one-hot rows (n, K): a 1 and zeros."""
+    """Whether ``y`` has one-hot rows (n, K): a 1 and zeros."""
     return y.ndim == 2 and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def labels_first(y: Any) -> Any:
-    """Return labels that are images (n, H, W, C), or volumes, with the channels first; other labels unchanged.
+    """Return image labels (n, H, W, C), or volumes, with channels first; other labels unchanged.
 
-    ``y`` may be a list of those of several outputs, or a dict. Dask arrays stay lazy.
+    ``y`` may be a list or a dict of labels of several outputs. Dask arrays stay lazy.
     """
     if isinstance(y, dict):
         return {name: labels_first(labels) for name, labels in y.items()}
@@ -96,15 +95,15 @@ def labels_first(y: Any) -> Any:
 
 
 def outputs_last(output: Any, axis: int) -> Any:
-    """Return an output, with records along ``axis``, with the channels of images and volumes as the last axis."""
+    """Return an output with the channels of images and volumes as last axis; records are along ``axis``."""
     return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
 def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
-    """Return labels (n, k) with 0 in place of NaN, and weights (n, k) that are 0 at these places.
+    """Return labels (n, k) with 0 in place of NaN, and weights (n, k) that are 0 there.
 
-    So of a ``loss`` that is masked, and where such weights are given; other labels are returned as they are. Raises
-    UserError for NaN among labels (n, k) otherwise.
+    This needs a masked ``loss``, or such weights. Otherwise, NaN in labels (n, k) raises UserError. Other labels are
+    unchanged.
     """
     if not (isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f"):
         return y, weights
@@ -125,12 +124,12 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
 
 
 def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
-    """Return the weight of each label's class times ``sample_weight``, float32, in the shape of the labels.
+    """Return each label's class weight times ``sample_weight``, float32, in the shape of the labels.
 
-    ``class_weight`` has a factor for some classes, by label, or by the name of a class where ``labels`` are those of a
-    source of records; it is 1 for the others. "balanced" stands for n / (k·n_c) of a class with n_c of n labels of k
-    classes, as in scikit-learn. Labels of a step or point that is left out, -1, do not count. Raises UserError for
-    factors that are no numbers of at least 0, and for labels that are no classes in memory.
+    ``class_weight`` maps labels, or class names of a record source, to factors; the default factor is 1. "balanced"
+    gives n / (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn. It ignores the label -1 (a
+    masked step or point). Raises UserError for factors that are not numbers of at least 0, and for labels that are not
+    classes in memory.
     """
     if not isinstance(class_weight, Mapping) and not (isinstance(class_weight, str) and class_weight == "balanced"):
         raise UserError(
@@ -160,9 +159,9 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
 
 
 def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np.ndarray | None]:
-    """Return factors by the code of a class where they are by its name, and all labels of the source.
+    """Return factors by class code instead of class name, and all labels of the source.
 
-    Labels are None unless there is one for each record. Raises UserError for a name of no class.
+    The labels are None unless each record has one. Raises UserError for an unknown class name.
     """
     if not source.has_labels or source.label_shape:
         return class_weight, None
@@ -177,7 +176,7 @@ def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, n
 
 
 def _classes(labels: Any, loss: Any) -> np.ndarray:
-    """Return labels that are classes: (n,), or (n, ...) with a class for each step or point if the loss allows it."""
+    """Return labels as classes: (n,), or (n, ...) for each step or point if the loss allows it."""
     if isinstance(labels, (list, tuple)) or (hasattr(labels, "__array__") and not is_dask_collection(labels)):
         labels = np.asarray(labels)  # a list or a data frame's column
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf" and labels.ndim:
@@ -185,7 +184,7 @@ def _classes(labels: Any, loss: Any) -> np.ndarray:
         compares_numbers = loss is not None and not isinstance(loss, Symbol) and compares(loss_kind(loss))
         is_whole, is_one_hot = True, False
         if labels.dtype.kind == "f":
-            labels = np.where(np.isnan(labels), -1, labels)  # a point that is left out
+            labels = np.where(np.isnan(labels), -1, labels)  # -1: a point that is left out
             is_whole = bool((labels == np.round(labels)).all())
             is_one_hot = _is_one_hot(labels)
         if is_whole and (labels.ndim == 1 or not compares_numbers):

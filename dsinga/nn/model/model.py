@@ -1,4 +1,4 @@
-"""Defines Model, a net described in Python: it makes a job, trains, tests and predicts."""
+"""Defines Model, a net described in Python."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from dsinga.reading.given import PhaseRecords
 
 @checked_class
 class Model(Trainable):
-    """A net from ``inputs`` to ``outputs``, which are symbols returned by calls of layers.
+    """A net from ``inputs`` to ``outputs``, symbols returned by calls of layers.
 
-    ``fit`` trains it, ``job`` returns it as a job, and ``print`` shows the job.
+    ``fit`` trains the net, ``job`` returns it as a job, and ``print`` shows the job.
 
-    A subclass may define ``call`` in place of outputs: it makes its layers in the constructor, and ``call(self, x)``
-    returns the outputs that they give for the symbol ``x`` of the input, or for the list of several. It is called once,
-    for symbols: how batches are trained is not up to the model, so that a subclass with a ``train_step`` is refused.
+    A subclass may define ``call`` instead of passing outputs. It makes its layers in the constructor, and ``call(self,
+    x)`` returns the outputs for the input symbol ``x``, or for a list of symbols. ``call`` runs once. A subclass cannot
+    change how batches are trained: defining ``train_step`` raises UserError.
 
     Examples:
         >>> from dsinga import nn
@@ -70,7 +70,7 @@ class Model(Trainable):
         self.optimizer: UpdaterConf = updater_conf("sgd")
         self.objective = Objective()
         self.metrics: Sequence[Any] = ()
-        self.job_changes: list[JobChange] = []  # those of add-ons, in order
+        self.job_changes: list[JobChange] = []  # changes by add-ons, in order
         self._shared = SharedParams()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -93,13 +93,13 @@ class Model(Trainable):
         Args:
             optimizer: a name such as "adam", or ``nn.Adam(learning_rate=...)``.
             loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
-                the symbol of a loss layer; for several outputs a list, or a dict by the name of an output's layer. A
+                the symbol of a loss layer. For several outputs: a list, or a dict by the name of the output's layer. A
                 net that ends in a restricted Boltzmann machine needs none.
-            metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (docs/reference/metrics.md has all),
-                functions of (labels, predictions) of all records, and nn.FieldError(...); for several outputs a dict by
-                the name of an output's layer, or a list of lists. Losses report theirs anyway.
+            metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (all: docs/reference/metrics.md),
+                functions of (labels, predictions) of all records, or nn.FieldError(...). For several outputs: a dict by
+                the name of the output's layer, or a list of lists. Losses always report their own metrics.
             loss_weights: a factor for each loss, by default 1.
-            algorithm: by default back-propagation, and contrastive divergence for restricted Boltzmann machines.
+            algorithm: by default back-propagation, or contrastive divergence for restricted Boltzmann machines.
             cluster: the topology, ``nn.Cluster(workers=2)``.
 
         Raises:
@@ -126,14 +126,14 @@ class Model(Trainable):
 
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
-        """The params by name; for layers shared with other models, their newest values."""
+        """The params by name, with the newest values of layers shared with other models."""
         if self._fits.running is not None:
             self._fits.running.refresh()
         return self._shared.newest(self.trained.params)
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
-        if not self._shared.owners:  # it is not known yet which layer has which
+        if not self._shared.owners:  # the owners of the params are not known yet
             with contextlib.suppress(UserError):
                 self._written()
         self.trained = self.trained.with_values(params)
@@ -147,7 +147,7 @@ class Model(Trainable):
         return builders
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Return the symbols of the outputs for these features of other layers. Raises UserError for another number."""
+        """Return the outputs for other layers' features. Raises UserError for a wrong number of features."""
         inputs, outputs = self._inputs(), self._outputs()
         if self.job_changes:
             raise UserError(
@@ -175,7 +175,7 @@ class Model(Trainable):
 
     @property
     def layers(self) -> list[LayerBuilder]:
-        """The layers between inputs and outputs, sources first, each once."""
+        """The layers between inputs and outputs, each once and after its sources."""
         return _registered(self, layers_of(self._outputs()))
 
     def weights_of(self, layer: LayerBuilder) -> list[Variable]:
@@ -186,9 +186,9 @@ class Model(Trainable):
 
     @checked
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
-        """Return a layer by its name in the job, or by its index in ``layers``. Raises UserError without one.
+        """Return a layer by its name in the job, or its index in ``layers``. Raises UserError for an unknown one.
 
-        The name may be that of a model that was called as a layer.
+        A model that was called as a layer is found by its name, too.
 
         Examples:
             >>> from dsinga import nn
@@ -219,7 +219,7 @@ class Model(Trainable):
     def trainable(self) -> bool:
         """Whether training changes the params of any layer or loss.
 
-        Setting it sets that of all layers and losses that the model has then, from the next ``fit`` or batch on.
+        Setting it applies to all layers and losses that the model has now, from the next ``fit`` or batch.
         """
         return any(layer.trainable for layer in self._builders())
 
@@ -242,21 +242,21 @@ class Model(Trainable):
         return [symbol.builder.name or "" for symbol in self._inputs()]
 
     def output_layers(self) -> list[str]:
-        """Return the names of the layers of the outputs. Raises UserError where the shapes of inputs are not known."""
+        """Return the output layers' names. Raises UserError if input shapes are unknown."""
         return self._written().outputs
 
     def label_inputs(self) -> list[str]:
-        """Return, for each output, the name of the input layer that has its labels."""
+        """Return the input layer with the labels, for each output."""
         if len(self.objective.losses) <= 1:
             return self.input_names()[:1]
         return self._written().label_inputs
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return one example of the labels of each input layer, (1, ...), in the form that the losses take."""
+        """Return an example of each input layer's labels, (1, ...), in the form for the losses."""
         return self._written().label_examples
 
     def as_labels(self, y: Any) -> Any:
-        """Return labels in the form that the losses take; see :func:`dsinga.nn.model.labels.labels_for_loss`."""
+        """Return labels in the form that the losses accept (:func:`dsinga.nn.model.labels.labels_for_loss`)."""
         losses = self.objective.losses
         if isinstance(y, dict) and len(losses) > 1:
             y = values_by_name("y", y, [output.builder.name or "" for output in self._outputs()], "output")
@@ -265,11 +265,11 @@ class Model(Trainable):
         return labels_for_loss(losses[0], y) if losses else y
 
     def has_channels_last(self) -> bool:
-        """Whether an input has images with their channels last; then labels and outputs that are images have, too."""
+        """Whether an input has images with channels last; then labels and outputs that are images have, too."""
         return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return, by input, the encoder that turns texts into codes; None for an input of codes of any length."""
+        """Return each input's text encoder; None for an input of codes of any length."""
         encoders: dict[str, Any] = {
             symbol.builder.name or "": None
             for symbol in self._inputs()
@@ -281,13 +281,13 @@ class Model(Trainable):
         return encoders
 
     def require_loss(self) -> None:
-        """Raise UserError for a model that has neither a loss nor a restricted Boltzmann machine."""
+        """Raise UserError if the model has neither a loss nor a restricted Boltzmann machine."""
         kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
         if not self.objective.losses and not (kinds & {"RBM", "RBMVis"} or any(map(is_loss, kinds))):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
     def parts_of_nets(self) -> list[Any]:
-        """Return the objects that define the net of the model: layers with their settings, and losses."""
+        """Return the objects that define the model's net: layers, settings and losses."""
         losses = self.objective.losses
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
@@ -302,7 +302,7 @@ class Model(Trainable):
         return self._kept.get(self, "written", lambda: _write(self, PhaseRecords()))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of records that the inputs define. Raises UserError where one names none."""
+        """Return the inputs' record shapes. Raises UserError if one has none."""
         texts = {name: encoder.steps for name, encoder in self.text_encoders().items() if encoder is not None}
         shapes = [
             texts.get(name, symbol.builder.settings["shape"])
@@ -314,7 +314,7 @@ class Model(Trainable):
         return dict(zip(self.input_names(), rows, strict=True))
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job without its data; see :meth:`job`."""
+        """Return the job without its data."""
         train = phases.get("train", PhaseRecords())
         written = _write(self, train, weighted_phases(phases))
         check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
@@ -341,7 +341,7 @@ class Model(Trainable):
 
 
 def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
-    """Return contrastive divergence for a net with restricted Boltzmann machines, else back-propagation."""
+    """Return contrastive divergence for nets with restricted Boltzmann machines, else back-propagation."""
     machines = any(conf.type is LayerType.kRBMVis for conf in layers)
     return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type, call-arg]
 
@@ -353,7 +353,7 @@ def CD(k: int = 1) -> AlgConf:
 
 
 def _symbols(what: str, features: Any) -> list[Symbol]:
-    """Return symbols as a list; raise UserError for anything else."""
+    """Return symbols as a list. Raises UserError for anything else."""
     symbols = flatten([list(features.values()) if isinstance(features, dict) else features])
     for symbol in symbols:
         if not isinstance(symbol, Symbol):
@@ -362,7 +362,7 @@ def _symbols(what: str, features: Any) -> list[Symbol]:
 
 
 def _connected(model: Model, outputs: list[Symbol]) -> list[Symbol]:
-    """Return the outputs; raise UserError where they depend on an input that the model does not have."""
+    """Return the outputs. Raises UserError if they depend on an input that the model lacks."""
     for symbol in ancestors(outputs):
         if symbol.builder.kind == INPUT and symbol not in model.inputs:
             raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
@@ -371,20 +371,20 @@ def _connected(model: Model, outputs: list[Symbol]) -> list[Symbol]:
 
 
 def _registered(model: Model, layers: list[LayerBuilder]) -> list[LayerBuilder]:
-    """Register the model with the layers, and return the layers."""
+    """Register the model with the layers and return them."""
     for layer in layers:
         layer.models.add(model)
     return layers
 
 
 def _write(model: Model, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
-    """Write the net of a model for records of training; keep their shapes, and which layers have which params."""
+    """Write the model's net for training records; keep their shapes and each layer's params."""
     shapes = model.record_shapes | train.shapes
     labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
     model.label_shapes |= labels
     losses = (loss for loss in model.objective.losses if not isinstance(loss, Symbol))
     label_shapes = train.label_shapes
-    if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # which takes labels of a fixed shape
+    if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # its labels have a fixed shape
         label_shapes = {**model.label_shapes, **train.label_shapes}
     written = write_net(model._inputs(), model._outputs(), model.objective, shapes, label_shapes, weighted)
     model._shared = model._shared.known(written.owners, model.trained.params or {})

@@ -1,4 +1,4 @@
-"""The part of a model that sets, gets and saves its params, builds its net for predictions, and prints its summary."""
+"""The part of a model that sets, gets and saves params, builds nets for predictions, and prints the summary."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ _log = logging.getLogger(__name__)
 
 
 class ModelParams(AddedMethods, HasVariables, ABC):
-    """A net with its params: base class of models.
+    """Base class of models: a net with its params.
 
     Attributes:
         name: the name of its job.
-        trained: what it has learnt: its params, the state of its optimizer, names of records.
-        result: the result of the last ``fit``, None before.
-        record_shapes: the shapes of records by input, as far as they are known.
-        label_shapes: the shapes of a row's labels in training by input, likewise.
-        stop_training: what a callback sets to True to end training.
+        trained: what it has learnt: params, optimizer state, names of records.
+        result: the result of the last ``fit``, or None.
+        record_shapes: the known shapes of records, by input.
+        label_shapes: the known shapes of a row's training labels, by input.
+        stop_training: set it to True in a callback to end training.
     """
 
     def __init__(self, name: str):
@@ -82,7 +82,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self.trained = self.trained.with_values(params)
 
     def refuse_while_training(self, action: str) -> None:
-        """Raise UserError for an action in a callback of ``fit`` that would not affect the fit."""
+        """Raise UserError if a callback of ``fit`` does something without effect on the fit."""
         if self._fits.running is not None:
             self._fits.running.refuse(action)
 
@@ -96,14 +96,14 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @abstractmethod
     def output_layers(self) -> list[str]:
-        """Return the names of the layers whose outputs ``predict`` returns."""
+        """Return the names of the layers that compute the predictions."""
 
     @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job for the records of "train", "val" and "test", without binding the records to the job."""
+        """Return the job for records of "train", "val" and "test", not yet bound to them."""
 
     def known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
-        """Return the params of a net, with initial values for params that the model does not have yet."""
+        """Return the net's params, with initial values for missing ones."""
         if not self.trained.is_complete:
             given, names = self._params or {}, net.net.params
             check_start(names, given)
@@ -117,11 +117,11 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @property
     def params(self) -> dict[str, np.ndarray]:
-        """The params by name, float32: those of the last ``fit``, or initial values where the shapes are known.
+        """The params by name, float32: those after the last ``fit``, or initial values if the shapes are known.
 
-        Set them to arrays by name, to a :class:`dsinga.Result`, or to the path of a checkpoint. The next ``fit``
-        starts from them, and from initial values for params that are not among them. In an event of a callback the
-        ``fit`` that goes on takes them, and those that are not among them stay as they are.
+        Set them to arrays by name, a :class:`dsinga.Result`, or the path of a checkpoint. The next ``fit`` starts from
+        them, and from initial values for missing params. If a callback sets them, the running ``fit`` continues from
+        them, and missing params keep their values.
         """
         if self.trained.params is None:
             self.known_params(self.shaped_net())
@@ -161,18 +161,18 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self._params = {**self.params, name: as_param(name, array)}
 
     def shaped_net(self) -> LocalNet:
-        """Return the net for records of the known shapes. Raises UserError where they are not known."""
+        """Return the net for the known record shapes. Raises UserError if they are unknown."""
         shapes = self.record_shapes or self.input_shapes()
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
         return local_net(self, {name: (array, None) for name, array in zeros.items()}, has_labels=True)[0]
 
     def predicting_net(self) -> NeuralNet:
-        """Return the net from inputs to outputs, without losses. Raises UserError where shapes are not known."""
+        """Return the net from inputs to outputs, without losses. Raises UserError if shapes are unknown."""
         return self.shaped_net().unlabelled_net(self.output_layers())
 
     @checked
     def summary(self) -> None:
-        """Print a line for each layer. Raises UserError where the shapes of the inputs are not known.
+        """Print a line for each layer. Raises UserError if the input shapes are unknown.
 
         Examples:
             >>> from dsinga import nn
@@ -182,12 +182,12 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             dense  kInnerProduct  2            10
             model: 10 numbers in params, 40 bytes
         """
-        from dsinga.net.description import as_table  # which training does not need
+        from dsinga.net.description import as_table  # not needed for training
 
         local = self.shaped_net()
         try:
             net = local.net
-        except UserError:  # a job does not say the shape of labels that are fields
+        except UserError:  # a job does not give the shape of labels that are fields
             net = local.unlabelled_net(self.output_layers())
         print(as_table(net, self.name))
 
@@ -204,13 +204,13 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of records that the model itself defines. Raises UserError where it names none."""
+        """Return the model's own record shapes. Raises UserError if it defines none."""
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
     def ordered_params(self) -> dict[str, np.ndarray]:
-        """Return the params of the net in the order of its layers, with initial values where none are set.
+        """Return the params in the order of the layers, with initial values for missing ones.
 
-        The net of a loaded model without known shapes is not known; its params are in the order of their file.
+        A loaded model without known shapes returns them in the order of its file.
         """
         try:
             local = self.shaped_net()
@@ -225,7 +225,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @with_types
     def get_weights(self) -> list[np.ndarray]:
-        """Return copies of the params in the order of the layers, including frozen params.
+        """Return copies of all params, even frozen ones, in the order of the layers.
 
         Examples:
             >>> from dsinga import nn
@@ -237,7 +237,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @property
     def weights(self) -> list[Variable]:
-        """The params in the order of the layers. Raises UserError where the shapes of the inputs are not known."""
+        """The params in the order of the layers. Raises UserError if the input shapes are unknown."""
         params = self.shaped_net().net.params
         return [
             Variable(self, name, params[name].trainable and not params[name].static) for name in self.ordered_params()
@@ -245,12 +245,12 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @with_types
     def count_params(self) -> int:
-        """Return how many numbers the params have. Raises UserError where the shapes of the inputs are not known."""
+        """Return how many numbers the params have. Raises UserError if the input shapes are unknown."""
         return sum(array.size for array in self.ordered_params().values())
 
     @with_types
     def set_weights(self, weights: Iterable[np.ndarray]) -> None:
-        """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number or other shapes."""
+        """Set the params, in the order of :meth:`get_weights`. Raises UserError for a wrong number or shape."""
         if isinstance(weights, Mapping):
             raise UserError("set_weights takes arrays in order; set model.params for arrays by name")
         if isinstance(weights, str) or not isinstance(weights, Iterable):
@@ -265,7 +265,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def save_weights(self, path: str | os.PathLike[str]) -> None:
-        """Write the params to a safetensors file, for :meth:`load_weights`. Raises UserError where that fails."""
+        """Write the params to a safetensors file for :meth:`load_weights`. Raises UserError if that fails."""
         file = local_folder(path)
         if file.is_dir():
             raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")
@@ -274,25 +274,24 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
-        """Set the params from a file, or from the folder of a saved model. Raises UserError for a damaged one."""
+        """Set the params from a file or the folder of a saved model. Raises UserError for a damaged file."""
         self.params = saved_params(path, PARAMS)
 
     @property
     def history(self) -> Any:
-        """The history of the last ``fit``, or None before the first."""
+        """The history of the last ``fit``, or None."""
         return None if self.result is None else self.result.history
 
     @checked
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model to a folder, from which :func:`load_model` reads it.
+        """Write the model to a folder, to be read by :func:`load_model`.
 
-        The job is in ``job.conf``, the params in ``params.safetensors``, and what the optimizer has learnt, after a
-        ``fit``, in ``optimizer.safetensors``; the names of classes and columns, where training records had some, in
-        ``names.json``. Nothing is pickled: functions are there by their names; a warning in the log says which of them,
-        such as lambdas, another process would not find. An older model in the folder is replaced in one step; other
-        files stay.
-        ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
-        where the folder cannot be written.
+        The folder has ``job.conf``, ``params.safetensors``, after a ``fit`` ``optimizer.safetensors``, and
+        ``names.json`` if the training records had names of classes and columns. Nothing is pickled: functions are saved
+        by name. A warning lists functions, such as lambdas, that another process would not find. An older model in the
+        folder is replaced in one step; other files stay. Raises UserError if the folder cannot be written.
+
+        From a shell, ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` uses the saved model.
 
         Examples:
             >>> import numpy as np
@@ -316,7 +315,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
 
 def _written_job(model: ModelParams) -> Job:
-    """Return the job of the last ``fit`` as a job file can hold it, or of a ``fit`` with default arguments."""
+    """Return the job of the last ``fit``, or of a ``fit`` with default arguments, for a job file."""
     arguments = model._fits.arguments or JobArguments()
     job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
     return job if job.epochs or job.train_steps else job.replace(epochs=1)

@@ -1,4 +1,4 @@
-"""Tests models and predicts with them. Inside, features of images are (B, C, H, W), wherever the channels come in."""
+"""Evaluates models and predicts with them. Inside, image features are always (B, C, H, W)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
 from dsinga.reading.pairs import read_iterable
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
+if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
     from xarray import Dataset
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 class Predictable(ModelParams):
-    """A net with its params that can be evaluated and can predict."""
+    """A net with params that can be evaluated and can predict."""
 
-    served: Any = None  # what an estimator does before and after its net, which a server then does, too
+    served: Any = None  # what an estimator, and so a server, computes before and after the net
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return, by input, the definition of the records of training: windows of a Dataset, or a table."""
+        """Return the definition of training records by input: windows of a Dataset, or a table."""
         return {**self.trained.definitions}
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return, by input, the encoder that turns texts into codes; None for an input of codes of any length."""
+        """Return each input's text encoder; None for an input of codes of any length."""
         return {}
 
     def has_channels_last(self) -> bool:
-        """Whether records are images or volumes with their channels last; then labels and outputs have, too."""
+        """Whether records are images or volumes with channels last; then labels and outputs have, too."""
         return False
 
     def require_loss(self) -> None:
-        """Raise UserError for a model that has no loss from ``compile``."""
+        """Raise UserError if the model has no loss from ``compile``."""
 
     @overload
     def evaluate(
@@ -95,19 +95,19 @@ class Predictable(ModelParams):
     ) -> Any:
         """Return the mean loss and metrics over all records: ``loss, accuracy = model.evaluate(x, y)``.
 
-        The numbers are a tuple in the order of Keras, and have names, as in ``model.evaluate(x, y)["loss"]``. Of numpy
-        arrays they are computed in this process unless a client is given.
+        The result is a tuple in the order of Keras, with names: ``model.evaluate(x, y)["loss"]``. Numpy arrays are
+        evaluated in this process unless you pass a client.
 
         Args:
             x: records, as for :meth:`fit`.
-            y: labels, where ``x`` has none.
-            sample_weight: as for :meth:`fit`: for the loss and the shares of right predictions; other metrics count
-                each record once.
-            batch_size: how many records are computed at a time; by default as many as bounded memory takes.
-            client: a Dask client, on whose workers they are computed.
-            return_dict: whether the result is a plain dict of all numbers by name.
-            options: of windows of a Dataset ``by``, names of groups such as ("variable", "lead", "season"), and
-                ``against``, baselines; then the result is a Dataset of errors, see :func:`dsinga.evaluate_fields`.
+            y: labels, unless ``x`` has them.
+            sample_weight: as for :meth:`fit`; it applies to the loss and to accuracies. Other metrics count each record
+                once.
+            batch_size: how many records are computed at a time; by default as many as bounded memory allows.
+            client: a Dask client, to evaluate on its workers.
+            return_dict: True to return a plain dict of all numbers by name.
+            options: for windows of a Dataset: ``by``, names of groups such as ("variable", "lead", "season"), and
+                ``against``, baselines. The result is then a Dataset of errors (:func:`dsinga.evaluate_fields`).
 
         Raises:
             UserError: shapes, losses and data do not fit.
@@ -155,17 +155,16 @@ class Predictable(ModelParams):
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
         Args:
-            x: records, as for :meth:`fit`, without labels. The outputs of a dask array, or of a path, are in memory,
-                too; :meth:`predict_lazily` returns a dask array, for more than memory holds. A model that was trained
-                from windows takes an xarray Dataset or DataArray, or the path of one, and returns a lazy Dataset.
-            batch_size: how many records are computed at a time; by default as many as bounded memory takes.
-            client: a Dask client, on whose workers records are computed; numpy arrays without one in this process.
-            members: how many nets are drawn from those which the model's dropout trains; the result then has a first
-                dimension "member", (members, n, ...).
-            options: of a Dataset ``leads``, how many times predictions are fed back; see :func:`dsinga.predict_lazily`.
+            x: records, as for :meth:`fit`, without labels. Outputs are in memory, also for a dask array or a path; use
+                :meth:`predict_lazily` if they do not fit. A model trained on windows accepts an xarray Dataset, a
+                DataArray or a path, and returns a lazy Dataset.
+            batch_size: how many records are computed at a time; by default as many as bounded memory allows.
+            client: a Dask client, to predict on its workers. Without one, numpy arrays are computed in this process.
+            members: how many nets to draw by dropout; the result has a first dimension "member", (members, n, ...).
+            options: for a Dataset: ``leads``, how many times predictions are fed back (:func:`dsinga.predict_lazily`).
 
         Raises:
-            UserError: for bad input, and for a model without params.
+            UserError: bad input, or a model without params.
 
         Examples:
             >>> import numpy as np
@@ -184,7 +183,7 @@ class Predictable(ModelParams):
             return predicted
         (x, _, _), _ = read_iterable((x, None, None))
         pairs = unlabelled(self, x)
-        if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
+        if not self.record_shapes and are_numpy(pairs):  # inputs without a shape, before the first fit
             self.record_shapes = describe_arrays(pairs).shapes
         if members is None:
             outputs = predicting.features_of(self, pairs, self.output_layers(), batch_size, client)
@@ -194,11 +193,11 @@ class Predictable(ModelParams):
 
     @checked
     def predict_lazily(self, x: Any, *, members: int | None = None, **options: Unpack[PredictOptions]) -> Any:
-        """Return the outputs for a dask array of records as a dask array, computed chunk by chunk.
+        """Return the outputs for a dask array of records as a dask array, chunk by chunk.
 
-        So neither records nor outputs need to fit into memory; a list for several outputs. For a Dataset or DataArray,
-        or the path of one, it is a lazy Dataset. ``leads`` and ``members`` are those of :meth:`predict`, and
-        :func:`dsinga.predict_lazily` does the same for a job. Raises UserError for other records.
+        Neither records nor outputs need to fit into memory. Several outputs are a list. For a Dataset, a DataArray or a
+        path the result is a lazy Dataset. ``leads`` and ``members`` work as in :meth:`predict`. For a job, use
+        :func:`dsinga.predict_lazily`. Raises UserError for other records.
 
         Examples:
             >>> import dask.array as da
@@ -227,9 +226,9 @@ class Predictable(ModelParams):
         )
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
-        """Return a symbol when called on symbols, as a layer does, or predictions when called on arrays.
+        """Return a symbol if called on symbols, as a layer does, or predictions if called on arrays.
 
-        Models that have a layer share its params. Raises UserError for ``training=True``, which fit is for.
+        Models that contain the same layer share its params. Raises UserError for ``training=True``: use fit.
         """
         if training:
             raise UserError("model(x, training=True) is not there: fit trains, and model(x) is what predict returns")
@@ -240,7 +239,7 @@ class Predictable(ModelParams):
         return with_tensor_methods(self.predict(records))
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Return the symbols of the outputs of the model on these symbols. Raises UserError for a model of a job."""
+        """Return the output symbols for input symbols. Raises UserError for a model of a job."""
         raise UserError(
             f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
         )

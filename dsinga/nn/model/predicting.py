@@ -1,4 +1,4 @@
-"""Computes the outputs and figures of a model: in this process, by a job, or as the kind of its records says."""
+"""Computes a model's outputs and metrics: in this process, by a job, or by the kind of its records."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ JobAndData = tuple[Job, dict[str, Any] | None]
 def local_net(
     model: Any, pairs: Mapping[str, Pair], has_labels: bool, weights: Any = None, phase: str = "test"
 ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-    """Return the net that computes numpy arrays in this process, the records, and the labels.
+    """Return the net for numpy arrays in this process, the records, and the labels.
 
-    ``has_labels`` says that the net has losses with labels even where there are none here; ``weights`` are those of
-    records in a ``phase``, a test or training.
+    ``has_labels`` gives the net losses even if ``pairs`` has no labels. ``weights`` are sample weights in a ``phase``,
+    "test" or "train".
     """
     records, labels = arrays_of(pairs, weights)
 
@@ -64,7 +64,7 @@ def arrays_of(pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], 
 
 
 def required_params(model: Any) -> dict[str, np.ndarray]:
-    """Return the params of a model. Raises UserError where it has none yet, and its shapes are not known."""
+    """Return the params of a model. Raises UserError if it has none and its shapes are unknown."""
     params: dict[str, np.ndarray] | None = model._params
     if params is None:
         try:
@@ -81,7 +81,7 @@ def tested_job(model: Any, records: PhaseRecords, batch_size: int | None) -> Job
 
 
 def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndData:
-    """Return a job that computes the outputs of layers for records, and its data."""
+    """Return a job that computes layers' outputs for records, and its data."""
     names, definitions = model.trained.names, model.trained_definitions()
     records = open_inputs(pairs, names, definitions, has_labels=False, reorders=False)
     records.assume_labels()
@@ -91,8 +91,8 @@ def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndDat
 def features_of(
     model: Any, pairs: Mapping[str, Pair], layers: Sequence[str], batch_size: int | None, client: Any
 ) -> list[Any]:
-    """Return the output of each named layer; numpy arrays are computed in this process unless a client is given."""
-    if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
+    """Return each named layer's output, for numpy arrays in this process unless a client is given."""
+    if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # dask arrays, too
         pairs = {name: (_no_records(model, name, records), None) for name, (records, _) in pairs.items()}
     if are_numpy(pairs) and (client is None or is_empty):
         with explained(model, pairs):
@@ -104,14 +104,14 @@ def features_of(
 
 
 def _no_records(model: Any, name: str, x: Any) -> np.ndarray:
-    """Return no records, (0, ...), of the shape that those of ``x``, which has no rows, would have."""
+    """Return an empty array (0, ...) with the row shape of the records in ``x``, which has none."""
     is_defined = definition_for(model.trained_definitions().get(name, {}), x) is not None
     empty: np.ndarray = np.zeros((0, *model.record_shapes[name])) if is_defined else row_of_zeros(x)[:0]
     return empty
 
 
 def drawn_members(model: Any, pairs: Mapping[str, Pair], members: int, batch_size: int | None, client: Any) -> Any:
-    """Return each output of so many nets that are drawn from those which dropout trains, (members, n, ...)."""
+    """Return each output of ``members`` nets drawn by dropout, (members, n, ...)."""
     job, data = job_of_features(model, pairs, batch_size)
     jobs, params = [with_member(job, member) for member in range(1, members + 1)], required_params(model)
     return [
@@ -128,9 +128,9 @@ def arranged(model: Any, outputs: list[Any], members: int | None) -> Any:
 
 
 def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[str, Any]) -> Any:
-    """Return what the kind of records predicts for ``x`` by itself, NotImplemented where they are predicted like any.
+    """Return predictions by a kind of records that predicts ``x`` itself, else NotImplemented.
 
-    Raises UserError for ``options`` that the kind of records has not.
+    Raises UserError for ``options`` that the kind of records does not have.
     """
     for by in kinds_of_records(model, x):
         if by.predicts(x):
@@ -143,7 +143,7 @@ def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[
 def evaluated_by_kind(
     model: Any, x: Any, batch_size: int | None, client: Any, options: Mapping[str, Any], **labels: Any
 ) -> Any:
-    """Return the evaluation of records by ``options`` of their kind. Raises UserError for those of another kind."""
+    """Return the evaluation with ``options`` of the kind of records. Raises UserError for other options."""
     for by in kinds_of_records(model, x) if isinstance(x, RecordSource) else ():
         if options.keys() <= by.options.keys():
             by.check_options(**labels)
@@ -154,7 +154,7 @@ def evaluated_by_kind(
 
 
 def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
-    """Return the definitions of the records ``x``, else those of the records that a model was trained on."""
+    """Return the definitions of the records ``x``, by default of the training records."""
     if isinstance(x, RecordSource):
         return [*x.job_settings().values()]
     return [by for definition in model.trained_definitions().values() for by in definition.values()]
@@ -169,13 +169,13 @@ def given_options(function: Callable[..., Any], options: Mapping[str, Any]) -> d
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Raise UserError for options of another kind of records than those that are given."""
+    """Raise UserError for options that belong to other kinds of records."""
     for name in options:
         raise UserError(_options_of_all()[name])
 
 
 def _options_of_all() -> dict[str, str]:
-    """Return the options that any kind of records has, with the error for other records."""
+    """Return the options of all kinds of records, with the error for other records."""
     definitions = [cls for cls in entries("message").values() if issubclass(cls, RecordsDefinition)]
     return {name: fault for cls in definitions for name, fault in cls.options.items()}
 

@@ -1,4 +1,4 @@
-"""The records that a model is given, by input, and the arguments of the job that reads them."""
+"""A model's records, by input, and the arguments of the job that reads them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from dsinga.nn.model.labels import labels_first, loss_of_labels, without_missing
 from dsinga.reading.given import Pair, PhaseRecords, definition_for, open_inputs
 from dsinga.reading.pairs import Data, WeighedPairs, as_pair, pair_up, read_label_paths
 
-# The settings of an input layer that say how its store is read, besides its path.
+# Settings of an input layer for reading its store, besides the path.
 READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label")
 
 
 def times_of(
     phases: Mapping[str, PhaseRecords], epochs: int | None, steps: int | None, fields: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Return the fields of the job for the length of training, reports and validation."""
+    """Return the job fields for the length of training, reports and validation."""
     if steps is not None and epochs is not None:
         raise UserError("give epochs or train_steps, not both")
-    if epochs is not None:  # then metrics and validation come at the end of each epoch
+    if epochs is not None:  # metrics and validation at the end of each epoch
         times = {"epochs": epochs, "train_steps": 0, "disp_freq": 0, "validate_freq": 0, "test_freq": 0}
     elif steps is not None:
         every = max(1, steps // 10)
@@ -45,7 +45,7 @@ def times_of(
 
 
 def label_inputs_for(model: Any, x: Any) -> list[str]:
-    """Return the inputs with the labels of outputs; several depend on shapes, those of ``x`` where none are known."""
+    """Return the inputs that have the outputs' labels; if shapes are unknown, ``x`` gives them."""
     with contextlib.suppress(UserError):
         return model.label_inputs()
     if not model.record_shapes and x is not None:
@@ -55,7 +55,7 @@ def label_inputs_for(model: Any, x: Any) -> list[str]:
 
 
 def labelled(model: Any, data: Data) -> WeighedPairs:
-    """Return the records and labels of each input, and sample weights, which are 0 for missing labels."""
+    """Return each input's records and labels, and sample weights, which are 0 for missing labels."""
     x, y, weights = data
     if x is None and y is None and weights is not None:
         raise UserError("sample_weight needs x, the records that it weighs")
@@ -68,14 +68,14 @@ def labelled(model: Any, data: Data) -> WeighedPairs:
 
 
 def unlabelled(model: Any, x: Any) -> dict[str, Pair]:
-    """Return the records of each input in the form of training, without labels."""
+    """Return each input's records in the form of training, without labels."""
     names = model.input_names()
     pairs = _as_codes(model, pair_up(*as_pair(x, None, names), names, names[:1]))
     return {name: (records, None) for name, (records, _) in pairs.items()}
 
 
 def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
-    """Return the records of each input with texts and sequences converted to arrays of codes."""
+    """Return each input's records, with texts and sequences as arrays of codes."""
     encoders, definitions = model.text_encoders(), model.trained_definitions()
     for name, (x, _) in pairs.items():
         for definition in definitions.get(name, {}).values():
@@ -86,9 +86,9 @@ def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
 def opened(
     model: Any, pairs: Mapping[str, Pair], weights: Any = None, train: PhaseRecords | None = None
 ) -> PhaseRecords:
-    """Open the records of each input, with columns and classes in the order of training, and add their weights.
+    """Open each input's records with columns and classes in the order of training; add their weights.
 
-    ``train`` are the records of training where these are opened, too; they count for a model without earlier ones.
+    Pass the training records as ``train`` when opening others for a model that was never trained.
     """
     train = train or PhaseRecords()
     definitions = model.trained_definitions() or train.definitions
@@ -102,9 +102,9 @@ def opened(
 def explained(
     model: Any, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
 ) -> Iterator[None]:
-    """Replace an error caused by records of another shape than in training by one that names both shapes.
+    """If records differ in shape from training, name both shapes in the error.
 
-    Records ``held_out`` for validation are compared with the others; frames whose columns are encoded are not.
+    Records ``held_out`` for validation are compared with the others. Frames with encoded columns are ignored.
     """
     of_records = (name for name, (x, _) in pairs.items() if isinstance(x, RecordSource) and x.job_settings())
     encoded = {*model.trained_definitions(), *of_records}
@@ -128,7 +128,7 @@ def explained(
 
 
 def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
-    """Return the error sentence for records without labels, of training or of validation."""
+    """Return the error message for training or validation records without labels."""
     if any(y is not None or isinstance(x, RecordSource) for x, y in pairs.values()) and held_out:
         return "validation_data has no labels; give validation_data=(x_val, y_val), or records that have labels"
     kind = next((type(x).__name__ for x, _ in pairs.values()), "")
@@ -141,7 +141,7 @@ def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
 def with_tables_open(
     pairs: Mapping[str, Pair], names: Mapping[str, RecordNames], definitions: Mapping[str, dict[str, Any]]
 ) -> dict[str, Pair]:
-    """Return the pairs with tables, and other sources, opened with their labels in the order of training."""
+    """Return the pairs with tables and other sources opened, labels in the order of training."""
     tables = {
         name: (x, y)
         for name, (x, y) in pairs.items()
@@ -152,15 +152,15 @@ def with_tables_open(
 
 
 def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
-    """Return the phases whose records have sample weights."""
+    """Return the phases that have sample weights."""
     return [PHASES[name] for name, records in phases.items() if SAMPLE_WEIGHT in records.shapes]
 
 
 def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) -> Job:
-    """Return the job with input layers that read sources already open in ``phases``, instead of opening them again.
+    """Return the job with input layers that read the sources already opened in ``phases``.
 
-    A layer whose other settings say how its store is read opens it by these. Without ``shuffle`` training reads the
-    records in the order given.
+    A layer with other settings for its store opens the store itself. Without ``shuffle``, training reads the records in
+    order.
     """
     layers = []
     for layer in job.neuralnet.layer:
@@ -187,9 +187,9 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
 
 
 def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of records that are arrays, with the number of rows; a Dask data frame has no known length.
+    """Return the shapes of array records, with the number of rows (None for a Dask data frame).
 
-    Frames of inputs that are ``encoded`` are left out: their records have other shapes.
+    Frames of ``encoded`` inputs are left out: their records have other shapes.
     """
     return {
         name: (len(x), *x.shape)
@@ -201,9 +201,9 @@ def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[
 
 
 def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]) -> str:
-    """Return an error sentence for records of other shapes than the ``trained`` shapes, else "".
+    """Return an error message if shapes differ from the ``trained`` shapes, else "".
 
-    Other shapes are no fault by themselves: a net may take images of any size.
+    Other shapes may be valid: some nets accept images of any size.
     """
     for name, shape in shapes.items():
         if name in trained and shape[1:] != trained[name]:
@@ -213,9 +213,9 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
-    """Return the batch size, at most the number of records, so that each epoch has at least one step.
+    """Return the batch size, at most the number of records: each epoch has at least one step.
 
-    Those of a sequence of batches come before the default.
+    The size of a sequence of batches has priority over the default.
     """
     if size is None:
         drawn = (source.batches for source in records.sources.values() if isinstance(source, DrawnRecords))
@@ -224,6 +224,6 @@ def least_batch(size: int | None, records: PhaseRecords, default: int | None) ->
 
 
 def are_numpy(pairs: Mapping[str, Pair]) -> bool:
-    """Whether all records and labels are numpy arrays, so that this process computes them without a cluster."""
+    """Whether all records and labels are numpy arrays, to be computed in this process."""
     arrays = [array for pair in pairs.values() for array in pair if array is not None]
     return bool(arrays) and all(isinstance(array, np.ndarray) for array in arrays)

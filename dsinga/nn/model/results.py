@@ -1,4 +1,4 @@
-"""The results of a model: evaluations with named numbers, and predictions with methods of PyTorch and TensorFlow."""
+"""A model's results: evaluations with named numbers, and predictions with tensor methods."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dsinga.base.errors import UserError
 
 
 class EvaluationResult(tuple[float, ...]):
-    """The loss and the metrics of an evaluation: a tuple whose numbers have names.
+    """The loss and the metrics of an evaluation: a tuple of numbers with names.
 
-    ``loss, accuracy = evaluation`` and ``evaluation[1]`` take them in the order of Keras: the loss, then the metrics
-    that ``compile`` was given, without these all that there are. ``evaluation["loss"]``, ``evaluation.loss`` and
-    ``dict(evaluation)`` take them by name, also those that the loss reports by itself.
+    ``loss, accuracy = evaluation`` and ``evaluation[1]`` follow the order of Keras: the loss, then the metrics of
+    ``compile``, or all metrics if it had none. ``evaluation["loss"]``, ``evaluation.loss`` and ``dict(evaluation)`` use
+    names, and include the metrics that the loss itself reports.
 
     Args:
         figures: the numbers by name.
-        metrics: the names of the metrics of ``compile`` that are among them.
+        metrics: the names of the ``compile`` metrics among them.
     """
 
     _figures: dict[str, float]
@@ -59,7 +59,7 @@ class EvaluationResult(tuple[float, ...]):
         return f"EvaluationResult({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     def __float__(self) -> float:
-        """Return the loss, if no metrics are compiled. Raises UserError where there are some."""
+        """Return the loss. Raises UserError if metrics were compiled."""
         if self._metrics:
             raise UserError(f"evaluate returns several figures: {', '.join(self.keys())}; take one, as figures['loss']")
         return self["loss"]
@@ -69,21 +69,21 @@ class EvaluationResult(tuple[float, ...]):
 
 
 class Predictions(np.ndarray[Any, Any]):
-    """A numpy array of predictions with the methods of tensors ``numpy`` and ``detach``."""
+    """A numpy array of predictions with the tensor methods ``numpy`` and ``detach``."""
 
     def numpy(self) -> np.ndarray:
         """Return the plain array."""
         return self.view(np.ndarray)
 
     def detach(self) -> Self:
-        """Return the array, which has no gradient."""
+        """Return the array unchanged."""
         return self
 
     cpu = detach
 
 
 def with_tensor_methods(predictions: Any) -> Any:
-    """Return predictions, an array or a list, with each numpy array as :class:`Predictions`."""
+    """Return predictions with numpy arrays, also in a list, as :class:`Predictions`."""
     if isinstance(predictions, list):
         return [with_tensor_methods(array) for array in predictions]
     return predictions.view(Predictions) if type(predictions) is np.ndarray else predictions

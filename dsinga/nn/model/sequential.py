@@ -1,4 +1,4 @@
-"""Sequential: nets whose layers follow one another; and copies of models with new layers."""
+"""Sequential, a net of layers in a chain, and clone_model, which copies models with new layers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dsinga.nn.writing.symbol import LayerBuilder, Symbol, call_again
 
 @checked_class
 class Sequential(Model):
-    """A net whose layers follow one another: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
+    """A net of layers in a chain: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
 
-    Without ``nn.Input`` the shape of the records is that of the data.
+    Without ``nn.Input``, the data give the shape of the records.
 
     Examples:
         >>> from dsinga import nn
@@ -30,7 +30,7 @@ class Sequential(Model):
     """
 
     def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
-        self._added: list[tuple[LayerBuilder | Model, Symbol]] = []  # layers, with what each was called on
+        self._added: list[tuple[LayerBuilder | Model, Symbol]] = []  # each layer with the symbol that it was called on
         super().__init__([], [], name)
         if not isinstance(layers, Iterable):
             raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
@@ -39,7 +39,7 @@ class Sequential(Model):
 
     @with_types
     def add(self, layer: Any) -> None:
-        """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
+        """Add a layer at the end. Raises UserError, with the layer's name, if known shapes do not fit."""
         self.refuse_while_training("add")
         if isinstance(layer, Symbol):
             if self.outputs:
@@ -68,7 +68,7 @@ class Sequential(Model):
 
     @with_types
     def pop(self) -> LayerBuilder | Model:
-        """Remove the last layer and return it. Raises UserError for a model without layers."""
+        """Remove the last layer and return it. Raises UserError if the model has no layers."""
         self.refuse_while_training("pop")
         if not self._added:
             raise UserError("the model has no layer to remove; add some, as in model.add(nn.Dense(10))")
@@ -88,9 +88,9 @@ class Sequential(Model):
 
 @checked
 def clone_model(model: Model) -> Model:
-    """Return an uncompiled model with the same layers, shapes of records and new initial params.
+    """Return an uncompiled model with the same layers and record shapes, and new initial params.
 
-    Raises UserError for a model of a job, and for a subclass with a ``call`` of its own.
+    Raises UserError for a model of a job, and for a subclass with its own ``call``.
 
     Examples:
         >>> from dsinga import nn
@@ -118,7 +118,7 @@ def clone_model(model: Model) -> Model:
 
 
 def _copied(builder: LayerBuilder, layers: dict[int, LayerBuilder]) -> LayerBuilder:
-    """Return the copy of a layer; ``layers`` keeps the copies by the id of the original layer."""
+    """Return the copy of a layer; ``layers`` keeps copies by the id of the original."""
     if id(builder) not in layers:
         layers[id(builder)] = builder.remake()
         layers[id(builder)].__setstate__({"trainable": builder.trainable, "values": None, "name": builder.name})

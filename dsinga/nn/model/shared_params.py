@@ -1,4 +1,4 @@
-"""SharedParams, the params that the layers of a model have, and with them all models that share a layer."""
+"""SharedParams, the params of a model's layers, shared by all models that contain a layer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dsinga.nn.writing.symbol import LayerBuilder
 
 @dataclass(frozen=True)
 class SharedParams:
-    """The params that the layers of a model have, which other models may share.
+    """The params of a model's layers, which other models may share.
 
     Attributes:
-        owners: the layers, with the names of their params in order; none before all shapes are known.
+        owners: the layers, with the names of their params in order; empty until all shapes are known.
         are_handed_out: whether the layers have the params that were set.
     """
 
@@ -24,7 +24,7 @@ class SharedParams:
     are_handed_out: bool = True
 
     def newest(self, own: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray] | None:
-        """Return the params of a model by name: the values in its layers, else the model's own, or None."""
+        """Return params by name, from the layers or else the model's own, or None."""
         values = dict(own or {})
         for builder, names in self.owners:
             for name, value in zip(names, builder.values or (), strict=False):
@@ -41,12 +41,12 @@ class SharedParams:
         return self if self.are_handed_out is known else replace(self, are_handed_out=known)
 
     def known(self, owners: Sequence[Any], params: Mapping[str, np.ndarray]) -> SharedParams:
-        """Return the value with owners that are known now, which get params that were set before."""
+        """Return the value with the owners now known, which get the params set earlier."""
         if len(owners) <= len(self.owners):
             return self
         now = replace(self, owners=owners)
         return now if self.are_handed_out else now.handed_out(params)
 
     def forgotten(self) -> SharedParams:
-        """Return the value for other layers than before."""
+        """Return the value without owners, for changed layers."""
         return replace(self, owners=())

@@ -1,4 +1,4 @@
-"""Trains models, both models described in Python and models of job files."""
+"""Trains models, both described in Python and made from job files."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import ALL_IN_AN_EPOCH, ALL_VALIDATE, read_iterable, split_data
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
+if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
 
 
 class Trainable(Predictable):
-    """A net with its params that can be trained, evaluated and used for predictions.
+    """A net with params that can be trained, evaluated and used for predictions.
 
     Attributes:
-        default_batch_size: the rows of a batch where none are given, None to leave those of a job.
-        default_epochs: the epochs of a ``fit`` that gives none, None for the steps of a job.
+        default_batch_size: the default rows of a batch, None for the job's.
+        default_epochs: the default epochs of a ``fit``, None for the job's steps.
     """
 
     default_batch_size: int | None = 32
     default_epochs: int | None = 1
 
     def _inputs(self) -> list[Symbol]:
-        """Return the symbols of the inputs, which a model of a job lacks."""
+        """Return the symbols of the inputs; none for a model of a job."""
         return []
 
     @checked
@@ -79,26 +79,27 @@ class Trainable(Predictable):
     ) -> Job:
         """Return the model as a job, with the fields of a job file.
 
+        The job begins with the model's params if training or the user has set them; the job's text does not contain
+        them.
+
         Args:
-            x: records: a path, which is then in the job, or what :func:`dsinga.data.open_records` takes; for several
-                inputs a list, or a dict by name. Without records the shape of ``nn.Input`` is needed.
-            y: labels, where ``x`` has none.
-            sample_weight: a factor for the loss of each record in training, (n,), as for :meth:`fit`.
+            x: records: a path, which the job then contains, or anything that :func:`dsinga.data.open_records` accepts.
+                For several inputs: a list, or a dict by name. Without records, ``nn.Input`` needs a shape.
+            y: labels, unless ``x`` has them.
+            sample_weight: a factor for the loss of each training record, (n,), as for :meth:`fit`.
             validation_data: (x, y), (x, y, sample_weight), or records with labels, to validate with after each epoch.
-            test_data: likewise for tests.
+            test_data: test records, in the forms of ``validation_data``.
             batch_size: rows of a batch, by default 32, and at most the number of records.
             epochs: how many times all records are read.
-            train_steps: the number of batches, in place of ``epochs``.
+            train_steps: the number of batches, instead of ``epochs``.
             seed: determines all random numbers, by default 0.
-            cluster: the topology, in place of that of ``compile``.
+            cluster: the topology, instead of the topology of ``compile``.
             name: the name of the job, by default the model's.
-            checkpoint_freq: every how many steps a checkpoint is written to the workspace.
+            checkpoint_freq: the number of steps between checkpoints in the workspace.
             precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
             gpu: the numbers of the GPUs to compute on, such as [0, 1].
-            micro_batches: into how many parts a batch is cut, of which one is in memory at a time.
+            micro_batches: the number of parts of a batch; one part is in memory at a time.
             job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
-
-        The job begins with the model's params, where training or a user has set them; no text of the job has these.
 
         Raises:
             UserError: shapes, losses and data do not fit.
@@ -153,40 +154,41 @@ class Trainable(Predictable):
     ) -> History:
         """Train the model and return the history, which has a row for each epoch.
 
-        A second call goes on: from the params, the optimizer's state and its step, on which schedules depend;
-        ``compile`` and setting the params begin the optimizer anew. Ctrl-C, or the stop button of a notebook, ends
-        training after the round in flight: the model has the params of that round, or the best ones where a callback
-        keeps these, and KeyboardInterrupt is raised.
+        A second call continues from the params, the optimizer's state and its step (which schedules use). ``compile``
+        and setting the params reset the optimizer. Ctrl-C, or a notebook's stop button, ends training after the current
+        round and raises KeyboardInterrupt. The model keeps the params of that round, or the best ones if a callback
+        keeps them.
 
         Args:
-            x: records, with labels where they have them, see :meth:`job`; a generator or another iterable of batches
-                (x, y) or (x, y, weights) is read once, into memory.
+            x: records, with labels if they have them, as for :meth:`job`. A generator or another iterable of batches
+                (x, y) or (x, y, weights) is read into memory once.
             y: labels.
             epochs: how many times all records are read, by default once.
-            batch_size: rows of a batch, at most the number of records; by default those of the first batch of a
-                generator, or of a DataLoader or PyDataset, and 32 for other records.
-            train_steps: the number of batches, in place of ``epochs``.
-            steps_per_epoch: how many batches of a generator are read; an endless one is refused without it when half of
-                the free memory is full.
-            sample_weight: a factor w for the loss l of each record, (n,), or each step or point with a label, (n, ...):
-                the loss is Σ w·l over the number of records, as in Keras; shares of right ones are Σ w·right / Σ w.
-            class_weight: a factor by label, or by name of a table's class, 1 for the others, which multiplies
-                ``sample_weight``; "balanced" is n / (k·n_c), where n_c of n labels are of the class, of k that occur.
+            batch_size: rows of a batch, at most the number of records. By default 32, or the rows of the first batch of
+                a generator, DataLoader or PyDataset.
+            train_steps: the number of batches, instead of ``epochs``.
+            steps_per_epoch: how many batches of a generator are read. An endless generator needs it: otherwise fit
+                raises UserError when half of the free memory is full.
+            sample_weight: a factor w for the loss l of each record, (n,), or of each step or point with a label, (n,
+                ...). The loss is Σ w·l over the number of records, as in Keras; accuracies are Σ w·right / Σ w.
+            class_weight: a factor by label, or by class name of a table, 1 for the others; it multiplies
+                ``sample_weight``. "balanced" is n / (k·n_c) for a class with n_c of n labels, if k classes occur.
             validation_data: (x, y), (x, y, sample_weight), or a generator of such, to validate with after each epoch.
-            validation_split: the share of the records that validates in its place, the last ones before shuffling.
-            validation_steps: how many batches of a generator of ``validation_data`` are read.
-            callbacks: objects of ``dsinga.extensions`` and functions of (step, metrics), in a list or a single one.
+            validation_split: the share of the records to validate with instead: the last ones before shuffling.
+            validation_steps: how many batches of a ``validation_data`` generator are read.
+            callbacks: objects of ``dsinga.extensions`` and functions of (step, metrics); a list or a single one.
             client: a Dask client; by default as for :func:`dsinga.train`.
             workers: the number of workers of each worker group.
             seed: determines all random numbers; by default 0, and another number for each further call.
             workspace: folder for metrics and checkpoints.
-            resume: True to continue from the newest checkpoint of the workspace, a path from that one, "auto" if any.
-            progress: whether to show progress; Keras's ``verbose`` is 0 to show none.
-            shuffle: False reads the records in the order given; worker groups take the batches in turn.
-            checkpoint_freq: every how many steps a checkpoint is written to the workspace.
+            resume: True to continue from the newest checkpoint of the workspace, a path to continue from that
+                checkpoint, "auto" to continue if there is one.
+            progress: whether to show progress; ``verbose=0`` of Keras hides it, too.
+            shuffle: False to read the records in order; worker groups take turns at the batches.
+            checkpoint_freq: the number of steps between checkpoints in the workspace.
             precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
             gpu: the numbers of the GPUs to compute on, such as [0, 1].
-            micro_batches: into how many parts a batch is cut, of which one is in memory at a time.
+            micro_batches: the number of parts of a batch; one part is in memory at a time.
             job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
 
         Raises:
@@ -224,7 +226,7 @@ class Trainable(Predictable):
         with explained(self, *(pairs for pairs, _ in phases.values())):
             arguments = fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings)
             job = fitting.job_of_fit(self, arguments, begin, shuffle)
-            self.result = fitting.run_fit(self, job, arguments, begin, run)  # with the remarks of the whole run
+            self.result = fitting.run_fit(self, job, arguments, begin, run)  # includes the remarks of the whole run
         for backup in begin.backups:
             if backup.delete_checkpoint:
                 remove_checkpoints(os.fspath(backup.backup_dir))
@@ -241,9 +243,9 @@ class Trainable(Predictable):
     ) -> Any:
         """Train on one batch of numpy arrays in this process, and return the loss before the step.
 
-        The optimizer goes on from the last step or fit, and the next fit from here; in an event of a callback, the fit
-        that goes on, which does not count the step. With ``compile(metrics=...)`` it
-        is a list, the loss and then these; with ``return_dict`` all metrics by name. Raises UserError for bad input.
+        The optimizer continues from the last step or fit, and the next fit continues from here. In a callback, the
+        running fit continues from here, without counting the step. With ``compile(metrics=...)`` the result is a list
+        of the loss and these metrics; with ``return_dict`` a dict of all metrics. Raises UserError for bad input.
 
         Examples:
             >>> import numpy as np
@@ -275,7 +277,7 @@ class Trainable(Predictable):
 
     @with_types
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
-        """Return the loss and metrics of a batch of numpy arrays without training on it."""
+        """Return the loss and metrics of a batch of numpy arrays, without training."""
         x, y = (x, y) if self.trained_definitions() else _batch(self, x, y)
         return _figures(self, self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
 
@@ -286,7 +288,7 @@ class Trainable(Predictable):
 
 
 def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dict[str, Any]:
-    """Return the fields of a job that a call gives. Raises UserError for a name that is no field of a job."""
+    """Return a call's job fields. Raises UserError for an unknown field."""
     if fields:
         known = [name for name in inspect.signature(function).parameters if name != "job_fields"]
         check_names(function.__name__, [*known, *field_names(Job)], fields)
@@ -301,9 +303,9 @@ def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dic
 
 
 def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return the records and labels of a batch as numpy arrays in the order of training.
+    """Return a batch's records and labels as numpy arrays in the order of training.
 
-    Raises UserError for a source of records, and for a model of a table, whose columns arrays do not have.
+    Raises UserError for a source of records, and for a model of a table: arrays have no columns.
     """
     if any(by.is_encoded for by in kinds_of_records(model, None)) or isinstance(x, RecordSource):
         raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
@@ -315,7 +317,7 @@ def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
-    """Return the net for a batch, and its records and labels; the net is kept for batches of the same shapes."""
+    """Return the net, records and labels for a batch; the net is kept for batches of these shapes."""
     kept, trained = model._fits.batch_steps, with_state(model)
     if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
         net, records, labels = local_net(model, pairs, True, weights, "train")
@@ -325,9 +327,9 @@ def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalN
 
 
 def _figures(model: Any, metrics: Mapping[str, float], return_dict: bool) -> Any:
-    """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras's ``train_on_batch`` does."""
+    """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras does."""
     if return_dict:
         return dict(metrics)
     names = reported(model, metrics)
-    values = [np.float64(metrics[name]) for name in ("loss", *names)]  # which have item(), as those of Keras
+    values = [np.float64(metrics[name]) for name in ("loss", *names)]  # numpy numbers have item(), as Keras's results
     return values if names else values[0]

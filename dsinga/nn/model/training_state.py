@@ -1,4 +1,4 @@
-"""The fit of a model that is running, its steps on single batches, and what it keeps of earlier fits."""
+"""A model's running fit, its steps on single batches, and its earlier fits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from dsinga.reading.given import JobArguments
 from dsinga.training.local_updater import Slots
 
 _log = logging.getLogger(__name__)
-FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # what a folder is not meant to be
-FIRST_SEED = [0]  # of the first fit of models that are made from now on
+FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # endings of files, not of folders
+FIRST_SEED = [0]  # the seed of the first fit of new models
 
 
 def model_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the folder in which a model is saved; a warning or UserError says so where a file may be meant."""
+    """Return the folder to save a model in. Raises UserError, or warns, if the path is like a file's."""
     folder = local_folder(path)
     if folder.suffix == ".onnx":
         raise UserError(f"save writes a folder; write model.export({str(path)!r}) for an ONNX file")
@@ -41,7 +41,7 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
-    """Return the params of a file, of the file ``name`` in the folder of a model, or of a checkpoint."""
+    """Return params from a file, from the file ``name`` in a model's folder, or from a checkpoint."""
     file = Path(path)
     file = file / name if current_file(file / name).is_file() else file
     if not current_file(file).is_file():
@@ -51,12 +51,12 @@ def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
     return arrays
 
 
-# Arrays that users may keep, by their ids. They may be the params of several models, which share layers.
+# Arrays that users may keep, by id. Models that share layers may have the same arrays.
 _of_users: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 
 
 def leave_to_user(params: Mapping[str, np.ndarray]) -> None:
-    """Mark arrays as kept by the user, so that later steps replace them instead of changing them in place."""
+    """Mark arrays as the user's: later steps replace them instead of changing them in place."""
     _of_users.update({id(array): array for array in params.values()})
 
 
@@ -64,8 +64,8 @@ class BatchSteps:
     """The net and the updater that a model keeps between calls of ``train_on_batch``.
 
     Attributes:
-        net: the nets, for records of one shape.
-        slots: the state of the updater with which the next step goes on.
+        net: the nets for records of one shape.
+        slots: the updater state for the next step.
     """
 
     def __init__(self, net: LocalNet, begin: Trained):
@@ -83,9 +83,9 @@ class BatchSteps:
     def step(
         self, trained: Trained, params: Mapping[str, np.ndarray], records: Any, labels: Any
     ) -> tuple[Trained, Any]:
-        """Return what is trained after a step on a batch, and the metrics before the step.
+        """Return what is trained after a step on a batch, and the metrics before it.
 
-        Arrays that an earlier step has returned are changed in place, unless :func:`leave_to_user` was told of them.
+        Arrays returned by an earlier step are changed in place unless :func:`leave_to_user` marked them.
         """
         self._params = {
             name: array if array is self._params.get(name) and id(array) not in _of_users else array.copy()
@@ -111,14 +111,14 @@ CLOSED = (
 
 
 class RunningFit:
-    """A running fit: keeps params equal in the model and in the training run during callbacks.
+    """A running fit, with equal params in the model and the training run during callbacks.
 
-    Params are copied when they are first read in an event, as arrays that are read-only: callbacks may keep them.
+    Params are copied when a callback first reads them, as read-only arrays that it may keep.
 
     Args:
-        model: the model that is trained, whose params and state of the optimizer are set.
-        steps: how many steps its optimizer had done before.
-        seed: that of the next fit.
+        model: the model in training, which gets the params and optimizer state.
+        steps: the steps that its optimizer had done before.
+        seed: the seed of the next fit.
     """
 
     def __init__(self, model: Any, steps: int, seed: int):
@@ -133,9 +133,9 @@ class RunningFit:
 
     @contextmanager
     def event(self, loop: LoopView | None) -> Iterator[None]:
-        """Show the run's params in the model during a callback, and give changed params back to the run.
+        """Show the run's params in the model during a callback, and return changed ones to the run.
 
-        ``loop`` is None for an event at which training does not stand: then the model keeps those that it has.
+        ``loop`` is None for an event outside the training loop: the model then keeps its params.
         """
         self._loop = loop
         if loop is not None and self._step != loop.step:
@@ -148,7 +148,7 @@ class RunningFit:
             self._loop = None
 
     def refresh(self) -> None:
-        """Copy the run's params to the model, unless it has the params of this step already."""
+        """Copy the run's params to the model, unless it has this step's."""
         if self._loop is None or self._step == self._loop.step:
             return
         self._step = self._loop.step
@@ -159,7 +159,7 @@ class RunningFit:
         self._model._params = self._params
 
     def refresh_state(self) -> None:
-        """Copy the run's optimizer state to the model, unless it has the state of this step already."""
+        """Copy the run's optimizer state to the model, unless it has this step's."""
         if self._loop is None or self._state_step == self._loop.step:
             return
         self._state_step = self._loop.step
@@ -177,7 +177,7 @@ class RunningFit:
         raise UserError(f"{action} has no effect while fit trains the model; {REMEDY}")
 
     def _return_changes(self) -> None:
-        """Give the run the params and optimizer state that the user has set in the model in a callback."""
+        """Give the run the params and optimizer state that a callback set."""
         if self._loop is None or self._step is None:
             return
         params = self._model._params or {}
@@ -188,7 +188,7 @@ class RunningFit:
             self._step = self._state_step = None
 
     def _return_rate(self) -> None:
-        """Give the run the learning rate that the user has set in a callback; refuse other changes of the optimizer."""
+        """Give the run the learning rate that a callback set; refuse other optimizer changes."""
         before, self._optimizer = self._optimizer, optimizer_fields(self._model)
         changed = [name for name, value in self._optimizer.items() if value != before.get(name)]
         if not changed:
@@ -203,7 +203,7 @@ class RunningFit:
         self._loop.set_rate_factor(self._loop.step, rate / first)
 
     def close(self) -> None:
-        """Restore the model's params and state from before the fit; the fit stores its results separately."""
+        """Restore the model's params and state from before the fit; results are stored separately."""
         if self._params:
             self._model.trained = self._before
             self._model._params = self._before.params
@@ -214,10 +214,10 @@ class Fits:
     """The fits of a model, and its steps on single batches.
 
     Attributes:
-        running: the fit that trains it now, None for none.
+        running: the running fit, or None.
         begins: where earlier fits began, by workspace.
-        arguments: those of the job of the last fit.
-        batch_steps: the steps on single batches, with the shapes that they are for.
+        arguments: the job arguments of the last fit.
+        batch_steps: the steps on single batches, with their shapes.
     """
 
     running: RunningFit | None = None
@@ -228,7 +228,7 @@ class Fits:
 
 @contextmanager
 def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
-    """Let callbacks read and set params during a fit, which begins ``steps`` steps after the optimizer's first."""
+    """Let callbacks read and set params during a fit that begins after ``steps`` optimizer steps."""
     fit = RunningFit(model, steps, seed)
     model._fits = replace(model._fits, running=fit)
     model._kept = KeptNets()  # they hold params, which training replaces
@@ -245,7 +245,7 @@ def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
 
 
 def with_state(model: Any) -> Trained:
-    """Return what is trained, in an event of a running fit with the state of its optimizer."""
+    """Return what is trained; during a fit, with the current optimizer state."""
     if model._fits.running is not None:
         model._fits.running.refresh_state()
     trained: Trained = model.trained
@@ -253,11 +253,11 @@ def with_state(model: Any) -> Trained:
 
 
 def set_trained(model: Any, trained: Trained) -> None:
-    """Set what is trained, also for other models that share layers."""
+    """Set what is trained, also in other models that share layers."""
     model.trained = trained
     model._params = trained.params
 
 
 def optimizer_fields(model: Any) -> dict[str, Any]:
-    """Return the fields of the optimizer, which may be set between fits; {} for the model of a job."""
+    """Return the optimizer's fields, which users may set between fits; {} for a model of a job."""
     return dict(vars(vars(model)["optimizer"])) if "optimizer" in vars(model) else {}

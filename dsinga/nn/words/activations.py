@@ -1,4 +1,4 @@
-"""Activation functions, both as layers and by the names that other layers take as ``activation=``."""
+"""Activation functions, as layers and as names for ``activation=`` of other layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, simple
 
-# The names of Keras for functions that are layers without settings, and SINGA's scaled tanh.
+# Keras's names of functions that are layers without settings, and SINGA's scaled tanh.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "relu": ("kReLU", {}),
     "sigmoid": ("kSigmoid", {}),
@@ -38,17 +38,17 @@ NAMES = ("linear", *ACTIVATIONS)
 
 
 class ActivationName(str):
-    """The name of an activation function, which is also the function on the feature of a layer, as in Keras."""
+    """The name of an activation function, also callable on a layer's feature, as in Keras."""
 
     def __call__(self, x: Any) -> Any:
-        """Return the feature. Raises UserError for what is no feature, such as an array."""
+        """Return the feature. Raises UserError for anything else, such as an array."""
         return Activation(str(self))(x)
 
 
 def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES) -> None:
-    """Raise UserError for an activation function of ``owner`` that is neither None nor among the ``known`` names.
+    """Raise UserError for an activation of ``owner`` other than None and the ``known`` names.
 
-    A layer's activation may be a function of the user's own.
+    The activation of a layer may be a function of the user's own.
     """
     if isinstance(activation, FunctionType) and activation.__module__ == __name__:
         name = activation.__name__
@@ -61,7 +61,7 @@ def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES
 
 
 def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
-    """Write the layer of an activation function and return its feature; return ``feature`` for None and "linear"."""
+    """Write an activation's layer and return its feature; for None and "linear" return ``feature``."""
     if activation is None or activation == "linear":
         return feature
     kind, fields = activation_layer(writer, feature, activation)
@@ -70,9 +70,9 @@ def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
 
 
 def activation_layer(writer: LayerWriter, feature: Feature, activation: Any) -> tuple[str, dict[str, Any]]:
-    """Return the layer type and the configuration fields of an activation function, also of one of the user's own.
+    """Return an activation's layer type and configuration fields, including a user's function.
 
-    A softmax is over each step of sequences, not over a whole row. Raises UserError for that of images.
+    A softmax of sequences covers each step, not a whole row. Raises UserError for a softmax of images.
     """
     if not isinstance(activation, str):
         return "kFunction", {"function_conf": {"function": name_of(activation)}}
@@ -91,17 +91,15 @@ def activation_layer(writer: LayerWriter, feature: Feature, activation: Any) -> 
 def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
     """Computes an activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, ...
 
-    Others are celu, softsign, mish, hard_sigmoid, hard_swish (or hard_silu), exponential, leaky_relu, swish, which is
-    silu, and stanh.
-
-    stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction).
+    Others are celu, softsign, mish, hard_sigmoid, hard_swish (or hard_silu), exponential, leaky_relu, swish (the same
+    as silu), and stanh, SINGA's 1.7159·tanh(2x/3). A function of your own is called like a Lambda's (kFunction).
     """
     check_activation("Activation", activation)
     return lambda writer: own_activation(writer, activation)
 
 
 def own_activation(writer: LayerWriter, activation: Any) -> Feature:
-    """Write an activation function as a layer with the name of the call."""
+    """Write an activation function as a layer with the call's name."""
     if activation == "linear":
         return writer.source
     kind, fields = activation_layer(writer, writer.source, activation)
@@ -129,13 +127,13 @@ def ReLU(negative_slope: float = 0.0, **common: Unpack[LayerArguments]) -> Write
 
 @layer
 def LeakyReLU(negative_slope: float = 0.3, **common: Unpack[LayerArguments]) -> Write:
-    """Computes a rectifier with a slope for negative numbers, max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
+    """Computes a rectifier with a slope for negative numbers: max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
     return simple("LeakyReLU", "kReLU", negative_slope=negative_slope)
 
 
 @layer
 def PReLU(initial_slope: float = 0.25, shared: bool = False, **common: Unpack[LayerArguments]) -> Write:
-    """Computes a rectifier with a learnt slope for negative numbers, of each channel or ``shared`` (kPReLU)."""
+    """Computes a rectifier with a learnt slope for negative numbers, per channel or ``shared`` (kPReLU)."""
     return simple("PReLU", "kPReLU", initial_slope=initial_slope, shared=shared)
 
 
@@ -145,7 +143,7 @@ def Softmax(**common: Unpack[LayerArguments]) -> Write:
     return lambda writer: own_activation(writer, "softmax")
 
 
-# Keras's functions, activation=nn.activations.relu, are their names.
+# Keras's functions, as in activation=nn.activations.relu, are names here.
 __getattr__ = missing_names(
     __name__,
     public="dsinga.nn.activations",

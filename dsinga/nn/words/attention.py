@@ -1,4 +1,4 @@
-"""Attention layers: weighted means of values, with a single head or with projections to several heads."""
+"""Attention layers: weighted means of values, with one or several heads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def Attention(
     score_initializer: Any = "uniform",
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes weighted means of values (kAttention), called on [query, value] or [query, value, key], as in Keras.
+    """Computes weighted means of values (kAttention), for [query, value] or [query, value, key], as in Keras.
 
-    The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do those of any
-    fourth source. ``score_mode`` is "dot", "scaled_dot" or "additive", whose param ``score_initializer`` initialises;
-    with ``use_causal_mask`` a query sees no later keys.
+    The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; a fourth source always
+    does. ``score_mode`` is "dot", "scaled_dot" or "additive", with a param initialised by ``score_initializer``. With
+    ``use_causal_mask`` a query sees no later keys.
     """
     if score_mode not in SCORES:
         raise UserError(f"Attention: {unknown_name('score_mode', score_mode, SCORES)}")
@@ -43,7 +43,7 @@ def Attention(
 
 
 def query_value_key(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
-    """Return query, value, key or None, and a list that has the source of lengths if there is one."""
+    """Return query, value, key or None, and a list with the source of lengths, if any."""
     sources = list(writer.sources)
     last_is_lengths = len(sources) == 4 or (len(sources) == 3 and len(writer.rows(sources[-1])) == 1)
     lengths = [sources.pop()] if last_is_lengths else []
@@ -74,11 +74,11 @@ def MultiHeadAttention(
     use_causal_mask: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes attention with ``num_heads`` heads of projected features, of [query, value] or [query, value, key].
+    """Computes attention with ``num_heads`` heads of projections of [query, value] or [query, value, key].
 
-    The projections are kInnerProduct layers with ``per_step``, to ``num_heads`` times ``key_dim`` features, or
-    ``value_dim`` for the values; a last one gives ``output_shape`` features, by default as many as the query has. The
-    labels of a last source (B, Tk), an input of codes, or of any fourth source, give the lengths of keys and values.
+    Layers kInnerProduct with ``per_step`` project to ``num_heads`` times ``key_dim`` features, or ``value_dim`` for the
+    values. A last one gives ``output_shape`` features, by default as many as the query has. The labels of a last source
+    (B, Tk), an input of codes, or of any fourth source, give the lengths of keys and values.
 
     Examples:
         >>> from dsinga import nn

@@ -1,6 +1,6 @@
 """Augmentations of training records, for ``nn.Input(augment=[...])``: ``nn.augment.RandomCrop(pad=4)``.
 
-Each function is that of a class of :mod:`dsinga.addons.augmentation`, or of a user's own, and takes its settings.
+Each function makes a class of :mod:`dsinga.addons.augmentation`, or of your own, from its settings.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dsinga.nn.words.keras_arguments import missing_names
 
 
 def augmentation_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes an augmentation of class ``cls``."""
+    """Return the function called ``name`` that makes augmentations of class ``cls``."""
 
     def function(**arguments: Any) -> AugmentConf:
         given: dict[str, Any] = {
             key: list(value) if isinstance(value, tuple) else value for key, value in arguments.items()
         }
-        settings_field(name, cls.Conf, given)  # which checks them
+        settings_field(name, cls.Conf, given)  # checks the settings
         return AugmentConf(**type_fields(AugmentationType, type), **given)
 
     return called_by_name(derived_function(name, cls, function))

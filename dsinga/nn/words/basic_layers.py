@@ -1,4 +1,4 @@
-"""Basic layers: dense layers, dropout, arithmetic of features, and layers of any type or of a user's class."""
+"""Basic layers: dense layers, dropout, arithmetic of features, and layers of any type."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def Dense(
 ) -> Write:
     """Computes ``units`` weighted sums of all numbers of a row, and their activation (kInnerProduct).
 
-    Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened.
+    Sequences (B, T, n) are computed step by step, as in Keras. Images (B, C, H, W) are flattened.
 
     Args:
         units: the number of outputs for each row.
@@ -44,7 +44,7 @@ def Dense(
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        transpose: whether the weight is (inputs, units); so it can share that of another layer, (units, inputs).
+        transpose: True for a weight (inputs, units), so that it can share another layer's (units, inputs).
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias.
 
@@ -83,26 +83,26 @@ def Dropout(rate: float, unit: str = "kNumber", **common: Unpack[LayerArguments]
 
 
 def dropout(function: str, rate: float, unit: str) -> Write:
-    """Return a function that writes a dropout layer with this rate and unit."""
+    """Return a function that writes a dropout layer."""
     conf = layer_settings(function, "kDropout", {"dropout_ratio": rate, "unit": unit})
     return lambda writer: writer.add("kDropout", **{"dropout_conf": {}, **conf})
 
 
 @layer
 def SpatialDropout1D(rate: float, **common: Unpack[LayerArguments]) -> Write:
-    """Sets a share ``rate`` of the features of sequences (B, T, n) to 0 in training, each at all steps (kDropout)."""
+    """Sets a share ``rate`` of a sequence's (B, T, n) features to 0 in training, at all steps (kDropout)."""
     return dropout("SpatialDropout1D", rate, "kFeature")
 
 
 @layer
 def SpatialDropout2D(rate: float, **common: Unpack[LayerArguments]) -> Write:
-    """Sets a share ``rate`` of the channels of images to 0 in training, each at all pixels (kDropout)."""
+    """Sets a share ``rate`` of the channels of images to 0 in training (kDropout)."""
     return dropout("SpatialDropout2D", rate, "kChannel")
 
 
 @layer
 def SpatialDropout3D(rate: float, **common: Unpack[LayerArguments]) -> Write:
-    """Sets a share ``rate`` of the channels of volumes to 0 in training, each at all points (kDropout)."""
+    """Sets a share ``rate`` of the channels of volumes to 0 in training (kDropout)."""
     return dropout("SpatialDropout3D", rate, "kChannel")
 
 
@@ -133,25 +133,25 @@ def Multiply(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Subtract(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Computes the difference of two sources, number by number (kArithmetic); axes of length 1 repeat."""
     return simple("Subtract", "kArithmetic", operator="SUBTRACT")
 
 
 @layer
 def Maximum(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the larger number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
+    """Computes the larger of two sources at each place (kArithmetic); axes of length 1 repeat."""
     return simple("Maximum", "kArithmetic", operator="MAXIMUM")
 
 
 @layer
 def Minimum(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the smaller number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
+    """Computes the smaller of two sources at each place (kArithmetic); axes of length 1 repeat."""
     return simple("Minimum", "kArithmetic", operator="MINIMUM")
 
 
 @layer
 def Average(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Computes the mean of two sources, number by number (kArithmetic); axes of length 1 repeat."""
     return simple("Average", "kArithmetic", operator="AVERAGE")
 
 
@@ -162,9 +162,9 @@ def CosineSimilarity(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Wr
 
 
 def layer_of_type(type: str, **fields: Any) -> LayerBuilder:
-    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
+    """Return a layer of any type, including a user's: ``nn.Layer("kLRN", local_size=3)``.
 
-    ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
+    ``fields`` are settings of the type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field.
     """
     if not isinstance(type, str):
@@ -196,7 +196,7 @@ OTHERWISE = ("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN", "kDiceLoss", "kFu
 
 
 def layer_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes layers of a class that has no hand-written function."""
+    """Return the function ``name``, which makes layers of a class without a hand-written function."""
 
     def function(**settings: Any) -> Write:
         return write_derived_loss(name, type, cls, settings) or simple(name, type, **settings)
@@ -205,7 +205,7 @@ def layer_function(name: str, type: str, cls: Any) -> Any:
 
 
 def has_function(type: str, cls: Any) -> bool:
-    """Whether ``nn`` has a function for a layer type; inputs and layers added by partitioning have none."""
+    """Whether ``nn`` has a function for a layer type; not for inputs and partitioning layers."""
     of_nets = issubclass(cls, layers.Layer) and not issubclass(cls, Bridge) and not (cls.is_input or cls.is_output)
     return of_nets and type not in OTHERWISE
 

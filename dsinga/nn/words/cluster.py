@@ -50,22 +50,22 @@ def Cluster(
     sync_freq: int | None = None,
     **fields: Unpack[ClusterFields],
 ) -> ClusterConf:
-    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``. What is not given is 1.
+    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``. All numbers default to 1.
 
     Args:
-        workers: the number of workers of a group, which share the records of a batch or the layers of a net.
-        groups: the number of worker groups, each of which trains on batches of its own.
-        servers: the number of servers of a group, which keep the params in slices.
-        server_groups: the number of server groups, each of which has all params.
+        workers: the number of workers in a group, which share the records of a batch or the layers of a net.
+        groups: the number of worker groups, each training on its own batches.
+        servers: the number of servers in a group, which keep the params in slices.
+        server_groups: the number of server groups, each with all params.
         workers_per_process: how many workers of a group run in a process, on threads.
         servers_per_process: how many servers of a group run in a process.
-        sites: the number of worker groups with servers of their own, which train apart, and whose params move by the
-            mean of their changes every ``sync_freq`` steps, as in DiLoCo (docs/howto/sites.md).
+        sites: the number of worker groups with their own servers, which train apart. Every ``sync_freq`` steps, their
+            params move by the mean of their changes, as in DiLoCo (docs/howto/sites.md).
         sync_freq: the number of steps between two synchronisations of server groups.
         fields: further fields of ``cluster { }`` in a job, by their names there.
 
     Raises:
-        UserError: there is no such field, or ``sites`` are given without ``sync_freq`` or with a number of groups.
+        UserError: an unknown field, or ``sites`` without ``sync_freq`` or with a number of groups.
 
     Examples:
         >>> from dsinga import nn
@@ -96,7 +96,7 @@ def Cluster(
 
 
 def _check_mean(sites: int, fields: Mapping[str, Any]) -> None:
-    """Raise UserError for sites without the steps between averages, or with a number as a compression."""
+    """Raise UserError for sites without ``sync_freq``, or with a number as compression."""
     if "sync_freq" not in fields:
         raise UserError(f"sites={sites} average every sync_freq steps; give sync_freq, such as 100 (1: each step)")
     mean = fields.get("mean_conf")

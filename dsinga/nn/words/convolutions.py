@@ -1,7 +1,7 @@
 """Convolutions of images (B, C, H, W) and volumes (B, C, D, H, W): plain, transposed, depthwise and recurrent.
 
-A size is a number, or one for each axis: (rows, columns), of volumes (depth, rows, columns). :func:`Conv2D` explains
-the arguments that several have.
+A size is a number, or one for each axis: (rows, columns), for volumes (depth, rows, columns). :func:`Conv2D` explains
+the common arguments.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def Conv2D(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias.
         dilation_rate: how far apart neighbours in a window are.
-        groups: into how many equal groups filters and channels are divided; filters take the channels of their group.
+        groups: the number of equal groups of filters and channels; filters read the channels of their group.
 
     Examples:
         >>> from dsinga import nn
@@ -103,7 +103,7 @@ def convolution(
     settings: dict[str, Any],
     params: dict[str, Any],
 ) -> Write:
-    """Return a function that writes a convolution of images, or of volumes if ``axes`` is 3, and its activation."""
+    """Return a function that writes a convolution of images (``axes`` 2) or volumes (3), and its activation."""
     check_activation(name, activation)
     layer_settings(name, "kConvolution", settings)
 
@@ -120,7 +120,7 @@ def convolution(
 def convolved(
     writer: LayerWriter, axes: int, kernel_size: Size, strides: Size, padding: Any, dilation_rate: Size
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return the kernel of a convolution, and the fields of its window in the job."""
+    """Return a convolution's kernel, and the job fields of its window."""
     kernel, dilation = per_axis(writer, kernel_size, axes), per_axis(writer, dilation_rate, axes)
     if padding == "valid":
         check_kernel(writer, kernel, dilation)
@@ -146,9 +146,9 @@ def DepthwiseConv2D(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes a convolution of each channel of images alone, and its activation (kConvolution).
+    """Computes a separate convolution of each image channel, and its activation (kConvolution).
 
-    Each channel has ``depth_multiplier`` filters of its own: (B, C, H, W) to (B, depth_multiplier·C, H', W').
+    Each channel has ``depth_multiplier`` filters: (B, C, H, W) to (B, depth_multiplier·C, H', W').
     """
     check_activation("DepthwiseConv2D", activation)
     params = weights(weight=(depthwise_initializer, depthwise_regularizer), bias=(bias_initializer, bias_regularizer))
@@ -184,10 +184,10 @@ def SeparableConv2D(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes a depthwise convolution of images without a bias, then one of single pixels, and its activation.
+    """Computes a depthwise convolution of images without a bias, one of single pixels, and its activation.
 
-    (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
-    after it. Chollet, Xception (2017).
+    (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first with ``_depthwise`` after its name.
+    Chollet, Xception (2017).
     """
     depthwise = DepthwiseConv2D(
         kernel_size,
@@ -234,8 +234,8 @@ def Conv2DTranspose(
 ) -> Write:
     """Computes a transposed convolution of images, ``strides`` times as large (kTransposedConvolution).
 
-    As a number ``padding`` says how many pixels of the result are left out on each side; ``output_padding`` says how
-    many pixels the result has more, by default as in Keras.
+    A number as ``padding`` removes so many pixels of the result on each side. ``output_padding`` adds pixels to the
+    result, by default as in Keras.
     """
     params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
     settings = {"num_filters": filters, "bias_term": use_bias}
@@ -310,7 +310,7 @@ def ConvLSTM2D(
 ) -> Write:
     """Computes a convolutional LSTM over images (B, T, C, H, W), with tanh and sigmoid (kConvLSTM).
 
-    The bias of the forget gate begins at 0, in Keras at 1. It gives the last step, or with ``return_sequences`` all.
+    It returns the last step, or all with ``return_sequences``. The bias of the forget gate begins at 0 (Keras: 1).
     """
     hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
     params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)

@@ -1,4 +1,4 @@
-"""Makes the functions of ``nn`` for component classes without a hand-written function, from their settings."""
+"""Makes ``nn``'s functions for component classes without a hand-written one, from their settings."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from dsinga.nn.words.keras_arguments import bind
 def settings_field(
     function: str, conf: type[Settings] | None, given: Mapping[str, Any], names: Mapping[str, str] = {}
 ) -> dict[str, Any]:
-    """Return the configuration field that holds a component's settings, where None means the default.
+    """Return the configuration field with a component's settings, where None means the default.
 
-    It is left out where all are. ``names`` are the arguments of ``function`` by setting, where they have other names.
-    Raises UserError, with the name of the argument, for settings that are wrong.
+    It is left out if all settings are None, unless the component needs it. ``names`` maps settings to arguments of
+    ``function`` with other names. Raises UserError, with the argument's name, for wrong settings.
     """
     values = {name: value for name, value in given.items() if value is not None}
     if conf is None:
         return values
     try:
         settings = conf(**values)
-    except JobError as error:  # of a value of another type
+    except JobError as error:  # a value of a wrong type
         text = re.sub(rf"^{conf.__name__}\.(\w+)", lambda found: names.get(found[1], found[1]), str(error))
         raise UserError(f"{function}: {text}") from None
     for fault in settings.all_faults():
@@ -43,10 +43,10 @@ def settings_field(
 def derived_function(
     name: str, cls: Any, function: Any, first: Sequence[inspect.Parameter] = (), names: Mapping[str, str] = {}
 ) -> Any:
-    """Return ``function`` with the name, signature and docstring that follow from a component class.
+    """Return ``function`` with a name, signature and docstring made from a component class.
 
-    Its parameters are the settings of the class, after ``first``; those without a default come before the others.
-    ``names`` are the parameters by setting, where they have other names.
+    Its parameters are ``first`` and the settings of the class; parameters without a default come first. ``names`` maps
+    settings to parameters with other names.
     """
     conf: type[Settings] | None = getattr(cls, "Conf", None)
     settings = () if conf is None else signature(conf).parameters.values()
@@ -63,16 +63,16 @@ def derived_function(
 
 
 def function_name(type: str) -> str:
-    """Return the name of the function of a type: PReLU for kPReLU, and a user's type name unchanged."""
+    """Return the name of a type's function: PReLU for kPReLU, a user's name unchanged."""
     return type[1:] if type[:1] == "k" and type[1:2].isupper() else type
 
 
 class Derived(Mapping[str, Any]):
-    """A mapping from names to derived functions for all components of a kind, whose classes are imported on demand.
+    """A mapping from names to derived functions for all components of a kind, imported on demand.
 
     Args:
-        kind: the kind of the registry.
-        make: returns the function for its name, the type and the class.
+        kind: the kind in the registry.
+        make: returns the function for its name, type and class.
         takes: whether a class, registered as this type, has a function.
         suffix: what is added to the names of built-in types.
     """
@@ -81,10 +81,10 @@ class Derived(Mapping[str, Any]):
         self, kind: str, make: Callable[[str, str, Any], Any], takes: Callable[[str, Any], bool], suffix: str = ""
     ):
         self._kind, self._takes, self._suffix = kind, takes, suffix
-        self._make = functools.cache(make)  # one for each class, which a cell may define anew
+        self._make = functools.cache(make)  # one per class: a notebook cell may define a class again
 
     def _name(self, type: str, cls: Any) -> str | None:
-        """Return the name of the function of a type; None for one without, as kCudnnLRN, another name of kLRN."""
+        """Return the name of a type's function; None if it has none, as kCudnnLRN, another name of kLRN."""
         first = next((name for name, entry in imported(self._kind).items() if entry is cls), None)
         if type != first or not inspect.isclass(cls) or not self._takes(type, cls):
             return None
@@ -106,7 +106,7 @@ class Derived(Mapping[str, Any]):
 
 
 class Words(Mapping[str, Any]):
-    """A mapping from names to the functions that add-ons add to ``nn``, each imported on demand."""
+    """A mapping from names to add-ons' functions in ``nn``, imported on demand."""
 
     def __getitem__(self, name: str) -> Any:
         if (word := find("word", name)) is None:
@@ -124,7 +124,7 @@ added_words = Words()
 
 
 def called_by_name(function: Any) -> Any:
-    """Return a function that checks its arguments and passes them by name to a derived function."""
+    """Return a function that checks its arguments and passes them by name."""
     parameters = inspect.signature(function)
 
     @functools.wraps(function)
@@ -135,5 +135,5 @@ def called_by_name(function: Any) -> Any:
 
 
 def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:
-    """Return the fields of a message that name a component: its type, or the registered name of a user's component."""
+    """Return the message fields that name a component: its type, or a user's name."""
     return {"type": type} if type in names else {"type": names.user, "user_type": type}

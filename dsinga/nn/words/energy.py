@@ -26,11 +26,11 @@ def RBM(
     kernel_initializer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """A restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid), whose means are its feature.
+    """A restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid); its feature is their means.
 
-    A model with one trains by contrastive divergence, and the layers below it stay as they are. Units are binary unless
-    ``gaussian``; ``persistent`` chains continue from batch to batch. Its params are called after the layer:
-    ``rbm_weight`` (units, n), ``rbm_visible_bias`` and ``rbm_bias``.
+    A model with one trains by contrastive divergence, and the layers below it do not change. Units are binary unless
+    ``gaussian``; ``persistent`` chains continue from batch to batch. Its params have the layer's name: ``rbm_weight``
+    (units, n), ``rbm_visible_bias`` and ``rbm_bias``.
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -64,9 +64,9 @@ def param_names(machine: str) -> tuple[str, str, str]:
 
 @with_types
 def encoder(machine: LayerBuilder) -> LayerBuilder:
-    """Return the dense layer that computes a machine's hidden units, with the machine's params.
+    """Return the dense layer that computes a machine's hidden units with the machine's params.
 
-    It has a sigmoid, or none where the units are gaussian. Raises UserError for a machine without a name.
+    It has a sigmoid unless the units are gaussian. Raises UserError for a machine without a name.
     """
     name, settings = machine_of(machine)
     weight, _, bias = param_names(name)
@@ -82,7 +82,7 @@ def encoder(machine: LayerBuilder) -> LayerBuilder:
 def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
     """Return the dense layer that computes a machine's ``units`` visible units from its hidden units.
 
-    Its weight is that of :func:`encoder`, transposed, which the same model must have.
+    Its weight is the transposed weight of :func:`encoder`, which must be in the same model.
     """
     name, settings = machine_of(machine)
     weight, bias, _ = param_names(name)
@@ -96,7 +96,7 @@ def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
 
 
 def machine_of(machine: LayerBuilder) -> tuple[str, dict[str, Any]]:
-    """Return the name and settings of a machine; raise UserError for another layer or a machine without a name."""
+    """Return a machine's name and settings. Raises UserError for other layers and unnamed machines."""
     if not isinstance(machine, LayerBuilder) or machine.kind != "RBM" or machine.name is None:
         raise UserError(f'give nn.RBM(..., name="rbm1"), a machine with a name, not {machine!r}')
     return machine.name, dict(machine.settings)

@@ -1,4 +1,4 @@
-"""Keras's functions that are not layers: sums and products of features, one-hot labels, copies of models."""
+"""Keras's functions that are not layers: sums and products of features, one-hot labels, seeds."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def called(layer: LayerBuilder, inputs: Sequence[Symbol]) -> Symbol:
 
 @checked
 def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
-    """Return classes (...) as one-hot rows (..., num_classes), float32, without a last axis of length 1.
+    """Return classes (...) as one-hot rows (..., num_classes), float32, dropping a last axis of length 1.
 
-    Without ``num_classes`` there are as many as the largest class says. Raises UserError for what are no classes.
+    ``num_classes`` defaults to the largest class plus 1. Raises UserError for anything but classes.
 
     Examples:
         >>> from dsinga import nn
@@ -96,7 +96,7 @@ def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
 
 @checked
 def set_random_seed(seed: int) -> None:
-    """Set the seed of Python, of numpy, and of models made from now on."""
+    """Set the seed of Python, of numpy, and of models made after this call."""
     check_whole("seed", seed, 0)
     FIRST_SEED[0] = seed
     random.seed(seed)

@@ -1,6 +1,6 @@
 """Pooling, padding, cropping and upsampling of images (B, C, H, W) and of volumes (B, C, D, H, W).
 
-A size is a number, or one for each axis: (rows, columns), of volumes (depth, rows, columns).
+A size is a number, or one for each axis: (rows, columns), for volumes (depth, rows, columns).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def AveragePooling3D(
 
 
 def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding: Any) -> Write:
-    """Return a function that writes a pooling of images, or of volumes; a mean leaves padding out, as in Keras."""
+    """Return a function that writes a pooling of images or volumes; means ignore padding, as in Keras."""
 
     def write(writer: LayerWriter) -> Feature:
         if axes == 3:
@@ -113,7 +113,7 @@ def GlobalAveragePooling3D(**common: Unpack[LayerArguments]) -> Write:
 
 
 def global_pooling(pool: str, axes: int) -> Write:
-    """Return a function that writes a pooling of all points of each channel to a vector."""
+    """Return a function that writes a pooling of each channel's points to a vector."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -124,30 +124,30 @@ def global_pooling(pool: str, axes: int) -> Write:
 
 @layer
 def AdaptiveMaxPooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each of ``output_size`` windows into which images are divided (kPooling)."""
+    """Divides images into ``output_size`` windows and computes the maximum of each (kPooling)."""
     return adaptive_pooling("MAX", 2, output_size)
 
 
 @layer
 def AdaptiveMaxPooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each of ``output_size`` windows into which volumes are divided (kPooling)."""
+    """Divides volumes into ``output_size`` windows and computes the maximum of each (kPooling)."""
     return adaptive_pooling("MAX", 3, output_size)
 
 
 @layer
 def AdaptiveAveragePooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each of ``output_size`` windows into which images are divided (kPooling)."""
+    """Divides images into ``output_size`` windows and computes the mean of each (kPooling)."""
     return adaptive_pooling("AVG", 2, output_size)
 
 
 @layer
 def AdaptiveAveragePooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each of ``output_size`` windows into which volumes are divided (kPooling)."""
+    """Divides volumes into ``output_size`` windows and computes the mean of each (kPooling)."""
     return adaptive_pooling("AVG", 3, output_size)
 
 
 def adaptive_pooling(pool: str, axes: int, output_size: Size) -> Write:
-    """Return a function that writes a pooling over windows that divide images, or volumes, as evenly as they can."""
+    """Return a function that writes a pooling over windows that divide images or volumes evenly."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -168,7 +168,7 @@ def Padding2D(
 ) -> Write:
     """Adds pixels on every side of images (kPadding); "zero" adds ``value``.
 
-    ``padding_mode`` is "zero", "edge", "reflect" (without the edge) or "periodic", the opposite side, or one for each
+    ``padding_mode`` is "zero", "edge", "reflect" (without the edge), "periodic" (the opposite side), or one for each
     axis. ``padding`` is a number, (rows, columns), or ((above, below), (left, right)).
     """
     return padded(2, padding, padding_mode, value)
@@ -198,7 +198,7 @@ def ZeroPadding3D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write
 
 
 def padded(axes: int, padding: Any, padding_mode: Any, value: float = 0.0) -> Write:
-    """Return a function that writes a padding layer of images, or of volumes if ``axes`` is 3."""
+    """Return a function that writes a padding of images (``axes`` 2) or volumes (3)."""
     words = [padding_mode] if isinstance(padding_mode, str) else [*padding_mode]
 
     def write(writer: LayerWriter) -> Feature:
@@ -215,7 +215,7 @@ def padded(axes: int, padding: Any, padding_mode: Any, value: float = 0.0) -> Wr
 
 @layer
 def Cropping2D(cropping: Sides = 0, **common: Unpack[LayerArguments]) -> Write:
-    """Removes ``cropping`` pixels on each side of images (kCropping), with sizes like ``padding`` of Padding2D."""
+    """Removes ``cropping`` pixels on each side of images (kCropping); sizes as in ``padding`` of Padding2D."""
     return cropped(2, cropping)
 
 
@@ -249,7 +249,7 @@ def UpSampling3D(size: Size = 2, interpolation: str = "nearest", **common: Unpac
 
 
 def upsampled(name: str, axes: int, size: Size, interpolation: str, linear: str) -> Write:
-    """Return a function that writes an upsampling layer; raise UserError for an unknown interpolation."""
+    """Return a function that writes an upsampling; raise UserError for an unknown interpolation."""
     methods = {"nearest": None, linear: "kLinear"}
     if interpolation not in methods:
         raise UserError(f"{name}: {unknown_name('interpolation', interpolation, methods)}")

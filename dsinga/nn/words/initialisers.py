@@ -47,10 +47,10 @@ def Param(
     share_from: str | None = None,
     static: bool = False,
 ) -> ParamConf:
-    """Return a param for the ``param=[...]`` of a layer: its name, initialiser and scales, or a param to share.
+    """Return a param for a layer's ``param=[...]``: its name, initialiser and scales, or a param to share.
 
-    A ``static`` param keeps its value.
-    Params of layers that have one name, or of which one has ``share_from`` the other's name, are one param.
+    A ``static`` param keeps its value. Layers share a param if both give it the same name, or if one gives the other's
+    name as ``share_from``.
     """
     conf = None if init is None else named_init(init)
     return ParamConf(name=name, init=conf, lr_scale=lr_scale, wd_scale=wd_scale, share_from=share_from, static=static)
@@ -80,11 +80,11 @@ def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> Para
     """Return the configuration of a param's initialiser; None for the layer's own constant.
 
     Args:
-        init: a name of Keras or of jobs, a registered user's initialiser, a number, a ParamGenConf, a mapping of
-            its fields, or None.
+        init: a name of Keras or of jobs, a user's registered initialiser, a number, a ParamGenConf, a mapping of its
+            fields, or None.
         spec: the param.
         fans: the inputs and outputs of a unit, by default the param's columns and rows.
-        layer: the layer, for the message of the UserError about an unknown name.
+        layer: the layer, for the UserError about an unknown name.
     """
     if init is None:
         return None
@@ -109,7 +109,7 @@ OTHER_NAMES = {
 
 
 def named_init(init: Any) -> ParamGenConf:
-    """Return an initialiser that does not depend on fans (inputs and outputs of a unit), by its name."""
+    """Return an initialiser that does not depend on fans (a unit's inputs and outputs), by name."""
     if isinstance(init, ParamGenConf):
         return init
     if isinstance(init, Mapping):
@@ -126,10 +126,10 @@ def named_init(init: Any) -> ParamGenConf:
 
 
 def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:
-    """Return an initialiser whose variance follows from the fans: Glorot and Bengio (2010), He et al. (2015).
+    """Return an initialiser with a variance from the fans: Glorot and Bengio (2010), He et al. (2015).
 
-    The normal ones are not truncated at two deviations, as those of Keras are; the variance is the same. Where
-    ``InitMethod`` has the formula, the job names it; else it has the numbers.
+    Normal ones are not truncated at two deviations as in Keras; the variance is the same. The job names the initialiser
+    if ``InitMethod`` has its formula, else it has the numbers.
     """
     scale, both = FAN_SCALES[name]
     rows, columns = shape[0], math.prod(shape[1:])
@@ -148,12 +148,12 @@ def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:
 
 
 def _root(scale: float) -> float:
-    """Return the square root rounded to 8 decimals, as jobs have it: 1.41421356 for 2."""
+    """Return the square root rounded to 8 decimals, as in jobs: 1.41421356 for 2."""
     return round(math.sqrt(scale), 8)
 
 
 def _named_initialiser(name: str) -> Callable[..., Name]:
-    """Return a function that stands for Keras's class of an initialiser, and returns its name."""
+    """Return a function that replaces Keras's initialiser class, and returns its name."""
 
     def function() -> Name:
         return Name(name)

@@ -1,4 +1,4 @@
-"""Inputs of a model, and preprocessing layers that change records before the first layer with params."""
+"""Inputs of a model, and layers that preprocess records."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def Input(
     """Return the symbol of an input layer, which reads records and their labels.
 
     Args:
-        shape: that of one record; by default that of the data. None stands for any size: ``(None,)`` takes codes of
+        shape: the shape of one record; by default the data's. None stands for any size: ``(None,)`` accepts code
             sequences of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
-        name: of the input layer, by default "data"; of several such inputs a model calls the second "data_1".
-        type: of the input layer.
-        data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
-            ``shape`` is theirs, and labels and outputs that are images have their channels last, too. Layers get
-            (B, C, H, W) or (B, C, D, H, W), as of others. By default that of :func:`set_image_data_format` for
-            shapes of three or four sizes, which is "channels_first" without it; but records are taken as channels
-            last, with a word in the log, where a layer of images gets a square before 1, 3 or 4 channels: (28, 28, 1).
+        name: the name of the input layer, by default "data"; a second such input becomes "data_1".
+        type: the type of the input layer.
+        data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras. Then
+            ``shape`` is in this order, and labels and outputs that are images are, too; layers still get (B, C, H, W)
+            or (B, C, D, H, W). The default for shapes of three or four sizes is :func:`image_data_format`,
+            "channels_first" unless you set it. If you give no ``data_format`` and an image layer gets a square before
+            1, 3 or 4 channels, such as (28, 28, 1), records are read as channels last, and the log says so.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
-    Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
+    Raises UserError for an unknown field, and for a shape that is not whole numbers above 0.
 
     Examples:
         >>> from dsinga import nn
         >>> nn.Input(shape=(3, 32, 32)).shape
         (None, 3, 32, 32)
     """
-    if store.get("dtype") in ("string", "str", str):  # texts, of which TextVectorization knows the codes
+    if store.get("dtype") in ("string", "str", str):  # texts: TextVectorization knows their codes
         del store["dtype"]
         shape = None
     store = without_defaults("Input", inspect.signature(Input), store)
@@ -80,7 +80,7 @@ def Input(
 
 
 def number_inputs(builders: Sequence[LayerBuilder]) -> None:
-    """Name the unnamed inputs of a model "data", "data_1", ...; raise UserError for equal names."""
+    """Name a model's unnamed inputs "data", "data_1", .... Raises UserError for equal names."""
     for place, builder in enumerate(builders):
         taken = [earlier.name for earlier in builders[:place]]
         if builder.name == DEFAULT_NAME in taken:
@@ -91,7 +91,7 @@ def number_inputs(builders: Sequence[LayerBuilder]) -> None:
 
 
 def check_data_format(data_format: Any) -> str:
-    """Return ``data_format``; raise UserError unless it is "channels_first" or "channels_last"."""
+    """Return ``data_format``. Raises UserError unless it is "channels_first" or "channels_last"."""
     if data_format not in ("channels_first", "channels_last"):
         raise UserError(f'data_format is "channels_first" or "channels_last", not {data_format!r}')
     return str(data_format)
@@ -102,18 +102,18 @@ _data_format = ["channels_first"]
 
 @with_types
 def set_image_data_format(data_format: str) -> None:
-    """Set the default order of the axes of images and volumes for inputs made from now on."""
+    """Set the default axis order of images and volumes for inputs made later."""
     _data_format[0] = check_data_format(data_format)
 
 
 @with_types
 def image_data_format() -> str:
-    """Return the order of the axes of images, "channels_first" or "channels_last"."""
+    """Return the default axis order of images, "channels_first" or "channels_last"."""
     return _data_format[0]
 
 
 def _augmentations(given: Any) -> list[AugmentConf]:
-    """Return the list of augmentations of an input; raise UserError for anything else in it."""
+    """Return an input's augmentations as a list. Raises UserError for anything else in it."""
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     for item in items:
         if not isinstance(item, (AugmentConf, Mapping)):
@@ -166,7 +166,7 @@ def _input(
 
 
 def source_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes a user's data source, whose records a model can read."""
+    """Return the function ``name``, which makes a user's data source."""
 
     def function(path: str | None = None, **arguments: Any) -> DataSource:
         source: DataSource = cls(path, *settings_field(name, cls.Conf, arguments).values())
@@ -177,13 +177,13 @@ def source_function(name: str, type: str, cls: Any) -> Any:
     return called_by_name(derived_function(name, cls, function, [first]))
 
 
-# Those of users' sources: nn.Raw("blobs.raw", width=4) of a class that is registered as Raw.
+# Functions of users' sources: nn.Raw("blobs.raw", width=4) for a class registered as Raw.
 source_functions = Derived("source", source_function, lambda _, cls: issubclass(cls, DataSource))
 
 
 @layer
 def Rescaling(scale: float, offset: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
-    """Computes x·scale + offset: while records are read if directly after nn.Input, else by a kArithmetic layer."""
+    """Computes x·scale + offset: while reading records if directly after nn.Input, else by a kArithmetic layer."""
     if not _is_number(scale) or not _is_number(offset) or scale == 0:
         raise UserError(f"Rescaling: scale is a number other than 0 and offset a number, not {scale!r} and {offset!r}")
 
@@ -203,7 +203,7 @@ def _is_number(value: Any) -> bool:
 
 
 def normalise(writer: LayerWriter, **fields: Any) -> Feature:
-    """Set ``fields`` in the store_conf of the input layer that is the source of this layer."""
+    """Set ``fields`` in the store_conf of this layer's source, an input layer."""
     source = writer.source
     conf = writer.net.inputs.get(source.layer)
     settings = {name: value for name, value in fields.items() if value is not None}
@@ -215,9 +215,9 @@ def normalise(writer: LayerWriter, **fields: Any) -> Feature:
 
 @layer
 def RandomCrop(height: int, width: int, pad: int = 0, **common: Unpack[LayerArguments]) -> Write:
-    """Crops images at a random place in training, in the centre otherwise (kImagePreprocess).
+    """Crops images at a random place in training, otherwise in the centre (kImagePreprocess).
 
-    ``pad`` pixels of zeros are put around images before. The crop is square.
+    First, ``pad`` pixels of zeros are added around images. The crop is square.
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -233,7 +233,8 @@ def RandomCrop(height: int, width: int, pad: int = 0, **common: Unpack[LayerArgu
 def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Write:
     """Mirrors every other image at random in training (kImagePreprocess).
 
-    ``mode`` may also be "vertical" or "horizontal_and_vertical", of records, as :func:`RandomTranslation`.
+    ``mode`` may also be "vertical" or "horizontal_and_vertical", while records are read, as for
+    :func:`RandomTranslation`.
     """
     if mode not in (shares := {"horizontal": 0.5, "vertical": 0.0, "horizontal_and_vertical": 0.5}):
         raise unknown_name("mode of RandomFlip", mode, shares)
@@ -253,7 +254,7 @@ def RandomTranslation(
 ) -> Write:
     """Shifts images at random in training, while records are read, by at most these shares of height and width.
 
-    It follows nn.Input, perhaps after other random changes, and is ``nn.augment.RandomTranslation``.
+    It must follow nn.Input, perhaps after other random changes, and equals ``nn.augment.RandomTranslation``.
     """
     if fill_mode != "reflect":
         raise UserError(f'RandomTranslation: fill_mode is "reflect", not {fill_mode!r}; leave it out')
@@ -266,7 +267,7 @@ def RandomTranslation(
 def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[LayerArguments]) -> Write:
     """Turns images at random in training, while records are read, by at most this share of a circle.
 
-    What comes from outside is 0; in Keras it is by default a mirror image.
+    Pixels from outside are 0; Keras's default is a mirror image.
     """
     if fill_mode != "constant":
         raise UserError(f'RandomRotation: fill_mode is "constant", zeros, not {fill_mode!r}; leave it out')
@@ -275,7 +276,7 @@ def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[
 
 
 def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
-    """Add a random change to the ``augment`` of the source's input layer; raise UserError for another source."""
+    """Add a random change to the source input's ``augment``. Raises UserError for another source."""
     require(writer)
     change = augmentation_functions[kind](**settings)
     name = writer.source.records

@@ -1,6 +1,6 @@
-"""Checks arguments against Keras's: suggests replacements for names that ``nn`` lacks, from ``keras.toml``.
+"""Checks arguments against Keras's, and suggests replacements from ``keras.toml`` for missing names.
 
-Values of arguments that mean what happens here anyway are taken, and change nothing.
+Keras arguments are accepted and ignored if their values ask for what happens anyway.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ missing_names = functools.partial(missing, instead=NAMES)
 
 _FLOAT32 = ("float32", np.float32, np.dtype("float32"), None)
 
-# By argument, and by "function.argument", the only way for functions that take any name.
+# By argument, or by "function.argument" for functions that accept any name.
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "dtype": _FLOAT32,
     "Input.dtype": (*_FLOAT32, "int32", "int64", np.int32, np.int64),  # codes are read as they are
@@ -53,7 +53,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("unroll", "time_major", "ragged", "sparse", "stateful", "go_backwards"), (False,)),
     **dict.fromkeys(("Input.sparse", "Input.ragged", "return_state", "amsgrad", "approximate"), (False,)),
     **dict.fromkeys(("seed", "noise_shape", "activity_regularizer", "compile.weighted_metrics"), (None,)),
-    "fit.verbose": (1, 2, "auto", True),  # 0 is progress=False
+    "fit.verbose": (1, 2, "auto", True),  # 0 means progress=False
     **dict.fromkeys(("evaluate.verbose", "predict.verbose"), (0, 1, 2, "auto", False, True)),  # they show nothing
     "fit.initial_epoch": (0,),
     "fit.validation_batch_size": (None,),
@@ -64,7 +64,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def without_defaults(function: str, signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call without Keras's arguments whose values would change nothing."""
+    """Return a call's arguments without Keras arguments that would change nothing."""
     takes_any = any(known.kind is known.VAR_KEYWORD for known in signature.parameters.values())
     left = {}
     for name, value in given.items():
@@ -86,14 +86,14 @@ check_names = functools.partial(arguments.check_names, instead=ARGUMENTS)
 
 
 def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, without Keras's arguments whose values would change nothing."""
+    """Return a call's arguments by name, without Keras arguments that would change nothing."""
     return arguments.bind(function, signature, args, without_defaults(function, signature, kwargs), ARGUMENTS)
 
 
 def checked(function: F) -> F:
-    """Return the function with a check of argument names, which drops Keras's arguments that change nothing.
+    """Return the function with checked argument names; Keras arguments that change nothing are dropped.
 
-    Its signature has the options of a TypedDict in place of ``**options: Unpack[...Options]``, None where not given.
+    Its signature shows the options of ``**options: Unpack[...Options]``, with None as default.
     """
     signature = inspect.signature(function)
 
@@ -113,7 +113,7 @@ def checked(function: F) -> F:
 
 
 def keyword_parameters(fields: Any, default: Any, defaults: Mapping[str, Any] = {}) -> dict[str, inspect.Parameter]:
-    """Return the fields of a TypedDict as keyword-only parameters; ``default`` is that of those not in ``defaults``."""
+    """Return a TypedDict's fields as keyword-only parameters, with ``defaults`` or the common ``default``."""
     return {
         name: inspect.Parameter(
             name,
@@ -126,15 +126,15 @@ def keyword_parameters(fields: Any, default: Any, defaults: Mapping[str, Any] = 
 
 
 def checked_class(cls: type[T]) -> type[T]:
-    """Return the class with a constructor whose arguments are checked by name."""
+    """Return the class with a constructor that checks argument names."""
     return arguments.check_settings(cls, instead=ARGUMENTS)
 
 
 class Name(str):
-    """The name that stands for an object of Keras in ``compile`` and layers; it computes nothing."""
+    """The name that replaces a Keras object in ``compile`` and layers; it computes nothing."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UserError, because there is no function behind the name."""
+        """Raise UserError: a name has no function to call."""
         raise UserError(f"{self!s} is a name for compile and layers, no function of arrays; {COMPUTED}")
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -157,7 +157,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def check_fields(function: str, message: Message, arguments: Collection[str]) -> None:
-    """Raise UserError for a number out of range in a message or its nested messages, naming the argument."""
+    """Raise UserError, naming the argument, for an out-of-range number in a message or its nested ones."""
     for _, inner in iterate_messages(message):
         for field, _, value, allowed in out_of_range(inner):
             name = next((name for name in FIELDS.get(field, ()) if name in arguments), field)
@@ -165,10 +165,10 @@ def check_fields(function: str, message: Message, arguments: Collection[str]) ->
 
 
 def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapping[str, str] = {}) -> Callable[P, M]:
-    """Return a function that makes a configuration message and checks argument names and ranges of numbers.
+    """Return a function that makes a configuration message and checks argument names and ranges.
 
-    In place of ``**common``, its signature has the keyword-only arguments of ``common``, which it calls and which also
-    explains them. ``aliases`` are Keras's names of some, None for the default.
+    Its signature and help show the keyword-only arguments of ``common``, which it calls, instead of ``**common``.
+    ``aliases`` maps Keras's names to argument names; their value None means the default.
     """
     own, shared = inspect.signature(function).parameters, arguments.signature_with_types(common)
     more = [known for known in shared.parameters.values() if known.kind is known.KEYWORD_ONLY and known.name not in own]

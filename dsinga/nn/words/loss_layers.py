@@ -1,4 +1,4 @@
-"""Losses as layers that take a model's output and the labels; ``compile`` also takes Keras's names for them."""
+"""Losses as layers, called on outputs and labels; ``compile`` also accepts Keras's names for them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
 def SoftmaxLoss(
     topk: int = 1, scale: float = 1.0, label_smoothing: float = 0.0, **common: Unpack[LayerArguments]
 ) -> Write:
-    """Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.
+    """Softmax and cross-entropy with class labels (kSoftmaxLoss), step by step for sequences.
 
-    It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.
+    It reads the scores before a softmax, even if its source is the softmax. It reports the accuracy, too.
 
     Args:
-        topk: a prediction counts as right if the label is among so many highest scores.
+        topk: a prediction is right if the label is among the ``topk`` highest scores.
         scale: the factor of the loss and its gradient.
         label_smoothing: the share of the target that is spread over all classes.
 
@@ -45,12 +45,12 @@ def SoftmaxLoss(
 def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **common: Unpack[LayerArguments]) -> Write:
     """Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).
 
-    It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are
-    left out, but counted in the divisor. It reports the accuracy, too.
+    It accepts scores (B, K, *space) and labels (B, *space) or (B, 1, *space). Points with the label -1 or NaN are left
+    out, but counted in the divisor. It reports the accuracy, too.
 
     Args:
         scale: the factor of the loss and its gradient.
-        weighted: whether the last channel of the labels has a weight for each point.
+        weighted: whether the labels' last channel weighs each point.
     """
     settings = {"scale": scale, "weighted": weighted}
     return write_loss("FieldSoftmaxLoss", "kFieldSoftmaxLoss", scores_and_labels, settings, points_of_row)
@@ -60,12 +60,12 @@ def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **common: Unpac
 def Dice(smooth: float = 1e-5, scale: float = 1.0, weighted: bool = False, **common: Unpack[LayerArguments]) -> Write:
     """Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes (kDiceLoss).
 
-    One channel is the score of class 1 of two. Points with the label -1 or NaN are left out.
+    A single channel is the score of class 1 of two. Points with the label -1 or NaN are left out.
 
     Args:
-        smooth: what is added to the overlap and to the sizes, by which a class that is nowhere has no loss.
+        smooth: added to the overlap and to the sizes, so that a class without points has no loss.
         scale: the factor of the loss and its gradient.
-        weighted: whether the last channel of the labels has a weight for each point.
+        weighted: whether the labels' last channel weighs each point.
     """
     sources = functools.partial(scores_and_labels, activations=("softmax", "sigmoid"))
     return write_loss("Dice", "kDiceLoss", sources, {"smooth": smooth, "scale": scale, "weighted": weighted})
@@ -75,12 +75,12 @@ def Dice(smooth: float = 1e-5, scale: float = 1.0, weighted: bool = False, **com
 def HingeLoss(
     norm: str = "L1", margin: float = 1.0, topk: int = 1, scale: float = 1.0, **common: Unpack[LayerArguments]
 ) -> Write:
-    """Hinge loss Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k but the label (kHingeLoss).
+    """Hinge loss Σ max(0, margin - x[label] + x[k])^p·scale / B over the other classes k (kHingeLoss).
 
     Args:
         norm: whether violations of the margin are summed, "L1", or their squares, "L2".
         margin: by how much the label's score should be above the others.
-        topk: a prediction counts as right if the label is among so many highest scores.
+        topk: a prediction is right if the label is among the ``topk`` highest scores.
         scale: the factor of the loss and its gradient.
     """
     settings = {"norm": norm, "margin": margin, "topk": topk, "scale": scale}
@@ -88,7 +88,7 @@ def HingeLoss(
 
 
 def difference_loss(function: str, type: str, mean: bool, settings: Mapping[str, Any]) -> Write:
-    """Return a function that writes a loss of differences to a target: a sum, or a ``mean``, over each row."""
+    """Return a function that writes a loss of differences: a sum, or a ``mean``, over each row."""
     sources = functools.partial(compared, weighted=settings["weighted"])
     return write_loss(function, type, sources, settings, numbers_of_target if mean else None)
 
@@ -106,9 +106,9 @@ def MeanSquaredError(
     The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
 
     Args:
-        masked: whether points whose target is NaN are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        masked: whether points with a NaN target are left out.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
         scale: the factor of the loss and its gradient.
 
     Examples:
@@ -133,9 +133,9 @@ def MeanAbsoluteError(
     The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
 
     Args:
-        masked: whether points whose target is NaN are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        masked: whether points with a NaN target are left out.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
         scale: the factor of the loss and its gradient.
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
@@ -157,9 +157,9 @@ def Huber(
 
     Args:
         delta: the error beyond which the loss is linear.
-        masked: whether points whose target is NaN are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        masked: whether points with a NaN target are left out.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
         scale: the factor of the loss and its gradient.
     """
     settings = {"delta": delta, "masked": masked, "weighted": weighted, "std": std, "scale": scale}
@@ -178,9 +178,9 @@ def EuclideanLoss(
 
     Args:
         scale: the factor of the loss and its gradient.
-        masked: whether points whose target is NaN are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        masked: whether points with a NaN target are left out.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("EuclideanLoss", "kEuclideanLoss", False, settings)
@@ -198,9 +198,9 @@ def AbsoluteLoss(
 
     Args:
         scale: the factor of the loss and its gradient.
-        masked: whether points whose target is NaN are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        masked: whether points with a NaN target are left out.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("AbsoluteLoss", "kAbsoluteLoss", False, settings)
@@ -220,9 +220,9 @@ def HuberLoss(
     Args:
         delta: the error beyond which the loss is linear.
         scale: the factor of the loss and its gradient.
-        masked: whether points whose target is NaN are left out.
-        weighted: whether the last channel of the target has a weight for each point.
-        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        masked: whether points with a NaN target are left out.
+        weighted: whether the target's last channel weighs each point.
+        std: a divisor of the differences: one number, or one for each target channel.
     """
     settings = {"delta": delta, "scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("HuberLoss", "kHuberLoss", False, settings)
@@ -232,7 +232,7 @@ def HuberLoss(
 def SigmoidCrossEntropyLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Binary cross-entropy -Σ (t·log p + (1 - t)·log(1 - p))·scale / B, p = sigmoid(x) (kSigmoidCrossEntropyLoss).
 
-    It takes the scores x before a sigmoid; of a sigmoid it takes the source. ``scale`` is the factor of the loss.
+    It reads the scores x before a sigmoid, even if its source is the sigmoid. ``scale`` is the factor of the loss.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("SigmoidCrossEntropyLoss", "kSigmoidCrossEntropyLoss", sources, {"scale": scale})
@@ -243,8 +243,8 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
     """Focal loss Σ α'·(1 - p')^gamma·c·scale / B, where c is the binary cross-entropy of a number (kFocalLoss).
 
     Args:
-        gamma: the exponent of 1 - p', by which sure and right answers count less.
-        alpha: the weight of the answer 1; 1 - alpha is that of 0.
+        gamma: the exponent of 1 - p', which makes confident right answers count less.
+        alpha: the weight of the answer 1; the answer 0 has the weight 1 - alpha.
         scale: the factor of the loss and its gradient.
     """
     sources = functools.partial(compared, activation="sigmoid")
@@ -255,7 +255,7 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
 def KLDivergenceLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Kullback-Leibler divergence Σ t·(log t - log p)·scale / B, p = softmax(x) (kKLDivergenceLoss).
 
-    It takes the scores x before a softmax; of a softmax it takes the source. ``scale`` is the factor of the loss.
+    It reads the scores x before a softmax, even if its source is the softmax. ``scale`` is the factor of the loss.
     """
     sources = functools.partial(compared, activation="softmax")
     return write_loss("KLDivergenceLoss", "kKLDivergenceLoss", sources, {"scale": scale})
@@ -271,10 +271,11 @@ def CosineLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
 def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Contrastive loss of pairs Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B (kContrastiveLoss).
 
-    It is called on two features, and an input whose labels y say which belong together. The feature is the distance d.
+    Call it on two features and an input with labels y that say which rows belong together. Its feature is the distance
+    d.
 
     Args:
-        margin: the distance from which rows that do not belong together count no more.
+        margin: the distance beyond which rows that do not belong together have no loss.
         scale: the factor of the loss and its gradient.
     """
     return simple("ContrastiveLoss", "kContrastiveLoss", margin=margin, scale=scale)
@@ -284,10 +285,10 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[La
 def TripletLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Triplet loss Σ max(0, d₁ - d₂ + margin)·scale / B of the distances of rows (kTripletLoss).
 
-    It is called on three features: rows, others like them, at the distance d₁, and others unlike them, at d₂.
+    Call it on three features: rows, similar rows (at the distance d₁) and different rows (at d₂).
 
     Args:
-        margin: by how much the second distance should be the larger one.
+        margin: by how much the second distance should be larger.
         scale: the factor of the loss and its gradient.
     """
     return simple("TripletLoss", "kTripletLoss", margin=margin, scale=scale)
@@ -325,7 +326,7 @@ def SampledLoss(
 
     Args:
         vocab_size: the number of words.
-        num_samples: how many random words each word is told from.
+        num_samples: the number of random words for each label.
         method: "kNegativeSampling" by scores alone, or "kNCE", noise-contrastive estimation.
         counts: how often each word occurs; without it, Zipf's law.
         power: the exponent of the counts in the probability of a random word.

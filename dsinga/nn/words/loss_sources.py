@@ -1,4 +1,4 @@
-"""Writes losses as layers of a job: chooses their sources, in order, and the number that a mean divides by."""
+"""Writes losses as job layers: their sources, in order, and the divisor of a mean."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def write_loss(
     numbers: Numbers | None = None,
     inits: Mapping[str, Any] = {},
 ) -> Write:
-    """Return a function that adds a loss layer with these settings to the net being written.
+    """Return a function that adds a loss layer to the net.
 
-    With ``numbers`` it is the sum over a row divided by so many of the first source. Raises UserError for settings that
-    are wrong.
+    With ``numbers`` the loss is the sum over a row divided by this number of the first source. Raises UserError for
+    wrong settings.
     """
     conf = layer_settings(function, type, settings)
 
@@ -42,7 +42,7 @@ def write_loss(
 
 
 def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str, Any]) -> Write | None:
-    """Return a function that writes a loss without a hand-written function; None if its sources need no change."""
+    """Return a function that writes a loss without a hand-written one; None if its sources need no change."""
     if issubclass(cls, PairLoss) and cls.predicts_several:
         count = max(1, cls.forecast_form(settings).count)
         numbers = functools.partial(numbers_of_target, count=count)
@@ -57,7 +57,7 @@ def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str
 
 
 def numbers_of_target(writer: LayerWriter, outputs: Feature, count: int = 1) -> float:
-    """Return how many numbers a row of the target has, if the outputs have ``count`` for each of them."""
+    """Return how many numbers a row of the target has; the outputs have ``count`` for each."""
     return math.prod(writer.rows(outputs)) / count
 
 
@@ -69,7 +69,7 @@ def points_of_row(writer: LayerWriter, scores: Feature) -> int:
 def scores_and_labels(
     writer: LayerWriter, activations: tuple[str, ...] = ("softmax",), optional: int = 0
 ) -> list[Feature]:
-    """Return the scores before a final activation, the source of the labels, and at most ``optional`` more sources."""
+    """Return the scores before a final activation, the labels' source, and up to ``optional`` more sources."""
     if not 2 <= len(writer.sources) <= 2 + optional:
         raise writer.fail(
             f"takes scores and labels, not {len(writer.sources)} sources: nn.{writer.builder.kind}()(scores, labels=x) "
@@ -82,14 +82,14 @@ def scores_and_labels(
 
 
 def outputs_and_targets(writer: LayerWriter) -> list[Feature]:
-    """Return outputs, targets and optional row weights, the sources of a loss that checks their sizes itself."""
+    """Return outputs, targets and optional row weights, for a loss that checks their sizes itself."""
     if len(writer.sources) not in (2, 3):
         raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
     return list(writer.sources)
 
 
 def compared(writer: LayerWriter, activation: str | None = None, weighted: bool = False) -> list[Feature]:
-    """Return outputs, before an activation, and the labels or feature that a loss compares them with."""
+    """Return outputs, before an activation, and the labels or feature to compare them with."""
     outputs, target, *weights = outputs_and_targets(writer)
     outputs = outputs if activation is None else take_before(writer.net, outputs, activation)
     shape, expected = row_shape(target), row_shape(outputs)
@@ -111,9 +111,9 @@ def compared(writer: LayerWriter, activation: str | None = None, weighted: bool 
 
 
 def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
-    """Return the feature before a final softmax or sigmoid, because the loss computes the activation itself.
+    """Return the feature before a final softmax or sigmoid, which the loss computes itself.
 
-    The activation's layer is left out of training where no other layer takes it.
+    Training leaves out the activation's layer if no other layer reads it.
     """
     before = feature.before
     if before is None:

@@ -1,4 +1,4 @@
-"""The losses that ``compile`` takes: maps Keras's names of losses to loss layers."""
+"""The losses that ``compile`` accepts: maps Keras's names to loss layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.nn.words.loss_layers import *  # noqa: F403  Keras has them here
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import LayerBuilder
 
-# The functions of losses by name; those of further losses that compare with a feature have names, too: "huber".
+# The functions of losses by name. Further losses that compare with a feature have names, too: "huber".
 NAMES = {
     "sparse_categorical_crossentropy": "SoftmaxLoss",
     "categorical_crossentropy": "SoftmaxLoss",
@@ -42,27 +42,27 @@ NAMES = {
     "hinge": "HingeLoss",
     "crf": "CRF",
 }
-# The types of losses whose functions have other names.
+# The types of losses with functions of other names.
 TYPES = {
     "MeanSquaredError": "kEuclideanLoss",
     "MeanAbsoluteError": "kAbsoluteLoss",
     "Huber": "kHuberLoss",
     "Dice": "kDiceLoss",
 }
-# Losses that compare with a feature and are sums over the outputs of a row, or one number a row; others are means.
+# Losses that compare with a feature and sum over a row's outputs, or have one number per row; others are means.
 SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity", "cosine"}
 
 
 def compares(kind: str) -> bool:
-    """Whether the function of this name makes losses that compare with a feature instead of classes."""
+    """Whether this function's losses compare with a feature instead of classes."""
     cls = layer_type(kind)
     return cls is not None and issubclass(cls, PairLoss)
 
 
 def losses_by_name() -> Mapping[str, str]:
-    """Return a mapping from the names of losses that ``compile`` takes to the names of their functions.
+    """Return a mapping from loss names for ``compile`` to the names of their functions.
 
-    Loss types that compare with a feature, in place of classes, have names without a table.
+    Loss types that compare with a feature instead of classes get their names from their types.
     """
     types = entries("layer").items()
     pairs = {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
@@ -70,7 +70,7 @@ def losses_by_name() -> Mapping[str, str]:
 
 
 def layer_type(kind: str) -> type[Layer] | None:
-    """Return the class of the layers that a function makes; None if the function has no layer class."""
+    """Return the class of a function's layers; None if it has none."""
     cls = find("layer", TYPES.get(kind, f"k{kind}")) or find("layer", kind)
     return cls if isinstance(cls, type) else None
 
@@ -88,18 +88,18 @@ def is_loss(kind: str) -> bool:
 
 
 def metric_names(kinds: Collection[str]) -> Set[str]:
-    """Return the names of the metrics reported by the layers that the named functions make."""
+    """Return the metrics reported by the layers of the named functions."""
     return {"loss", *(name for kind in kinds if (cls := layer_type(kind)) for name in cls.metric_names)}
 
 
 def may_have_params(kind: str) -> bool:
-    """Whether the layer made by the named function may have params; only some losses have."""
+    """Whether the named function's layer may have params; few losses have."""
     cls = layer_type(kind) or Layer
     return kind not in ("SoftmaxLoss", "HingeLoss") and not (issubclass(cls, PairLoss) or cls.labels.per_point)
 
 
 def loss_kind(loss: Any) -> str:
-    """Return the name of the layer function for a loss given as a name or as a layer. Raises UserError for another."""
+    """Return a loss's function name, from a name or a layer. Raises UserError for an unknown loss."""
     if isinstance(loss, LayerBuilder):
         return loss.kind
     if isinstance(loss, str) and (known := NAMES if loss in NAMES else losses_by_name()).get(loss):
@@ -113,7 +113,7 @@ def loss_kind(loss: Any) -> str:
     raise unknown_name("loss", loss, losses_by_name(), LOSS_NAMES)
 
 
-# PyTorch's losses by ours; those of two numbers in any order are functions as others.
+# PyTorch's losses by their names here. Losses symmetric in outputs and labels are used as functions.
 TORCH = {"CrossEntropyLoss": "sparse_categorical_crossentropy", "BCEWithLogitsLoss": "binary_crossentropy"}
 IN_ANY_ORDER = set("MSELoss L1Loss HuberLoss SmoothL1Loss mse_loss l1_loss huber_loss smooth_l1_loss".split())
 
@@ -121,7 +121,7 @@ IN_ANY_ORDER = set("MSELoss L1Loss HuberLoss SmoothL1Loss mse_loss l1_loss huber
 def without_torch(loss: Any) -> Any:
     """Return the name of a PyTorch loss; return other losses unchanged.
 
-    Raises UserError for one of PyTorch's that has other settings, or that takes outputs before labels: compile's losses
+    Raises UserError for a PyTorch loss with other settings, or one called on outputs before labels: compile's losses
     are called with (labels, outputs).
     """
     owner = loss if hasattr(loss, "__qualname__") else type(loss)
@@ -146,7 +146,7 @@ def without_torch(loss: Any) -> Any:
 
 
 def _settings(loss: Any) -> bool:
-    """Whether a PyTorch loss has settings that differ from their defaults."""
+    """Whether a PyTorch loss has settings other than the defaults."""
     usual = {"ignore_index": -100, "label_smoothing": 0.0, "pos_weight": None}
     return any(getattr(loss, name, value) != value for name, value in usual.items())
 
@@ -156,12 +156,12 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
 
     Args:
         loss: the name of a loss in Keras, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``.
-        output: the feature that it takes.
-        weight: a factor of a loss that is given by name.
-        name: the name of the layer, if ``loss`` gives none.
+        output: its source feature.
+        weight: a factor for a loss given by name.
+        name: the name of the layer, unless ``loss`` has one.
 
     Raises:
-        UserError: there is no such loss, or a factor is given for a layer, which has a scale.
+        UserError: an unknown loss, or a weight for a loss layer, which has a scale.
     """
     if isinstance(loss, LayerBuilder):
         if weight != 1:
@@ -180,7 +180,7 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
 
 
 class Loss:
-    """Base class of a user's losses, as in Keras: a class with ``call(self, y_true, y_pred)``, by record."""
+    """Base class of users' losses, as in Keras: ``call(self, y_true, y_pred)`` returns each record's loss."""
 
     def __init__(self, name: str | None = None, reduction: str = "sum_over_batch_size", dtype: Any = None):
         if reduction not in ("sum_over_batch_size", "mean"):
@@ -193,9 +193,9 @@ class Loss:
 
 
 def _named_loss(name: str, loss: str) -> Callable[..., Name]:
-    """Return a function that stands for Keras's class of a loss, and returns its name.
+    """Return a function that replaces Keras's loss class, and returns its name.
 
-    Scores and probabilities are told apart by the last layer, so that ``from_logits`` has no effect.
+    ``from_logits`` has no effect: the last layer shows whether outputs are scores or probabilities.
     """
 
     def function(from_logits: bool = False, name: str | None = None) -> Name:
@@ -212,7 +212,7 @@ _CLASSES = {
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return the further names of this module: layers and classes of losses, and Keras's names of losses."""
+    """Return the module's further names: loss layers, loss classes, and Keras's names of losses."""
     maps: list[Any] = [_CLASSES, layer_functions, {name: Name(name) for name in losses_by_name()}]
     return ChainMap(*maps)
 

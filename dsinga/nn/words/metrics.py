@@ -1,4 +1,4 @@
-"""The metrics that ``compile`` takes: their names, Keras's classes, and the layers that report them."""
+"""The metrics that ``compile`` accepts: names, Keras's classes, and the layers that report them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass(frozen=True)
 class MetricLayer:
-    """The type, the name and the settings of a layer that reports metrics of an output."""
+    """The type, name and settings of a layer that reports an output's metrics."""
 
     type: str
     name: str
@@ -31,7 +31,7 @@ class MetricLayer:
     settings: dict[str, Any]
 
 
-# The names of metrics by those of Keras's classes, for compile(metrics=[nn.metrics.AUC()]).
+# Metric names by Keras's classes, for compile(metrics=[nn.metrics.AUC()]).
 NAMES = {
     "AUC": "roc_auc",
     **dict.fromkeys("Accuracy BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy".split(), "accuracy"),
@@ -43,7 +43,7 @@ NAMES = {
     "RootMeanSquaredError": "rmse",
     **dict.fromkeys(("SparseTopKCategoricalAccuracy", "TopKCategoricalAccuracy"), "top_{}_accuracy"),
 }
-# Other names of metrics, in Keras and scikit-learn.
+# Metric names in Keras and scikit-learn.
 ALIASES = {
     **dict.fromkeys("acc binary_accuracy sparse_categorical_accuracy categorical_accuracy".split(), "accuracy"),
     **dict.fromkeys("sparse_top_k_categorical_accuracy top_k_categorical_accuracy".split(), "top_5_accuracy"),
@@ -76,8 +76,8 @@ TYPES = {
         "mean_iou dice pixel_accuracy iou_by_class dice_by_class".split(), ("kSegmentationScore", "overlaps")
     ),
 }
-FIELDS = {"rmse", "mae", "bias"}  # which kFieldError reports, too
-FORM = "quantile", "distribution", "members", "fairness"  # settings of losses that say how sure predictions are
+FIELDS = {"rmse", "mae", "bias"}  # kFieldError reports them, too
+FORM = "quantile", "distribution", "members", "fairness"  # settings of losses with several predictions of a number
 GATHERED = ("kGatheredMetrics", "gathered")
 TOP = re.compile(r"top_([1-9]\d*)_accuracy")
 ELSEWHERE = {
@@ -94,10 +94,10 @@ Reported = str | MetricLayer  # a metric by its name, or a layer with settings
 
 
 def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reported]]:
-    """Return the metrics of each output, as names or layers, after registering metrics that are functions.
+    """Return each output's metrics, as names or layers; functions are registered.
 
-    ``metrics`` is a name, a function or a layer, a list of these, or, for several outputs, a dict by output or a list
-    of lists, or of items of which one is None. Raises UserError for anything else.
+    ``metrics`` is a name, a function, a layer, or a list of these. For several outputs it may be a dict by output, a
+    list of lists, or a list of single metrics that includes None. Raises UserError for anything else.
     """
     functions: dict[str, Any] = {}
     for metric in flatten([*metrics.values()] if isinstance(metrics, Mapping) else [metrics]):
@@ -105,7 +105,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
         if functions.setdefault(name, metric) is not metric and name:
             raise UserError(f"two functions of metrics= are called {name!r}; give them different names")
     if isinstance(metrics, Mapping) and len(outputs) == len(metrics) == 1 and not outputs[0]:
-        metrics = [*metrics.values()]  # an output whose layer has no name
+        metrics = [*metrics.values()]  # an output layer without a name
     if isinstance(metrics, Mapping):
         given = values_by_name("metrics", {**dict.fromkeys(outputs, []), **metrics}, outputs, "output")
         return [[metric_name(metric) for metric in flatten([of_output])] for of_output in given]
@@ -117,9 +117,9 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
 
 
 def metric_name(metric: AnyMetric) -> Reported:
-    """Return the name of a metric in the history; a metric that is a function is registered under its own name.
+    """Return a metric's name in the history; functions are registered under their own names.
 
-    A layer that reports metrics is returned as it is.
+    A layer that reports metrics is returned unchanged.
     """
     if isinstance(metric, MetricLayer):
         return metric
@@ -141,19 +141,19 @@ def metric_name(metric: AnyMetric) -> Reported:
 
 
 def reporting(name: str) -> tuple[str, str] | None:
-    """Return the type and the name of the layer that reports a metric, or None if no layer does."""
+    """Return the type and name of the layer that reports a metric, or None."""
     if TOP.fullmatch(name):
         return "kTopKAccuracy", name.removesuffix("_accuracy")
     return GATHERED if find("metric", name) else TYPES.get(name)
 
 
 def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> None:
-    """Raise UserError for a metric that is reported neither by layers of these ``kinds`` nor by a metric layer."""
+    """Raise UserError for a metric reported neither by layers of these ``kinds`` nor a metric layer."""
     known = metric_names(kinds)
     for metric in metrics:
         if isinstance(metric, MetricLayer) or metric in known or (metric not in ELSEWHERE and reporting(metric)):
             continue
-        if metric == "accuracy" and "FunctionLoss" in kinds:  # of a loss that may be one of classes
+        if metric == "accuracy" and "FunctionLoss" in kinds:  # its labels may be classes
             continue
         if metric in ELSEWHERE:
             raise UserError(f"there is no metric {metric!r}: {ELSEWHERE[metric]}")
@@ -166,7 +166,7 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
 
 
 def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, loss: str, labels: Feature) -> None:
-    """Write the layers that report the metrics of an output, except metrics that its loss layer reports.
+    """Write the layers that report an output's metrics, except those that the loss layer reports.
 
     Raises UserError for a metric that needs what the net does not give.
     """
@@ -187,16 +187,16 @@ def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, 
 
 
 def _mixed_phases(net: NetWriter, labels: Feature) -> list[Phase]:
-    """Return the training phase if an augmentation mixes its records, since mixed labels are not classes."""
+    """Return the training phase if an augmentation mixes its records: mixed labels are not classes."""
     store = source.store_conf if (source := net.inputs.get(labels.layer)) else None
     changes = [resolve(change) for change in store.augment] if store is not None else []
     return [Phase.kTrain] if any(getattr(change, "mixes_records", False) for change in changes) else []
 
 
 def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) -> str:
-    """Return the source of a metric layer: the loss layer if its feature is probabilities, else the output.
+    """Return a metric layer's source: the loss layer if its feature is probabilities, else the output.
 
-    Raises UserError for a metric of numbers with a loss of classes, and for one that needs probabilities.
+    Raises UserError for a metric of numbers with a loss of classes, and for a metric that needs probabilities.
     """
     if kind == "kRegressionError" and loss is not None and loss.type_name in OF_CLASSES_ALONE:
         raise UserError(
@@ -226,7 +226,7 @@ def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) ->
 def _by_layer(
     metrics: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]
 ) -> dict[tuple[str, str], list[str]]:
-    """Group the metrics that the loss does not report by the type and name of the layer that reports them."""
+    """Group the metrics that the loss does not report by the type and name of their layer."""
     of_loss = {"loss"} if loss is None else metric_names([loss.type_name.removeprefix("k")])
     layers: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
@@ -239,7 +239,7 @@ def _by_layer(
 
 
 def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the settings field of a metric layer: settings taken from the loss, or from the names of metrics."""
+    """Return a metric layer's settings field, from the loss or the metrics' names."""
     if kind in ("kFieldError", "kSegmentationScore"):
         return {f"{kind[1:].lower()}_conf": points}
     if kind == "kForecastScores":
@@ -253,16 +253,16 @@ def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: M
 
 
 def _point_settings(loss: LayerConf | None) -> dict[str, bool]:
-    """Return the settings of a loss that select and weigh points of fields."""
+    """Return a loss's settings that select and weigh points of fields."""
     cls = None if loss is None else layer_class(loss).Conf
     settings = None if loss is None or cls is None else loss.settings_of(cls)
     return {name: True for name in ("masked", "weighted") if getattr(settings, name, False)}
 
 
 def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
-    """Return the setting of a loss that defines how its several predictions of one number are read.
+    """Return the loss setting that says how several predictions of one number are read.
 
-    Raises UserError for a loss that has none.
+    Raises UserError if the loss has none.
     """
     cls = None if loss is None else layer_class(loss)
     if loss is None or cls is None or cls.Conf is None or not getattr(cls, "predicts_several", False):
@@ -275,7 +275,7 @@ def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
 
 
 def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | None) -> None:
-    """Raise UserError for a metric that does not fit the model's number of classes."""
+    """Raise UserError for a metric that does not fit the number of classes."""
     count = shape[-1] if shape else 1
     for name in names:
         if conf.type_name == "kConfusionMatrix" and name in ("precision", "recall", "f1") and count > 2:
@@ -288,9 +288,9 @@ def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | Non
 
 
 def metric_function(name: str) -> Callable[..., Name]:
-    """Return a function that stands for Keras's class of a metric, and returns its name.
+    """Return a function that replaces Keras's metric class, and returns the metric's name.
 
-    Its arguments ``name`` and ``num_classes`` have no effect: rows of the history have the name that it returns.
+    Its arguments ``name`` and ``num_classes`` have no effect: the history uses the returned name.
     """
 
     def metric(k: int = 5, **others: Any) -> Name:

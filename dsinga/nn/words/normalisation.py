@@ -1,4 +1,4 @@
-"""Layers that normalise features: over the batch, a row or groups of channels, or by a given mean and variance."""
+"""Layers that normalise features over the batch, a row or groups of channels, or by a given mean and variance."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def BatchNormalization(
     axis: int | None = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Normalises each channel over the batch, axis 1, or -1 where records have their channels last (kBM).
+    """Normalises each channel over the batch, axis 1, or -1 if records have channels last (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
-    ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
-    is Keras's default, those of each worker's rows. A layer that is not trainable normalises with its running
-    statistics in training, too, and does not move them.
+    ``synchronized`` the statistics cover the whole batch over all workers, as in one process; without it, Keras's
+    default, each worker's rows. A layer that is not trainable uses its running statistics in training, too, and does
+    not change them.
 
     Examples:
         >>> from dsinga import nn
@@ -64,9 +64,9 @@ def BatchNormalization(
 def LayerNormalization(
     axis: int | Sequence[int] = -1, epsilon: float = 1e-5, **common: Unpack[LayerArguments]
 ) -> Write:
-    """Normalises over the last axis of each row, or over all axes from the first of ``axis`` on (kLayerNorm).
+    """Normalises over the last axis of each row, or over several last axes, as (-2, -1) (kLayerNorm).
 
-    Where records have their channels last, -1 are the channels.
+    If records have channels last, -1 is the axis of the channels.
 
     Examples:
         >>> from dsinga import nn
@@ -100,7 +100,7 @@ def GroupNormalization(groups: int = 32, epsilon: float = 1e-5, **common: Unpack
 
 @layer
 def RMSNorm(first_axis: int = 1, epsilon: float = 1e-5, **common: Unpack[LayerArguments]) -> Write:
-    """Divides by the root mean square of a row, or of its axes from ``first_axis`` on, times a scale (kRMSNorm)."""
+    """Divides a row by its root mean square over the axes starting at ``first_axis``, times a scale (kRMSNorm)."""
     return simple("RMSNorm", "kRMSNorm", first_axis=first_axis, epsilon=epsilon)
 
 
@@ -119,17 +119,17 @@ def LocalResponseNormalization(
     return write
 
 
-BLOCK = 4096  # records that are read at a time
+BLOCK = 4096  # records read at a time
 
 
 class _Normalization(LayerBuilder):
     """The layer of :func:`Normalization`."""
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
-        """Set the mean and the variance to those of the given records.
+        """Set the mean and the variance from the given records, for each index along ``axis``.
 
-        They are those of each number along ``axis``; a number that is the same in all records gives 0. Raises UserError
-        where ``steps`` are given, and for what is no records.
+        A number that is the same in all records gives 0. Raises UserError if ``steps`` are given, and for data that are
+        not records.
         """
         if steps is not None:
             raise UserError("adapt reads all records; give as many as are to be read, and leave steps out")
@@ -139,7 +139,7 @@ class _Normalization(LayerBuilder):
         self.remake = functools.partial(function, **settings)
         made = self.remake()
         self.write, self.settings = made.write, made.settings
-        if self.values is not None:  # of models that have it already
+        if self.values is not None:  # models that contain it already
             numbers = mean, np.sqrt(settings["variance"])
             shapes = [value.shape for value in self.values if value is not None]
             self.values = [np.broadcast_to(*pair).astype(np.float32) for pair in zip(numbers, shapes, strict=True)]
@@ -177,9 +177,11 @@ def Normalization(
     """Computes (x - mean) / √variance, or with ``invert`` the inverse x·√variance + mean.
 
     ``mean`` and ``variance``, the square of ``std``, are numbers, or arrays with a number for each channel or for each
-    number of a row (kNormalization, whose params keep them in checkpoints): ``nn.Normalization([280.0], [64.0])``
-    divides by 8. Without them ``adapt(records)`` finds those of each number along ``axis`` of the records, by default
-    the last, or with None of all numbers. Directly after nn.Input, numbers are used where records are read, and so are
+    number of a row: ``nn.Normalization([280.0], [64.0])`` divides by 8. Without them, ``adapt(records)`` computes them
+    for each index along ``axis`` of the records, by default the last; None for all numbers together. Params of a
+    kNormalization layer keep them in checkpoints.
+
+    Directly after nn.Input, a single mean and variance are applied while records are read. There you can also give
     ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
 
     Examples:

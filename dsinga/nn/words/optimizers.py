@@ -23,7 +23,7 @@ KERAS_BOUNDS = {"clipnorm": "clip_norm", "clipvalue": "clip_value", "global_clip
 
 
 class OptimizerArguments(TypedDict, total=False):
-    """Further arguments of every optimizer; :func:`updater` explains them."""
+    """Further arguments of every optimizer, explained by :func:`updater`."""
 
     decoupled_weight_decay: bool
     clip_norm: float
@@ -52,20 +52,20 @@ def updater(
     ema_warmup: bool = False,
     ema_every: int = 1,
 ) -> UpdaterConf:
-    """Return the updater configuration of a type, with its settings and the common arguments of optimizers.
+    """Return a type's updater configuration, with its settings and the optimizers' common arguments.
 
     Args:
         learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
         weight_decay: the factor of the param that is added to its gradient.
-        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
-        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        decoupled_weight_decay: True to subtract param · decay · learning rate from the param instead.
+        clip_norm: the largest norm of a param's gradient, 0 for no bound.
         clip_global_norm: the largest norm of all gradients together, 0 for no bound.
         clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
-        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        param_settings: nn.ParamSettings(...) for some params; the first that matches a param's name applies.
         use_ema: whether an exponential moving average of the params is kept, for tests and the result.
         ema_momentum: the decay of the moving average.
         ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
-        ema_every: every how many steps the average moves.
+        ema_every: the number of steps between updates of the average.
     """
     if not use_ema and (ema_momentum, ema_warmup, ema_every) != (0.99, False, 1):
         raise UserError("ema_momentum, ema_warmup and ema_every have no effect without use_ema=True")
@@ -87,7 +87,7 @@ def updater(
 
 
 def optimizer(function: Callable[P, UpdaterConf]) -> Callable[P, UpdaterConf]:
-    """Return a function that checks its arguments, including Keras's names of them, and calls :func:`updater`."""
+    """Return a function that checks its arguments, also under Keras's names, and calls :func:`updater`."""
     return configures(updater, function, KERAS_BOUNDS)
 
 
@@ -103,7 +103,7 @@ def SGD(
 
     Args:
         momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
-        nesterov: whether the gradient is that after the step of the momentum.
+        nesterov: whether the gradient is computed after the momentum step.
 
     Examples:
         >>> from dsinga import nn
@@ -148,7 +148,7 @@ def AdamW(
     weight_decay: float = 0.004,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """AdamW (Loshchilov and Hutter, 2019): Adam, whose ``weight_decay`` is always decoupled (kAdamW).
+    """AdamW (Loshchilov and Hutter, 2019): Adam with ``weight_decay`` that is always decoupled (kAdamW).
 
     Args:
         beta_1: the decay of the first moment, the running mean of gradients.
@@ -169,7 +169,7 @@ def Lamb(
     weight_decay: float = 0.0,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """LAMB (You et al., 2020): steps of Adam, as long as a share of the param (kLamb).
+    """LAMB (You et al., 2020): steps of Adam, scaled to a share of the param's norm (kLamb).
 
     Args:
         beta_1: the decay of the first moment, the running mean of gradients.
@@ -211,7 +211,7 @@ def Lion(
     """Lion (Chen et al., 2023): each number of a param moves by the learning rate, up or down (kLion).
 
     Args:
-        beta_1: the weight of the mean, beside the newest gradient, in the direction of a step.
+        beta_1: the weight of the running mean against the newest gradient in the direction of a step.
         beta_2: the decay of the running mean of gradients.
     """
     settings = {"beta1": beta_1, "beta2": beta_2}
@@ -234,8 +234,7 @@ def Muon(
     Args:
         beta: the decay of the running mean of a matrix's gradients.
         rms: the root mean square of a step of a square matrix of full rank, times the learning rate.
-        adamw_match: names of matrices that AdamW updates, such as "embedding*": embeddings and the last layer are
-            better so.
+        adamw_match: names of matrices that AdamW updates, such as "embedding*"; best for embeddings and the last layer.
         beta_1: the decay of the first moment of AdamW.
         beta_2: the decay of the second moment of AdamW.
         weight_decay: the factor of the param that, times the learning rate, is subtracted from it.
@@ -254,7 +253,7 @@ def RMSprop(
     centered: bool = False,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """RMSProp (Tieleman and Hinton, 2012), whose ``epsilon`` is under the root (kRMSProp).
+    """RMSProp (Tieleman and Hinton, 2012), with ``epsilon`` under the root (kRMSProp).
 
     Args:
         rho: the decay of the running mean of squared gradients.
@@ -269,7 +268,7 @@ def RMSprop(
 def Adagrad(
     learning_rate: Rate = 0.001, epsilon: float = 1e-7, weight_decay: float = 0.0, **common: Unpack[OptimizerArguments]
 ) -> UpdaterConf:
-    """AdaGrad (Duchi, Hazan and Singer, 2011), whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
+    """AdaGrad (Duchi, Hazan and Singer, 2011), with an accumulator that begins at 0 (Keras: 0.1) (kAdaGrad).
 
     Args:
         epsilon: what is added to the divisor, under the root.
@@ -302,23 +301,23 @@ ARGUMENTS = {"beta1": "beta_1", "beta2": "beta_2"}  # by the setting
 
 
 def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterConf]:
-    """Return the function called ``name`` that makes updaters of a class without a hand-written function."""
+    """Return the function ``name``, which makes updaters of a class without a hand-written function."""
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> UpdaterConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, ARGUMENTS, arguments)}
-        settings_field(name, cls.Conf, settings, ARGUMENTS)  # which checks them
+        settings_field(name, cls.Conf, settings, ARGUMENTS)  # checks the settings
         return updater(type, settings, learning_rate=learning_rate, **arguments)
 
     first = inspect.signature(function).parameters["learning_rate"]
     return optimizer(derived_function(name, cls, function, [first], ARGUMENTS))
 
 
-# Those of users and other distributions.
+# Optimizers of users and other distributions.
 optimizer_functions = Derived("updater", optimizer_function, lambda name, _: name not in built_in("updater"))
 
 
 def updater_conf(optimizer: Any) -> UpdaterConf:
-    """Return the updater configuration for an optimizer: a name, a configuration, or a mapping of fields."""
+    """Return an optimizer's updater configuration, from a name, a configuration, or a mapping of fields."""
     if isinstance(optimizer, UpdaterConf):
         return optimizer
     if isinstance(optimizer, Mapping):
@@ -331,7 +330,7 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         return functions[name]()
     if isinstance(optimizer, str) and find("updater", optimizer):
         return UpdaterConf(**type_fields(UpdaterType, optimizer))
-    if hasattr(optimizer, "zero_grad"):  # of PyTorch
+    if hasattr(optimizer, "zero_grad"):  # a PyTorch optimizer
         name = getattr(optimizer, "__name__", type(optimizer).__name__)
         raise UserError(
             f"the optimizer is {name} of PyTorch, whose settings are not taken; write one as nn.Adam(0.001)"
@@ -352,14 +351,14 @@ def ParamSettings(
     clip_norm: float | None = None,
     clip_value: float | None = None,
 ) -> ParamSettingsConf:
-    """Return settings for some params, for ``param_settings`` of an optimizer, in place of its own settings.
+    """Return settings for some params, for an optimizer's ``param_settings``, instead of its own.
 
     Args:
-        match: a pattern of the names of the params, such as "*_bias".
+        match: a pattern of param names, such as "*_bias".
         learning_rate: a schedule, or a number in place of the initial rate of the optimizer's schedule.
         momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
         weight_decay: the factor of the param that is added to its gradient.
-        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_norm: the largest norm of a param's gradient, 0 for no bound.
         clip_value: the largest absolute value of a number of a gradient.
     """
     fields: dict[str, Any] = {"weight_decay": weight_decay, "clip_norm": clip_norm}
@@ -377,7 +376,7 @@ def ParamSettings(
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return the further names of this module: functions of other updaters, and the module ``schedules``."""
+    """Return the module's further names: functions of other updaters, and the module ``schedules``."""
     return ChainMap({"schedules": importlib.import_module("dsinga.nn.words.schedules")}, optimizer_functions)  # type: ignore[arg-type]
 
 

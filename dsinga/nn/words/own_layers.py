@@ -1,4 +1,4 @@
-"""Layers of users' code: ``class Scale(nn.Layer)`` with a ``call``, and the base of layers that call a function."""
+"""Layers with user code: ``class Scale(nn.Layer)`` with a ``call``, and layers that call a function."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from dsinga.nn.writing.writer import LayerWriter
 
 
 class FunctionBuilder(LayerBuilder):
-    """A layer that calls a function: of layers, where the function takes features, else of arrays (kFunction).
+    """A layer that calls a function: on features if the function uses layers, else on arrays (kFunction).
 
     Attributes:
-        as_list: whether the function takes its sources as one list.
-        failure: what the function raised for features.
+        as_list: whether the function gets its sources as one list.
+        failure: the error that the function raised on features.
     """
 
     as_list = False
     failure: Exception | None = None
 
     def traced(self, sources: Any) -> Any:
-        """Return what the function makes of features, whose layers are then those of the model."""
+        """Return the function's result on features; its layers become the model's."""
         raise NotImplementedError
 
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
-        """Return the feature of the function, or what the layers within it return."""
+        """Return the feature of the function, or what its layers return."""
         as_list = len(sources) == 1 and isinstance(sources[0], (list, tuple))
         self.failure = None
         try:
@@ -45,9 +45,9 @@ class FunctionBuilder(LayerBuilder):
             if features is not None and all(isinstance(result, Symbol) for result in results):
                 self.calls += results[:1]
                 return features
-        except NameError as error:  # the function has it with arrays, too
+        except NameError as error:  # the function has the same fault on arrays
             raise self._fail(error) from error
-        except Exception as error:  # a function of arrays fails with features in its own way
+        except Exception as error:  # functions of arrays fail on features in many ways
             self.failure = error
         self.as_list = as_list
         return super().__call__(*sources, labels=labels, **arguments)
@@ -57,7 +57,7 @@ class FunctionBuilder(LayerBuilder):
         raise NotImplementedError
 
     def _write(self, writer: LayerWriter) -> Feature:
-        """Write the layer; what a function of layers raised for features is raised here, where arrays do not help."""
+        """Write the layer. If arrays fail, too, raise the function's error on features."""
         try:
             return self._write_function(writer)
         except UserError as error:
@@ -78,20 +78,20 @@ def _calls_layers(error: BaseException | None) -> bool:
 
 
 class OwnLayer(FunctionBuilder, CallableLayer):
-    """Base of the user's layer classes, such as ``class Scale(nn.Layer)``: ``call`` computes the layer's output.
+    """Base of users' layer classes, such as ``class Scale(nn.Layer)``: ``call`` computes the layer's output.
+
+    ``call(self, x)`` gets a feature if it consists of layers and operators, else an array of the batch, with the params
+    as arrays. ``build(self, input_shape)`` makes params by :meth:`add_weight`. Jobs keep the constructor's arguments as
+    JSON. Gradients come from JAX, autograd or PyTorch: compute with their arrays.
 
     ``nn.Layer("kLRN", local_size=3)`` itself returns a layer of any type (:func:`layer_of_type`).
-
-    ``call(self, x)`` gets a feature where it consists of layers and operators, or else an array of the batch, and the
-    params as arrays; ``build(self, input_shape)`` makes params by :meth:`add_weight`. The constructor's arguments are
-    kept in jobs as JSON. It computes with arrays of JAX, autograd or PyTorch, from which the gradient comes.
     """
 
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _is_built = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Store the constructor's arguments; return a layer of any type where the class is nn.Layer itself."""
+        """Store the constructor's arguments; for nn.Layer itself, return a layer of any type."""
         if cls is OwnLayer:
             return layer_of_type(*args, **kwargs)
         made = object.__new__(cls)
@@ -119,7 +119,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
         regularizer: Any = None,
         **others: Any,
     ) -> Any:
-        """Return a param of this shape, an array where ``call`` gets arrays; for ``build`` or the constructor.
+        """Return a new param, an array if ``call`` gets arrays; for ``build`` or the constructor.
 
         ``name`` is the end of its name in the model, by default "weight". Raises UserError for unknown arguments.
         """
@@ -136,7 +136,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
         return weight
 
     def traced(self, sources: Any) -> Any:
-        """Return what ``call`` makes of features, None for a layer with params of its own."""
+        """Return the result of ``call`` on features, or None for a layer with its own params."""
         if not self._is_built and callable(build := getattr(type(self), "build", None)):
             shapes = [symbol.shape for symbol in flatten([sources])]
             build(self, shapes if isinstance(sources, list) else shapes[0])
@@ -158,9 +158,9 @@ class OwnLayer(FunctionBuilder, CallableLayer):
 
 
 def constructor_arguments(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a constructor by name, without the name of the layer.
+    """Return a constructor's arguments by name, except the layer's name.
 
-    Raises UserError for one that JSON does not have, in which jobs keep them.
+    Raises UserError for an argument that JSON, the format of jobs, cannot hold.
     """
     bound = inspect.signature(cls).bind(*args, **kwargs)
     given: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Converts learning rates and momenta, given as numbers, schedules or functions of the step, to fields of a job."""
+"""Converts learning rates and momenta (numbers, schedules or functions) to job fields."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def momentum_fields(momentum: Momentum) -> dict[str, Any]:
 
 
 def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message that name a component and hold its own settings and further ``settings``.
+    """Return the message fields that name a component, and hold its settings and further ``settings``.
 
-    A message of settings stands where it is needed, or where one differs from its default.
+    The message of its own settings is left out unless it is needed or one differs from its default.
     """
     conf = getattr(lookup(kind, type), "Conf", None)
     own = {} if conf is None else {name: value for name, value in settings.items() if name in field_types(conf)}
@@ -49,6 +49,6 @@ def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapp
 
 
 def of_settings(cls: Any, names: Mapping[str, str], arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return pairs (setting, argument) of a class, for the arguments that are given."""
+    """Return pairs (setting, argument) of a class for the given arguments."""
     pairs = [(setting, names.get(setting, setting)) for setting in (field_types(cls.Conf) if cls.Conf else ())]
     return [(setting, argument) for setting, argument in pairs if argument in arguments]

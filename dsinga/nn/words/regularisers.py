@@ -1,4 +1,4 @@
-"""Turns Keras regularizer names into the ``l1`` and ``l2`` weight penalties of the optimizer."""
+"""Turns Keras's regularizers into the weight penalties ``l1`` and ``l2`` of the optimizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Penalty(NamedTuple):
 def L1(l1: float = 0.01) -> Penalty:
     """Return the penalty l1·Σ|w| of a param w, for an argument such as ``kernel_regularizer``.
 
-    Training adds its gradient to that of the loss, after clipping; the loss that is reported is without it.
+    Training adds its gradient after clipping; the reported loss does not include it.
     """
     return L1L2(l1=l1)
 
@@ -33,7 +33,7 @@ def L1(l1: float = 0.01) -> Penalty:
 def L2(l2: float = 0.01) -> Penalty:
     """Return the penalty l2·Σw² of a param w, for an argument such as ``kernel_regularizer``.
 
-    Training adds its gradient 2·l2·w to that of the loss, after clipping; the loss that is reported is without it.
+    Training adds its gradient 2·l2·w after clipping; the reported loss does not include it.
 
     Examples:
         >>> from dsinga import nn
@@ -44,18 +44,18 @@ def L2(l2: float = 0.01) -> Penalty:
 
 @checked
 def L1L2(l1: float = 0.0, l2: float = 0.0) -> Penalty:
-    """Return the penalty l1·Σ|w| + l2·Σw² of a param w; raise UserError for a negative factor."""
+    """Return the penalty l1·Σ|w| + l2·Σw² of a param w. Raises UserError for a negative factor."""
     for name, factor in {"l1": l1, "l2": l2}.items():
         check_range(name, factor, 0)
     return Penalty(float(l1), float(l2))
 
 
-l1, l2 = L1, L2  # as Keras names them, too
+l1, l2 = L1, L2  # Keras's names, too
 
 
 @checked
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Penalty:
-    """Return the penalty l1·Σ|w| + l2·Σw² of a param w, as :func:`L1L2` with other defaults."""
+    """Return the penalty l1·Σ|w| + l2·Σw² of a param w: :func:`L1L2` with other defaults."""
     return L1L2(l1, l2)
 
 
@@ -64,7 +64,7 @@ OWN = "write nn.L1(0.01), nn.L2(0.01) or nn.L1L2(), or add the penalty of featur
 
 
 def penalty(regularizer: Any) -> Penalty:
-    """Return the penalty for an argument such as ``kernel_regularizer``. Raises UserError for others."""
+    """Return the penalty for an argument such as ``kernel_regularizer``. Raises UserError for other values."""
     if isinstance(regularizer, Penalty):
         return regularizer
     if not isinstance(regularizer, str) or regularizer not in NAMES:
@@ -79,13 +79,13 @@ def penalty(regularizer: Any) -> Penalty:
 
 
 def weights(**roles: tuple[Any, Any]) -> dict[str, Any]:
-    """Return ``inits`` and ``penalties`` by role of a param, from pairs (initialiser, regularizer) by role."""
+    """Return ``inits`` and ``penalties`` by param role, from pairs (initialiser, regularizer)."""
     penalties = {role: penalty(regularizer) for role, (_, regularizer) in roles.items() if regularizer is not None}
     return {"inits": {role: initializer for role, (initializer, _) in roles.items()}, "penalties": penalties}
 
 
 def penalised(updater: UpdaterConf, penalties: Mapping[str, Penalty]) -> UpdaterConf:
-    """Return the updater with a penalty for each given param, added to the settings that it has for the param."""
+    """Return the updater with a penalty for each given param, besides the param's other settings."""
     settings: Sequence[ParamSettingsConf] = updater.param_settings
     own = []
     for name, factors in penalties.items():

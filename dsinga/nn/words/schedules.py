@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 
 class ScheduleArguments(TypedDict, total=False):
-    """Further arguments of every schedule; :func:`scheduled_rate` explains them."""
+    """Further arguments of every schedule, explained by :func:`scheduled_rate`."""
 
     minimum_lr: float | None
     start_step: int
@@ -36,13 +36,13 @@ def scheduled_rate(
     warmup_steps: int = 0,
     warmup_lr: float = 0.0,
 ) -> LRGenConf:
-    """Return the schedule configuration of a type, with its settings and the common arguments of schedules.
+    """Return a type's schedule configuration, with its settings and the schedules' common arguments.
 
     Args:
         initial_learning_rate: the rate at the beginning.
         minimum_lr: the least rate.
         start_step: the step before which the rate is the initial one.
-        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_steps: the number of first steps, in which the rate rises to the initial one; the schedule follows.
         warmup_lr: the rate at the beginning of these steps.
     """
     return LRGenConf(
@@ -61,7 +61,7 @@ def schedule(function: Callable[P, LRGenConf]) -> Callable[P, LRGenConf]:
 
 
 class LearningRateSchedule:
-    """Base class of a user's schedules, as in Keras: ``__call__(self, step)`` returns the learning rate."""
+    """Base class of users' schedules, as in Keras: ``__call__(self, step)`` returns the learning rate."""
 
 
 @schedule
@@ -96,7 +96,7 @@ def CosineDecay(
     Args:
         decay_steps: the number of steps from the highest rate to the last.
         alpha: the last rate, as a share of the highest.
-        warmup_target: the rate to which that of the beginning rises in the first ``warmup_steps`` steps, as in Keras.
+        warmup_target: the rate reached by a rise in the first ``warmup_steps`` steps, as in Keras.
 
     Examples:
         >>> from dsinga import nn
@@ -125,8 +125,8 @@ def CosineDecayRestarts(
 
     Args:
         first_decay_steps: the number of steps of the first period.
-        t_mul: how many times as long each period is as the one before.
-        m_mul: what the height of the cosine is multiplied by in each period.
+        t_mul: each period is this many times as long as the one before.
+        m_mul: the cosine's height is multiplied by this in each period.
         alpha: the lowest rate, as a share of the initial one.
     """
     settings = {"change_freq": first_decay_steps, "t_mul": t_mul, "m_mul": m_mul, "alpha": alpha}
@@ -145,7 +145,7 @@ def PolynomialDecay(
 
     Args:
         decay_steps: the number of steps to ``end_learning_rate``.
-        end_learning_rate: the rate after these steps, and from there on.
+        end_learning_rate: the rate after these steps.
         power: the exponent: 1 for a line.
     """
     settings = {"change_freq": decay_steps, "final_lr": end_learning_rate, "power": power}
@@ -163,7 +163,7 @@ def InverseTimeDecay(
     """The schedule initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
 
     Args:
-        decay_steps: the number of steps in which the divisor grows by ``decay_rate``, a whole one for a staircase.
+        decay_steps: the number of steps in which the divisor grows by ``decay_rate``, a whole number for a staircase.
         decay_rate: what the divisor grows by.
         staircase: whether step / decay_steps is rounded down.
     """
@@ -178,7 +178,7 @@ def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -
     """The schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
 
     Args:
-        boundaries: the last steps of all rates but the last, in rising order.
+        boundaries: the last step of each rate except the last rate, in rising order.
         values: the rates, one more than there are boundaries.
     """
     if len(values) != len(boundaries) + 1:
@@ -205,8 +205,8 @@ def OneCycle(
         max_lr: the highest rate.
         total_steps: the number of steps of the cycle.
         pct_start: the share of the steps in which the rate rises.
-        div_factor: how many times the first rate goes into the highest.
-        final_div_factor: how many times the last rate goes into the first.
+        div_factor: the highest rate divided by the first rate.
+        final_div_factor: the first rate divided by the last rate.
     """
     settings = {
         "change_freq": total_steps,
@@ -221,11 +221,11 @@ def OneCycle(
 def SequentialSchedule(
     schedules: Sequence[Rate], boundaries: Sequence[int], **common: Unpack[ScheduleArguments]
 ) -> LRGenConf:
-    """Several schedules one after another, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
+    """Several schedules in sequence, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
 
     Args:
         schedules: the schedules, or numbers.
-        boundaries: the steps at which the second and the further ones begin; each counts its steps from 0.
+        boundaries: the steps at which each schedule after the first begins; each counts its steps from 0.
     """
     parts = [learning_rate_conf(rate) for rate in schedules]
     if not parts or len(boundaries) != len(parts) - 1:
@@ -244,7 +244,7 @@ def LinearMomentum(base_momentum: float, final_momentum: float, saturation_step:
 
 @checked
 def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumConf:
-    """A momentum that is ``lowest`` where the rate of nn.OneCycle is highest, and rises as the rate falls."""
+    """A momentum for nn.OneCycle: ``lowest`` at the highest rate, and rising as the rate falls."""
     return MomentumConf(base_momentum=highest, final_momentum=lowest, one_cycle=True)
 
 
@@ -265,18 +265,18 @@ NAMES = {"change_freq": "decay_steps", "final_lr": "end_learning_rate"}  # of ar
 
 
 def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
-    """Return the function called ``name`` that makes schedules of a class without a hand-written function."""
+    """Return the function ``name``, which makes schedules of a class without a hand-written function."""
 
     def function(initial_learning_rate: float, **arguments: Any) -> LRGenConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, NAMES, arguments)}
-        settings_field(name, cls.Conf, settings, NAMES)  # which checks them
+        settings_field(name, cls.Conf, settings, NAMES)  # checks the settings
         return scheduled_rate(type, initial_learning_rate, settings, **arguments)
 
     first = inspect.signature(function).parameters["initial_learning_rate"]
     return schedule(derived_function(name, cls, function, [first], NAMES))
 
 
-# Those of users and other distributions.
+# Schedules of users and other distributions.
 schedule_functions = Derived("schedule", schedule_function, lambda name, _: name not in built_in("schedule"), "Decay")
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.schedules", derived=lambda: schedule_functions)

@@ -1,6 +1,6 @@
-"""Layers of sequences (B, T, n): embeddings, convolution, pooling, recurrent layers and masking.
+"""Layers for sequences (B, T, n): embeddings, convolution, pooling, recurrent layers and masking.
 
-A second source gives the lengths of the sequences. Arguments that several have are explained by :func:`GRU`.
+A second source gives the lengths of the sequences. :func:`GRU` explains the common arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
 from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
 
-# The activations of cells by the names of Keras, where None is "linear", too.
+# Keras's names of cell activations; None is "linear".
 CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY", None: "IDENTITY"}
 
 
@@ -38,9 +38,9 @@ def Embedding(
         input_dim: the number of different codes.
         output_dim: the width of the vectors.
         embeddings_initializer: the initialiser of the table, or its name.
-        dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
+        dense_gradient: True for a gradient of the whole table, so that updaters move all rows in each step.
         embeddings_regularizer: the penalty of the table, as nn.L2(0.01), or its name.
-        mask_zero: whether steps of the code 0 are left out, as those after the end of a sequence.
+        mask_zero: whether steps with the code 0 are left out, like steps after the end of a sequence.
 
     Examples:
         >>> from dsinga import nn
@@ -65,15 +65,15 @@ def Embedding(
 
 @layer
 def OneHot(num_tokens: int, **common: Unpack[LayerArguments]) -> Write:
-    """Makes codes one-hot vectors (kOneHot): (B, T) to (B, T, num_tokens), or (B,) to (B, num_tokens)."""
+    """Converts codes to one-hot vectors (kOneHot): (B, T) to (B, T, num_tokens), or (B,) to (B, num_tokens)."""
     conf = layer_settings("OneHot", "kOneHot", {"vocab_size": num_tokens}, {"vocab_size": "num_tokens"})
     return lambda writer: with_ends(writer, writer.add("kOneHot", **conf))
 
 
 def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
-    """Return the feature with the lengths of its sequences, computed by a layer, if the input has any number of steps.
+    """Return the feature, with sequence lengths from a layer if the input has any number of steps.
 
-    Sequences of other inputs all have all steps.
+    Sequences of other inputs have all steps.
     """
     if not writer.source.any_length:
         return feature
@@ -84,11 +84,11 @@ def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
 def SequenceLength(
     end: int | None = None, anywhere: bool = False, mask_value: float | None = None, **common: Unpack[LayerArguments]
 ) -> Write:
-    """Finds the lengths of sequences, for layers that take lengths as their last source (kSequenceLength).
+    """Finds the lengths of sequences, for layers that accept lengths as their last source (kSequenceLength).
 
     Args:
-        end: the code of the steps after the end, beside -1.
-        anywhere: whether steps of the code ``end`` may be before others, which move forward.
+        end: the code of the steps after the end, in addition to -1.
+        anywhere: whether steps with the code ``end`` may come before others, which then move forward.
         mask_value: the number that all features have at the steps after the end.
     """
     return simple("SequenceLength", "kSequenceLength", end=end, anywhere=anywhere, mask_value=mask_value)
@@ -98,8 +98,8 @@ def SequenceLength(
 def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
     """Makes the layers above skip the steps of sequences (B, T, n) at which all features are ``mask_value``.
 
-    These learn where each sequence ends (kSequenceLength); later steps move forward. A sequence without any other step
-    is refused.
+    A kSequenceLength layer moves the other steps forward and gives the layers above the lengths. Each sequence
+    needs at least one other step.
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -112,7 +112,7 @@ def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def PositionalEncoding(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
-    """Adds sines and cosines of the positions of steps to sequences times ``scale`` (kPositionalEncoding)."""
+    """Multiplies sequences by ``scale`` and adds sines and cosines of the step positions (kPositionalEncoding)."""
     return simple("PositionalEncoding", "kPositionalEncoding", scale=scale)
 
 
@@ -134,8 +134,8 @@ def Conv1D(
 ) -> Write:
     """Computes the convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
 
-    ``padding`` is "valid", "same", "causal", or how many steps of zeros are before and after each sequence; the other
-    arguments are those of :func:`dsinga.nn.Conv2D`.
+    ``padding`` is "valid", "same", "causal", or the number of zero steps before and after each sequence.
+    :func:`dsinga.nn.Conv2D` explains the other arguments.
 
     Examples:
         >>> from dsinga import nn
@@ -163,13 +163,13 @@ def Conv1D(
 
 @layer
 def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of windows of steps before the end of a sequence, by default side by side (kPooling1D)."""
+    """Computes the maximum of windows of steps before a sequence's end, by default side by side (kPooling1D)."""
     return pooling1d("MaxPooling1D", {"pool": "MAX", "kernel": pool_size, "stride": strides})
 
 
 @layer
 def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of windows of steps before the end of a sequence, by default side by side (kPooling1D)."""
+    """Computes the mean of windows of steps before a sequence's end, by default side by side (kPooling1D)."""
     return pooling1d("AveragePooling1D", {"pool": "AVG", "kernel": pool_size, "stride": strides})
 
 
@@ -213,19 +213,19 @@ def GRU(
 
     Args:
         units: the width of the hidden state.
-        activation: that of the candidate: sigmoid, tanh, relu or linear.
-        recurrent_activation: that of the gates, likewise.
+        activation: the function of the candidate: sigmoid, tanh, relu or linear.
+        recurrent_activation: the function of the gates: sigmoid, tanh, relu or linear.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, units), else the last one, (B, units).
-        bidirectional: whether a second direction, from the last step to the first, is joined to it.
-        carry: whether the state goes on from that of the same row of the batch before.
+        return_sequences: True to return all steps, (B, T, units), False the last one, (B, units).
+        bidirectional: whether a second direction, from the last step to the first, is joined.
+        carry: whether each row's state continues from the same row of the batch before.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias.
-        dropout: the share of the features of the source that training leaves out, at all steps.
+        dropout: the share of the source's features that training leaves out, at all steps.
 
     Examples:
         >>> from dsinga import nn
@@ -260,8 +260,8 @@ def LSTM(
 ) -> Write:
     """Computes long short-term memory over sequences (kLSTM), with the arguments of :func:`GRU`.
 
-    ``activation`` is that of the candidate and of the cell state. The bias of the forget gate begins at 0, in Keras
-    at 1.
+    ``activation`` is the function of the candidate and of the cell state. The bias of the forget gate begins at 0
+    (Keras: 1).
 
     Examples:
         >>> from dsinga import nn
@@ -301,7 +301,7 @@ def SimpleRNN(
 
 
 def cell_settings(function: str, **activations: str | None) -> dict[str, Any]:
-    """Return the settings of a recurrent cell's activations; raise UserError for an unsupported activation."""
+    """Return the settings of a recurrent cell's activations. Raises UserError for unsupported ones."""
     for activation in activations.values():
         if activation not in CELL_ACTIVATIONS:
             raise UserError(f"{function}: {unknown_name('activation', activation, filter(None, CELL_ACTIVATIONS))}")
@@ -317,16 +317,16 @@ def recurrent(
     return_sequences: bool,
     dropout: float,
 ) -> Write:
-    """Return a function that writes a recurrent layer with this number of gates, and a layer that takes its last step.
+    """Return a function that writes a recurrent layer with ``gates`` gates, and a layer for its last step.
 
-    Of both directions the last step is that which each has computed. A row that is a vector is one step.
+    For two directions, this is the last step that each has computed. A row that is a vector is one step.
     """
     conf, units = layer_settings(function, type, settings), settings["dim_hidden"]
 
     def write(writer: LayerWriter) -> Feature:
         source, *lengths = writer.sources
         rows = writer.rows(source)
-        if len(rows) == 1 and not settings["carry"]:  # with it a step at a time, as an agent acts
+        if len(rows) == 1 and not settings["carry"]:  # with carry, an agent computes one step at a time
             raise writer.fail(
                 f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}; give a recurrent layer below "
                 "return_sequences=True, or put nn.Embedding between, if these are codes"
@@ -365,7 +365,7 @@ def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilde
 
 @checked
 def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
-    """Return a layer that applies the given layer to each step of sequences (``per_step`` of a job)."""
+    """Return a layer that applies the given layer to each step of sequences (``per_step`` in a job)."""
     if not isinstance(builder, LayerBuilder):
         raise UserError(f"TimeDistributed takes a layer, as in nn.TimeDistributed(nn.Dense(10)), not {builder!r}")
 
@@ -377,7 +377,7 @@ def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
 
 
 class StepWriter(LayerWriter):
-    """Writes the layers of one call with ``per_step``; the shapes of its sources are of a single step."""
+    """Writes the layers of one call with ``per_step``; its source shapes are shapes of a single step."""
 
     def rows(self, source: Feature) -> tuple[int, ...]:
         """Return the shape of a step of the source."""

@@ -14,7 +14,7 @@ from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
 def Flatten(**common: Unpack[LayerArguments]) -> Write:
     """Makes each row a vector (B, n), by a kReshape layer if the next layer does not flatten its source itself.
 
-    The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last.
+    The numbers keep their order: channels, rows, columns for images (in Keras, channels are last).
 
     Examples:
         >>> from dsinga import nn
@@ -34,7 +34,7 @@ def Flatten(**common: Unpack[LayerArguments]) -> Write:
 def Concatenate(axis: int = -1, **common: Unpack[LayerArguments]) -> Write:
     """Joins its sources along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
 
-    Where records have their channels last, axes count as there: -1 are the channels.
+    If records have channels last, axes count in that order: -1 is the axis of the channels.
 
     Examples:
         >>> from dsinga import nn
@@ -66,21 +66,21 @@ def Slice(parts: int, axis: int = 1, **common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Split(parts: int, **common: Unpack[LayerArguments]) -> Write:
-    """Copies its source ``parts`` times (kSplit); nets add this layer themselves where a feature is used twice."""
+    """Copies its source ``parts`` times (kSplit); nets add this layer themselves if a feature is used twice."""
     return lambda writer: hand_out(writer, writer.add("kSplit", split_conf={"num_splits": parts}))
 
 
 def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
-    """Write a kDummy layer for each part, because nets assign parts in the order of the layers."""
+    """Write a kDummy layer for each part: nets assign parts in the order of the layers."""
     parts = (writer.extra(f"{number}", "kDummy", part) for number, part in enumerate(whole.parts))
     return whole._replace(parts=tuple(parts))
 
 
 @layer
 def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
-    """Gives rows another shape (kReshape), where one size may be -1 and is then computed.
+    """Gives rows another shape (kReshape); one size may be -1, to be computed.
 
-    The numbers keep their order, that of the records where these have their channels last.
+    The numbers keep their order; if records have channels last, the order of the records.
 
     Examples:
         >>> from dsinga import nn
@@ -102,7 +102,7 @@ def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Wr
 def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
     """Puts the axes of rows in the order ``dims``, counted from 1 (kPermute): (2, 1) transposes matrices.
 
-    Where records have their channels last, axes count as there.
+    If records have channels last, axes count in that order.
     """
     conf = layer_settings("Permute", "kPermute", {"dims": dims})
 
@@ -117,7 +117,7 @@ def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
 
 
 def pixels_first(writer: LayerWriter) -> list[Feature]:
-    """Return the source; for records with channels last, after a kPermute layer that moves the channels to the end."""
+    """Return the source, with channels moved to the end by a kPermute layer if records have them last."""
     source = writer.source._replace(flat=False)
     axes = len(source.shape or ())
     if not source.channels_last or axes not in (3, 4):

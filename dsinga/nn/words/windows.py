@@ -1,4 +1,4 @@
-"""Converts kernel sizes, strides and paddings to the fields of a job, and checks shapes of images and volumes."""
+"""Converts kernel sizes, strides and paddings to job fields, and checks image and volume shapes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dsinga.layers.interface.checks import shape_text
 from dsinga.nn.writing.feature import ChannelsLast, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter
 
-Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
-Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
+Size = int | tuple[int, ...]  # one for all axes, (rows, columns) for images, or (depth, rows, columns) for volumes
+Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)); three pairs for volumes
 Padding = str | Sides  # "valid", "same", as in Keras, or how many zeros are on each side
 
-# Sources by how many axes of space they have, and the shape of an input that gives such.
+# Kinds of sources by number of spatial axes, and the shape for nn.Input.
 KINDS = {
     2: ("images (batch, channels, height, width)", "an image, as in nn.Input(shape=(1, 28, 28))"),
     3: ("volumes (batch, channels, depth, height, width)", "a volume, as in nn.Input(shape=(1, 16, 32, 32))"),
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
-    """Return the shape (C, H, W) of images, or (C, D, H, W) if ``axes`` is 3; raise UserError for other sources."""
+    """Return the shape (C, H, W) of images, or (C, D, H, W) for 3 ``axes``. Raises UserError for others."""
     rows = writer.rows(writer.source)
     rows = (1, *rows) if len(rows) == axes == 2 else rows
     if len(rows) != axes + 1:
@@ -31,10 +31,9 @@ def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
 
 
 def refuse_channels_last(writer: LayerWriter) -> None:
-    """Raise ChannelsLast where records look like images (H, W, C): square, with 1, 3 or 4 channels.
+    """Raise ChannelsLast if records look like images (H, W, C) or volumes (D, H, W, C): square, 1, 3 or 4 channels.
 
-    Volumes (D, H, W, C) likewise. Read as channels first they would train without a fault, as H channels of narrow
-    images.
+    Read as channels first, they would train without an error, as H channels of narrow images.
     """
     rows = row_shape(writer.source)
     if writer.source.records != writer.source.layer or rows is None:
@@ -51,7 +50,7 @@ def refuse_channels_last(writer: LayerWriter) -> None:
 def window(
     writer: LayerWriter, size: Size, strides: Size, padding: Any, default_stride: int, axes: int = 2
 ) -> dict[str, Any]:
-    """Return the job's fields of a window from Keras's sizes (rows, columns), called y and x in a job, and depth z."""
+    """Return the job fields of a window from Keras's sizes: rows are y, columns x, depth z."""
     size, strides = per_axis(writer, size, axes), per_axis(writer, strides, axes)
     fields: dict[str, Any] = {**sides("kernel", size)}
     if strides != (default_stride,) * axes:
@@ -63,13 +62,13 @@ def window(
             return fields
         if set(strides) != {1} or any(side % 2 == 0 for side in size):
             return {**fields, "same": True}
-        padding = tuple(side // 2 for side in size)  # as much on both sides, as SINGA's own nets have it
+        padding = tuple(side // 2 for side in size)  # equal on both sides, as in SINGA's nets
     zeros = per_axis(writer, padding, axes)
     return fields | sides("pad", zeros) if any(zeros) else fields
 
 
 def check_kernel(writer: LayerWriter, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> None:
-    """Raise UserError where a kernel, with its dilation, is larger than the source."""
+    """Raise UserError if a kernel with its dilation is larger than the source."""
     channels, *sizes = require(writer, len(kernel))
     if all((width - 1) * gap + 1 <= size for width, gap, size in zip(kernel, dilation, sizes, strict=True)):
         return
@@ -83,7 +82,7 @@ def check_kernel(writer: LayerWriter, kernel: tuple[int, ...], dilation: tuple[i
 def transposed_window(
     writer: LayerWriter, kernel: tuple[int, ...], strides: tuple[int, ...], padding: Any, output_padding: Any
 ) -> dict[str, Any]:
-    """Return the job's fields of the window of a transposed convolution, for an output of Keras's size."""
+    """Return the job fields of a transposed convolution's window, for an output of Keras's size."""
     axes = len(kernel)
     more = None if output_padding is None else per_axis(writer, output_padding, axes)
     fields: dict[str, Any] = sides("kernel", kernel) | (sides("stride", strides) if {*strides} != {1} else {})
@@ -101,7 +100,7 @@ def transposed_window(
 
 
 def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, list[int]]:
-    """Return the numbers of pixels padded before and after each axis, or one number if all are equal."""
+    """Return the pixels padded before and after each axis, or one number if all are equal."""
     pairs = [(side, side) if isinstance(side, int) else side for side in per_axis(writer, size, axes)]
     before, after = map(list, zip(*pairs, strict=True))
     return {
@@ -112,7 +111,7 @@ def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, lis
 
 
 def sides(field: str, size: Size) -> dict[str, int]:
-    """Return one field for all directions, or a field for each direction where sizes differ."""
+    """Return one field for all directions, or one for each direction if sizes differ."""
     sizes = (size,) if isinstance(size, int) else size
     if len({*sizes}) == 1:
         return {field: sizes[0]}
@@ -120,7 +119,7 @@ def sides(field: str, size: Size) -> dict[str, int]:
 
 
 def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
-    """Return a size for each axis; raise UserError for a wrong number of sizes."""
+    """Return a size for each axis. Raises UserError for a wrong number of sizes."""
     sizes = (size,) * axes if isinstance(size, int) else tuple(size)
     if len(sizes) != axes:
         names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"
@@ -129,6 +128,6 @@ def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
 
 
 def one_or_each(writer: LayerWriter, size: Any, axes: int) -> list[Any]:
-    """Return the size of all axes, where these have the same, or that of each."""
+    """Return one size if all axes have the same, else one for each axis."""
     sizes = [*per_axis(writer, size, axes)]
     return sizes[:1] if len({*sizes}) == 1 else sizes

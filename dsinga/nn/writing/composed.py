@@ -1,4 +1,4 @@
-"""Computations of several layers on symbolic tensors: products, choices, blocks of points, attention."""
+"""Computations on symbolic tensors with several layers: products, choices, blocks of points, attention."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dsinga.nn.writing.reshaping import NoLayer, reshaped, without
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import BOOL, FLOAT, Operation, Tensor, arithmetic, batched, joined
 
-MOST_PARTS = 64  # of a tensor that are taken or made one by one
-MOST_HEADS = 1024  # of queries that share keys
-MOST_SUMMED = 4096  # numbers along an axis, whose sums are a product with a matrix
-HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
+MOST_PARTS = 64  # the most parts of a tensor that are cut or joined one by one
+MOST_HEADS = 1024  # the most query heads that share keys
+MOST_SUMMED = 4096  # the longest axis for running sums by a matrix product
+HIDDEN = -1e9  # added to hidden scores; their softmax is 0
 
 
 def is_input(x: Tensor) -> bool:
-    """Whether a tensor has the numbers of an input as they are, though in another shape."""
+    """Whether a tensor has the unchanged numbers of an input, perhaps in another shape."""
     symbol = x.symbol
     while symbol.builder.kind in ("Reshape", "Flatten", "Permute", "index"):
         symbol = symbol.sources[0]
@@ -40,16 +40,16 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 def swapped_groups(x: Tensor, groups: int) -> Tensor:
-    """Return images whose channels, in groups, are in another order: the first of each group first."""
+    """Return images with channels reordered: the first of each group, then the second of each, ..."""
     batch, channels, *sizes = x.shape
     y = x.reshape((batch, groups, channels // groups, *sizes), ".groups").swap(1, 2, ".order")
     return y.reshape(x.shape)
 
 
 def channels_to_blocks(x: Tensor, size: int, block_first: bool = False) -> Tensor:
-    """Return images (B, C, H, W) whose groups of size² channels became blocks of points.
+    """Return images (B, C, H, W) with groups of size² channels turned into blocks of points.
 
-    The channels are in order of the new channel, then the point in its block; with ``block_first`` the other way round.
+    Channels are ordered by the new channel, then by the point in its block; with ``block_first`` the other way round.
     """
     x.feature(3)
     batch, channels, height, width = x.shape
@@ -61,7 +61,7 @@ def channels_to_blocks(x: Tensor, size: int, block_first: bool = False) -> Tenso
 
 
 def blocks_to_channels(x: Tensor, size: int, block_first: bool = False) -> Tensor:
-    """Return images whose blocks of points became channels, the reverse of :func:`channels_to_blocks`."""
+    """Return images with blocks of points turned into channels, the reverse of :func:`channels_to_blocks`."""
     x.feature(3)
     batch, channels, height, width = x.shape
     y = x.reshape((batch, channels, height // size, size, width // size, size), ".squares")
@@ -82,7 +82,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def dense(x: Tensor, layer: Callable[[Any], Symbol], units: int) -> Tensor:
-    """Return what a fully connected layer makes of the last axis, with ``units`` numbers along it."""
+    """Return a fully connected layer's result along the last axis, ``units`` numbers."""
     if x.batch_axis is None or x.batch_axis == x.rank - 1:
         raise NoLayer("of a tensor whose last axis is the batch, or that has none")
     rows, symbol = x.rows, x.symbol
@@ -93,7 +93,7 @@ def dense(x: Tensor, layer: Callable[[Any], Symbol], units: int) -> Tensor:
 
 
 def looked_up(codes: Tensor, layer: Callable[[Any], Symbol], shape: tuple[int, ...]) -> Tensor:
-    """Return the vectors, or arrays of a shape, by which a layer replaces codes."""
+    """Return the vectors, or arrays of a shape, that a layer looks up for codes."""
     result = (*codes.shape, *shape)
     y = layer(reshaped(codes.place, codes.symbol, (math.prod(codes.rows),), ".codes"))
     y = reshaped(codes.place, y, without(result, codes.batch_axis), ".axes")
@@ -101,7 +101,7 @@ def looked_up(codes: Tensor, layer: Callable[[Any], Symbol], shape: tuple[int, .
 
 
 def tiled(x: Tensor, counts: Sequence[int]) -> Tensor:
-    """Return a tensor repeated along its axes; with more counts than axes it gets axes of length 1 in front."""
+    """Return a tensor repeated along its axes; further counts add axes of length 1 in front."""
     x = x.reshape((1,) * (len(counts) - x.rank) + x.shape)
     for axis, count in enumerate(counts):
         if count > 1 and axis == x.batch_axis:
@@ -116,7 +116,7 @@ def tiled(x: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def running_sum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    """Return the sums of all numbers up to each along an axis of records: a product with ones."""
+    """Return running sums along an axis of records, as a product with ones."""
     axis = x.axis(axis)
     if axis == x.batch_axis or x.shape[axis] > MOST_SUMMED:
         raise NoLayer(f"over the records of a batch, or of more than {MOST_SUMMED} numbers")
@@ -125,7 +125,7 @@ def running_sum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = F
 
 
 def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
-    """Return a sum of products of two tensors by Einstein's convention, as a product of matrices."""
+    """Return a sum of products of two tensors (Einstein's convention), as a matrix product."""
     left, arrow, out = equation.replace(" ", "").partition("->")
     names = left.split(",")
     if len(tensors) != 2 or not arrow or any(len({*each}) < len(each) or "." in each for each in (*names, out)):
@@ -142,7 +142,7 @@ def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
         raise NoLayer("that sums over an axis of one tensor")
 
     def matrices(number: int, *parts: list[str]) -> Tensor:
-        """Return a tensor with the batch, if it has one, and an axis for each part."""
+        """Return a tensor with the batch axis, if it has one, and an axis for each part."""
         front = [*records & {*names[number]}]
         order = [names[number].index(x) for x in (*front, *(x for part in parts for x in part))]
         shape = [sizes[x] for x in front] + [math.prod(sizes[x] for x in part) for part in parts]
@@ -154,7 +154,7 @@ def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
 
 
 def where(place: Operation, condition: Any, a: Any, b: Any) -> Tensor:
-    """Return ``a`` where a condition holds, else ``b``; -infinity is a number that a softmax makes 0."""
+    """Return ``a`` where a condition holds, else ``b``; -infinity becomes a number that softmax makes 0."""
     mask = place.array(condition)
     shares = [condition, None] if mask is None else [mask, ~mask]
     parts: list[Any] = []
@@ -181,7 +181,7 @@ def where(place: Operation, condition: Any, a: Any, b: Any) -> Tensor:
 
 
 def repeated_heads(x: Tensor, times: int) -> Tensor:
-    """Return keys or values (B, H, T, n) of which each head is that of several heads of queries."""
+    """Return keys or values (B, H, T, n) with each head repeated for several query heads."""
     if times < 2:
         return x
     if times > MOST_HEADS:
@@ -194,7 +194,7 @@ def repeated_heads(x: Tensor, times: int) -> Tensor:
 def hides_later(mask: np.ndarray, hides: bool) -> bool:
     """Whether a mask hides exactly the later steps of (T, T), for all heads.
 
-    Truth values hide where they are ``hides``; other numbers, which are added to scores, where they are below -1e4.
+    Truth values hide if they equal ``hides``; numbers added to scores hide below -1e4.
     """
     steps = mask.shape[-1] if mask.ndim > 1 else 0
     if not steps or mask.size != steps**2:
@@ -205,7 +205,7 @@ def hides_later(mask: np.ndarray, hides: bool) -> bool:
 
 
 def hiding(place: Operation, mask: Any, hides: bool) -> Any:
-    """Return the numbers that a mask adds to scores; truth values hide where they are ``hides``."""
+    """Return the numbers that a mask adds to scores; truth values hide if they equal ``hides``."""
     if (array := place.array(mask)) is not None:
         added = np.where(array == hides, HIDDEN, 0.0) if array.dtype == bool else np.maximum(array, HIDDEN)
         return added.astype(np.float32)
@@ -222,16 +222,16 @@ def attend(
     ratio: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Return attention of heads (B, H, T, n): a kAttention, or products where it has settings that this layer lacks.
+    """Return attention of heads (B, H, T, n), by kAttention, or by products if it lacks the settings.
 
     Args:
         heads: queries, keys and values.
-        scale: of scores, 1/√n by default.
+        scale: the factor of scores, 1/√n by default.
         causal: whether later steps are hidden.
         masks: numbers that are added to scores, or truth values.
-        hides: which truth value of masks stands for what is hidden.
-        bound: b, of scores s that become b·tanh(s/b), 0 for none.
-        ratio: the share of the weights that are dropped in training.
+        hides: the truth value that hides in masks.
+        bound: b, if scores s become b·tanh(s/b), or 0.
+        ratio: the share of the weights that training drops.
         fused: whether it may be a kAttention.
     """
     q, k, v = heads

@@ -1,4 +1,4 @@
-"""What the arguments mean that many layers share, for the help of each function of ``nn`` that has them."""
+"""The meanings of arguments that many layers share, for the help of ``nn``'s functions."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ COMMON_MEANINGS: Mapping[str, str] = {
     "include": 'the only phases with this layer, of "kTrain", "kVal" and "kTest".',
     "exclude": "the phases without this layer.",
 }
-# Arguments of Keras's layers, where a function does not explain them itself; some after the name of their function.
+# Arguments of Keras's layers, unless a function explains them itself; some by "Function.argument".
 MEANINGS: Mapping[str, str] = {
     **COMMON_MEANINGS,
     "units": "the number of outputs.",

@@ -1,4 +1,4 @@
-"""Describes the feature of a layer while it is written into a job, and the interface of layers that can be written."""
+"""The feature of a layer that is being written into a job, and the interface of such layers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dsinga.layers.interface.layer import Shape
 
 
 class Feature(NamedTuple):
-    """The output of a layer of a job that is being written.
+    """The output of a layer in a job that is being written.
 
     Attributes:
         layer: the name of the layer.
-        shape: the shape of one row of the feature, None where it is not known.
-        flat: whether layers above take each row as a vector, though the layer computes more axes.
-        before: the feature whose softmax or sigmoid this is, which losses take in its place.
-        parts: the features of the parts, where the layer cuts its source in parts.
-        is_input: whether it is that of an input layer, whose records can still be normalised.
-        records: the name of the input layer whose records it is, normalised or mirrored perhaps, "" for others.
-        label_shape: the shape of a row's label of an input layer, None where it is not known.
-        any_length: whether it is an input of codes that says no number of steps, whose sequences may end before.
-        channels_last: whether it comes from images that have their channels last in the records.
-        lengths: the feature of a layer whose labels say where sequences end, None where all have all steps.
+        shape: the shape of one row of the feature, None if unknown.
+        flat: whether layers above read each row as a vector, though the layer computes more axes.
+        before: the feature before a softmax or sigmoid, which losses read instead.
+        parts: the features of the parts, if the layer cuts its source into parts.
+        is_input: whether an input layer gives it, so that its records can still be normalised.
+        records: the name of the input layer that gives its records, perhaps normalised or mirrored; else "".
+        label_shape: the shape of a row's label of an input layer, None if unknown.
+        any_length: whether it is an input of codes with any number of steps: sequences may end early.
+        channels_last: whether it comes from images with channels last in the records.
+        lengths: the feature of a layer with labels that give the ends of sequences, None if all have all steps.
     """
 
     layer: str
@@ -41,13 +41,13 @@ class Feature(NamedTuple):
 
 
 class ChannelsLast(UserError):
-    """The error of an image layer whose records have their channels last; ``source`` is the name of the input."""
+    """An image layer's error for records with channels last; ``source`` is the input's name."""
 
     source = ""
 
 
 class Writable(Protocol):
-    """A layer that can be written into a job; see :class:`dsinga.nn.writing.symbol.LayerBuilder`."""
+    """A layer that can be written into a job, such as :class:`dsinga.nn.writing.symbol.LayerBuilder`."""
 
     kind: str
     name: str | None
@@ -57,13 +57,13 @@ class Writable(Protocol):
 
 
 def row_shape(feature: Feature) -> Shape | None:
-    """Return the shape of a row as the next layers see it: one axis if the feature is flat."""
+    """Return a row's shape for the next layers: one axis if the feature is flat."""
     shape = feature.shape
     return (math.prod(shape),) if shape is not None and feature.flat else shape
 
 
 def axis_of(feature: Feature, axis: int, rows: Shape) -> int:
-    """Return the index of an axis of a feature, where the batch is axis 0; channels may be last in the user's count."""
+    """Return an axis's index, with the batch at 0; in the user's count, channels may be last."""
     axes = [*range(len(rows) + 1)]
     return (axes[:1] + axes[2:] + axes[1:2] if feature.channels_last and len(axes) in (4, 5) else axes)[
         axis % len(axes)

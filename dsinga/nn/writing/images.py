@@ -1,4 +1,4 @@
-"""Windows over symbolic tensors that are sequences (B, C, T), images or volumes: convolutions, pooling, new sizes."""
+"""Windows over symbolic sequences (B, C, T), images or volumes: convolution, pooling, resizing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dsinga.nn.writing.reshaping import AS_IMAGE, NoLayer
 from dsinga.nn.writing.tensor import Tensor, batched
 
 Sizes = tuple[int, ...]
-LARGEST = 1 << 26  # numbers of a record that a net which is not damaged has
-GREATEST = 3.4028234e38  # among float32 numbers, in place of infinity
-# Coordinates and roundings of points by which they are those that kUpsampling repeats, or interpolates between.
+LARGEST = 1 << 26  # the most numbers of a record in an undamaged net
+GREATEST = 3.4028234e38  # nearly the largest float32 number, in place of infinity
+# Coordinates and roundings with which kUpsampling repeats points, or interpolates between them.
 REPEATED = {("kHalfPixel", "kPreferFloor"), ("kHalfPixel", "kPreferCeil"), ("kAsymmetric", "kFloor")}
 CENTRED = {"kHalfPixel", "kPytorchHalfPixel"}
 
@@ -35,20 +35,20 @@ class KernelWindow(NamedTuple):
 
     @property
     def extent(self) -> Sizes:
-        """How many pixels a window covers along each axis, gaps included."""
+        """The pixels that a window covers along each axis, gaps included."""
         return tuple((size - 1) * gap + 1 for size, gap in zip(self.kernel, self.dilations, strict=True))
 
     @property
     def is_even(self) -> bool:
-        """Whether there is as much padding before an axis as after it."""
+        """Whether the padding before and after each axis is equal."""
         return self.before == self.after
 
     def of_rows(self) -> KernelWindow:
-        """Return the window over images of one row, which sequences become."""
+        """Return the window over sequences seen as images of one row."""
         return KernelWindow(*((axis, *sizes) for axis, sizes in zip((1, 1, 1, 0, 0), self, strict=True)))
 
     def same(self, size: Sizes, more_after: bool = True) -> KernelWindow:
-        """Return the window with the padding for ceil(size / stride) positions along each axis."""
+        """Return the window with padding for ceil(size / stride) positions along each axis."""
         totals = [
             max((-(-length // step) - 1) * step + extent - length, 0)
             for length, step, extent in zip(size, self.strides, self.extent, strict=True)
@@ -58,7 +58,7 @@ class KernelWindow(NamedTuple):
         return self._replace(before=before, after=after)
 
     def rounded_up(self, size: Sizes) -> KernelWindow:
-        """Return the window with the padding after each axis that gives as many windows as sizes rounded up do."""
+        """Return the window with the padding after each axis that rounding the output size up needs."""
         after = []
         for _, step, _, first, last, length, extent in zip(*self, size, self.extent, strict=True):
             count = -(-(length + first + last - extent) // step) + 1
@@ -67,7 +67,7 @@ class KernelWindow(NamedTuple):
         return self._replace(after=tuple(after))
 
     def fields(self, stride: int, pad: Sizes) -> dict[str, Any]:
-        """Return the settings of a layer that are not its defaults; ``stride`` is that of strides."""
+        """Return the layer settings that are not defaults; ``stride`` is the default stride."""
         sizes = {"kernel": (self.kernel, 3), "stride": (self.strides, stride), "dilation": (self.dilations, 1)}
         return fields_of(**sizes, pad=(pad, 0))
 
@@ -83,13 +83,13 @@ def fields_of(**sizes: tuple[Sizes, int]) -> dict[str, Any]:
 
 
 def check_size(sizes: Iterable[int]) -> None:
-    """Raise NoLayer for more numbers of a record than a net has that is not damaged."""
+    """Raise NoLayer if a record has more numbers than in any undamaged net."""
     if math.prod(max(int(size), 1) for size in sizes) > LARGEST:
         raise NoLayer(f"that makes more than {LARGEST} numbers of a record")
 
 
 def over_images(x: Tensor, window: KernelWindow, compute: Callable[[Tensor, KernelWindow], Tensor]) -> Tensor:
-    """Return what is computed of images or volumes; sequences (B, C, T) are images of one row for it."""
+    """Return a computation on images or volumes; sequences (B, C, T) become images of one row."""
     x.feature()
     if x.rank > 3:
         return compute(x, window)
@@ -106,7 +106,7 @@ def padded(x: Tensor, before: Sequence[int], after: Sequence[int], suffix: str =
 
 
 def convolved(x: Tensor, window: KernelWindow, make: Callable[..., Any], same: bool = False, **settings: Any) -> Tensor:
-    """Return a convolution, whose layer ``make`` makes of a function of ``nn`` and settings."""
+    """Return a convolution by the layer that ``make`` makes of a function of ``nn`` and settings."""
 
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
         sizes: dict[str, Any] = {"kernel_size": window.kernel, "strides": window.strides}
@@ -123,10 +123,9 @@ def convolved(x: Tensor, window: KernelWindow, make: Callable[..., Any], same: b
 
 
 def convolved_transposed(x: Tensor, window: KernelWindow, make: Callable[..., Any], **settings: Any) -> Tensor:
-    """Return a transposed convolution; where the layer lacks its padding, all that kernels reach, then a part of it.
+    """Return a transposed convolution; for paddings that the layer lacks, compute all and crop.
 
-    The padding of the window is what of the result is left out; a negative number after an axis is of pixels that no
-    kernel reaches.
+    The window's padding is left out of the result; negative padding after an axis adds pixels that no kernel reaches.
     """
 
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
@@ -142,17 +141,17 @@ def convolved_transposed(x: Tensor, window: KernelWindow, make: Callable[..., An
 
 
 def cropped(x: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
-    """Return a tensor without the first and the last numbers along each of its last axes."""
+    """Return a tensor without the first and last numbers along its last axes."""
     return x[(..., *(slice(first, -last or None) for first, last in zip(before, after, strict=True)))]
 
 
 def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, counts_padding: bool = True) -> Tensor:
-    """Return the maxima (MAX) or means (AVG) of windows; with ``ceil`` also of the last ones that are not whole."""
+    """Return windows' maxima (MAX) or means (AVG); with ``ceil`` also of incomplete last windows."""
 
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
         size, rounds_up = images.shape[2:], ceil
         is_same = not window.is_even and window == window.same(size)
-        is_apart = not window.is_even and not is_same  # padding that the layer does not have
+        is_apart = not window.is_even and not is_same  # padding that the layer does not support
         if is_apart and rounds_up:  # the last window begins before the padding after an axis
             if pool == "AVG" and counts_padding:
                 raise NoLayer("with ceil_mode, more padding on one side, and means that count it")
@@ -172,7 +171,7 @@ def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, count
 
 
 def shares(window: KernelWindow, size: Sizes, counts: Sizes) -> np.ndarray:
-    """Return, for each window, how many numbers it has to how many of these are no padding, (1, H', W')."""
+    """Return each window's size divided by its count of numbers that are not padding, (1, H', W')."""
     inside: Any = np.ones(1)
     for kernel, step, gap, before, _, length, count in zip(*window, size, counts, strict=True):
         check_size([count, kernel])
@@ -189,7 +188,7 @@ def pooled_whole(x: Tensor, pool: str) -> Tensor:
 
 
 def surrounded(x: Tensor, pads: Any, mode: str = "kZero", value: float = 0.0) -> Tensor:
-    """Return a tensor with numbers around the axes of rows, or without its outermost ones where there are below none.
+    """Return a tensor with numbers added around row axes, or removed for ``pads`` below 0.
 
     ``pads`` has two numbers for each axis of rows.
     """
@@ -215,9 +214,9 @@ def resized(x: Tensor, size: Sequence[int], scale: Sequence[float] | None = None
 
     Args:
         x: the tensor.
-        size: of the result along each axis after the channels.
-        scale: how many times as large it is there, in exact numbers.
-        settings: of kResize: method, coordinates, rounding and so on.
+        size: the new size along each axis after the channels.
+        scale: the exact factor of the size along each axis.
+        settings: settings of kResize: method, coordinates, rounding and so on.
     """
     axes, method = x.rank - 2, settings["method"]
     old, coordinates = x.shape[2:], settings.get("coordinates", "kHalfPixel")

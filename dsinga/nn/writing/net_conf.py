@@ -1,4 +1,4 @@
-"""Writes the layers of a job for a model: the layers of its graph, its losses, and its input layers by phase."""
+"""Writes a model's job layers: the layers of its graph, its losses, and its inputs by phase."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass
 class Objective:
-    """The training objective of a model: a loss for each output, and the weights of the losses.
+    """A model's training objective: a loss for each output, and the losses' weights.
 
-    ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already. ``metrics`` are the
-    names of those of each output, or the layers that report them. ``algorithm`` and ``cluster`` are None for the usual.
+    ``losses`` are names, loss layers, or symbols of loss layers, which already have sources. ``metrics`` are names, or
+    layers that report metrics, for each output. ``algorithm`` and ``cluster`` are None for the defaults.
     """
 
     losses: list[Any] = field(default_factory=list)
@@ -45,10 +45,10 @@ class WrittenNet:
     Attributes:
         layers: all layers but the inputs.
         inputs: the input layers without phases, by name; the labels of the first belong to the first output.
-        outputs: the names of the layers of the outputs.
-        label_inputs: the names of the inputs that give the labels of each output that has a loss.
-        label_examples: labels (1, ...) of the shape and dtype that the losses take, by input.
-        penalties: those of params, by name.
+        outputs: the names of the output layers.
+        label_inputs: the inputs that give the labels of each output with a loss.
+        label_examples: labels (1, ...) of the shape and dtype that the losses accept, by input.
+        penalties: penalties by param name.
         owners: each layer that has params, with their names in order.
     """
 
@@ -75,10 +75,10 @@ def write_net(
         inputs: the inputs.
         outputs: the outputs.
         objective: the losses.
-        shapes: the shape of the records of each input, where it is known.
-        label_shapes: the shape of a row's label of each input, None for an input without labels; an input that is not
-            there has labels.
-        weighted_phases: the phases whose records have weights.
+        shapes: the known record shapes, by input.
+        label_shapes: the shape of a row's label by input, None for an input without labels; inputs that it lacks have
+            labels.
+        weighted_phases: the phases with sample weights.
 
     Raises:
         UserError: shapes do not fit, naming the layer, or losses and outputs do not.
@@ -124,7 +124,7 @@ def write_losses(
     feature: Callable[[Symbol], Feature],
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> dict[str, np.ndarray]:
-    """Write the losses and metrics of outputs, and return examples of labels (1, ...) by input layer."""
+    """Write the losses and metrics of outputs; return examples of labels (1, ...) by input layer."""
     examples: dict[str, np.ndarray] = {}
     weights = objective.weights or [1.0] * len(objective.losses)
     metrics = [*objective.metrics, *([] for _ in weights)]
@@ -151,9 +151,9 @@ def write_losses(
 def examples_of_symbol(
     loss: Symbol, compared: tuple[int, ...], label_shapes: Mapping[str, tuple[int, ...] | None]
 ) -> dict[str, np.ndarray]:
-    """Return examples of labels (1, ...), by input, of a loss that is a symbol and compares rows of a shape.
+    """Return examples of labels (1, ...), by input, for a loss symbol that compares rows of a shape.
 
-    An input gives labels where the loss, or a kLabel before it, takes those of this input.
+    An input gives labels if the loss, or a kLabel before it, reads its labels.
     """
     examples = {}
     for symbol in ancestors([loss]):
@@ -167,16 +167,16 @@ def examples_of_symbol(
 
 
 def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
-    """Return the layers that compute ``outputs``, without inputs, each once and after its sources."""
+    """Return the layers that compute ``outputs``, except inputs, each once and after its sources."""
     builders = (symbol.builder for symbol in ancestors(outputs) if symbol.builder.kind != INPUT)
     return list({id(builder): builder for builder in builders}.values())
 
 
 def confs_of(*outputs: Symbol) -> list[LayerConf]:
-    """Return the configurations of the layers that compute the symbols ``outputs``, without the input layers.
+    """Return the configurations of the layers that compute ``outputs``, without input layers.
 
-    Layers that the first output needs come first. Shapes of inputs are not in the layers, so any shape will do that has
-    as many axes as the records.
+    Layers of the first output come first. The configurations do not contain input shapes, so any shape with as many
+    axes as the records will do.
     """
     return write_net([], outputs, Objective(), {}, {}).layers
 
@@ -190,7 +190,7 @@ def layers_with_losses(outputs: Sequence[Symbol], objective: Objective) -> list[
 
 
 def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
-    """Return the names that layers get in the job, by the id of the layer; the names do not depend on shapes."""
+    """Return the layers' names in the job, by layer id, whatever the shapes."""
     net = NetWriter()
     names: dict[int, str] = {}
     for symbol in ancestors(symbols):
@@ -201,7 +201,7 @@ def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
 
 
 def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
-    """Return a loss as two layers, one of them with sample weights for some phases; return other layers unchanged."""
+    """Return a loss as two layers, one with sample weights for some phases; other layers unchanged."""
     in_phases = [phase for phase in phases if conf.in_phase(phase)]
     if not layer_class(conf).is_loss or not in_phases:
         return [conf]
@@ -214,7 +214,7 @@ def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
-    """Return the feature that has the labels of an output: the first input, or a new input for further outputs."""
+    """Return the feature with an output's labels: the first input, or a new one for further outputs."""
     if number == 0:
         return Feature(inputs[0].builder.name or "", None)
     name = f"{output.layer}_labels"
@@ -223,7 +223,7 @@ def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[S
 
 
 def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ...] | None) -> None:
-    """Raise UserError where an output of sequences has one label a row, which a job would take for each step."""
+    """Raise UserError if a sequence output has one label per row, which a job would use for each step."""
     rows = row_shape(output)
     if label == () and rows is not None and len(rows) == 2 and not compares(builder.kind):
         raise UserError(
@@ -240,7 +240,7 @@ def targets(
     records: Feature,
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Feature:
-    """Return the feature that a loss compares with: the labels, a kLabel layer, or records without labels."""
+    """Return what a loss compares with: labels, a kLabel layer, or records without labels."""
     if builder.kind == "FunctionLoss":
         return source._replace(label_shape=label_shapes.get(source.layer))
     if not compares(builder.kind):
@@ -254,9 +254,9 @@ def targets(
 
 
 def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Objective:
-    """Return the objective made of the losses of ``compile``; raise UserError unless there is one for each output.
+    """Return the objective for the losses of ``compile``. Raises UserError unless each output has a loss.
 
-    ``loss`` is one, a list, or a dict by the name of the output's layer; so are the weights.
+    ``loss`` and the weights are single values, lists, or dicts by the name of the output's layer.
     """
     names = [output.builder.name or "" for output in outputs]
     losses = [without_torch(loss) for loss in _in_order("loss", loss, names)]
@@ -274,18 +274,17 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
 
 
 def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
-    """Return the values given for outputs, by name or in a list, as a list in the order of the outputs."""
+    """Return values for outputs, given by name or as a list, in the order of the outputs."""
     if given is None:
         return []
     return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])
 
 
 def layers_of_input(conf: LayerConf, stores: Mapping[str, Mapping[str, Any]], batch_size: Any) -> list[LayerConf]:
-    """Return the layers of an input: one for each phase that has its own data.
+    """Return an input's layers: one for each phase with its own data.
 
     ``stores`` has an entry for each of "train", "val" and "test" that has data: the fields that name a store, none for
-    arrays.
-    One layer is in all phases where there are no data but those of training.
+    arrays. If only training has data, one layer serves all phases.
     """
     if conf.type is not LayerType.kRecordInput and conf.store_conf is None:
         return [conf]

@@ -1,4 +1,4 @@
-"""Python operators on features, ``+ - * / @ **`` and indexing, each of which becomes a layer of the job."""
+"""Python operators on features, ``+ - * / @ **`` and indexing, each a layer of the job."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
 
-SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # of sources of one shape
+SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # for sources of one shape
 
 
 class HasOperators(ABC):
-    """Base class of what has Python's operators; a subclass makes the layers."""
+    """Base class for Python's operators; subclasses make the layers."""
 
-    __array_ufunc__ = None  # numpy leaves operators of arrays and features to these
+    __array_ufunc__ = None  # numpy then leaves operators of arrays and features to this class
 
     @abstractmethod
     def _binary(self, operator: str, other: Any, swapped: bool = False) -> Any:
-        """Return the result of an operator of kArithmetic, with ``other`` as its first operand if swapped."""
+        """Return a kArithmetic operator's result; if swapped, ``other`` is the first operand."""
 
     def __add__(self, other: Any) -> Any:
         return self._binary("ADD", other)
@@ -52,12 +52,12 @@ class HasOperators(ABC):
 
 
 class Operators(HasOperators):
-    """Base class of symbols, whose operators become layers of the job."""
+    """Base class of symbols, with operators that become layers of the job."""
 
     @property
     @abstractmethod
     def rows(self) -> Shape | None:
-        """The shape of a row, None where it is not known."""
+        """The shape of a row, None if unknown."""
 
     @abstractmethod
     def operate(self, kind: str, type: str, sources: Sequence[Any], **fields: Any) -> Any:

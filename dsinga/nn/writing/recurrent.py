@@ -1,4 +1,4 @@
-"""States of recurrent layers as symbolic tensors: after the last step, and before the first one."""
+"""Recurrent layers' states as symbolic tensors: after the last step, and before the first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dsinga.nn.writing.tensor import Tensor, joined
 
 
 def last_states(y: Tensor, size: int) -> list[Tensor]:
-    """Return the state h after the last step of each direction, (B, H), of the states of all steps, (B, T, D·H)."""
+    """Return each direction's last state h, (B, H), from all states (B, T, D·H)."""
     return [y[:, -1]] if y.shape[2] == size else [y[:, -1, :size], y[:, 0, size:]]
 
 
@@ -18,7 +18,7 @@ def stacked_states(states: Sequence[Tensor]) -> Tensor:
 
 
 def first_state(states: Sequence[Tensor | None]) -> Tensor:
-    """Return the state before the first step, of an LSTM h and c side by side; None stands for zeros."""
+    """Return the state before the first step; an LSTM's h and c side by side. None stands for zeros."""
     some = next(x for x in states if x is not None)
     parts = [some * 0.0 if x is None else x for x in states]
     return joined(parts, max(x.rank for x in parts) - 1)

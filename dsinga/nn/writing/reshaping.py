@@ -1,4 +1,4 @@
-"""Layers that give a feature another shape, or its axes another order, for nets that were written elsewhere."""
+"""Layers that reshape features or permute their axes, for imported nets."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from dsinga.nn.words.basic_layers import layer_of_type
 from dsinga.nn.words.shape_layers import Flatten, Permute, Reshape
 from dsinga.nn.writing.symbol import Symbol
 
-AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
+AS_IMAGE = ".image"  # name suffix of a sequence reshaped to an image for a convolution
 
 
 class NoLayer(Exception):
-    """An operation that no layer computes; the text says which setting of it, "" for all of it."""
+    """The error for an operation without a layer; the text names the setting, "" for the whole operation."""
 
 
 def refuse(settings: Mapping[str, Any]) -> None:
-    """Raise NoLayer, naming all of them, for settings that have values other than false ones."""
+    """Raise NoLayer with the names of all true settings."""
     if wrong := [name for name, value in settings.items() if value]:
         raise NoLayer(f"with {', '.join(wrong)}")
 
 
 class NamesLayers(Protocol):
-    """The operation for which layers are made."""
+    """An operation that names the layers made for it."""
 
     def name(self, suffix: str = "") -> str:
         """Return the name of a further layer."""
 
 
 def made(make: str | Callable[..., Any], *args: Any, **settings: Any) -> Any:
-    """Return a layer of a type, or of a function of ``nn``."""
+    """Return a layer of a type, or made by a function of ``nn``."""
     return layer_of_type(make, *args, **settings) if isinstance(make, str) else make(*args, **settings)
 
 
@@ -43,19 +43,19 @@ def rows_of(symbol: Symbol) -> tuple[int, ...]:
 
 
 def without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
-    """Return the shape of rows of a tensor in which an axis is the batch; a row without axes has one number."""
+    """Return the shape of a tensor's rows, without the batch axis; (1,) if no axis is left."""
     return tuple(size for at, size in enumerate(shape) if at != axis) or (1,)
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Return an axis counted from the front. Raises NoLayer for one that a tensor of this rank lacks."""
+    """Return an axis counted from the front. Raises NoLayer for an unknown axis."""
     if not -rank <= axis < rank:
         raise NoLayer(f"along the axis {axis} of a tensor with {rank} axes")
     return axis % rank
 
 
 def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int | None:
-    """Return the axis of a shape that is the batch, or has it, after ``before`` numbers; None for no axis."""
+    """Return the axis that is or contains the batch, after ``before`` numbers, or None."""
     starts = [math.prod(shape[:axis]) for axis in range(len(shape))]
     exact = [axis for axis, start in enumerate(starts) if start == before and shape[axis] == batch]
     ends = [axis for axis, start in enumerate(starts) if start <= before and start * shape[axis] >= before * batch]
@@ -63,7 +63,7 @@ def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int | None
 
 
 def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Symbol:
-    """Return a feature with rows of another shape; where it was reshaped before, from what it was then."""
+    """Return a feature with rows of another shape; an earlier reshape is skipped."""
     if rows_of(symbol) == tuple(rows):
         return symbol
     while symbol.builder.kind in ("Reshape", "Flatten") and not (symbol.builder.name or "").endswith(AS_IMAGE):
@@ -76,7 +76,7 @@ def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: st
 
 
 def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Symbol:
-    """Return a feature with the axes of rows, counted from 1, in another order; two orders in a row are one."""
+    """Return a feature with row axes, counted from 1, in another order; two permutations become one."""
     order = list(dims)
     if symbol.builder.kind == "Permute" and order:
         before, symbol = symbol.builder.settings["dims"], symbol.sources[0]

@@ -1,4 +1,4 @@
-"""Layers and features of a model before it becomes a job, and the decorator of functions that make layers."""
+"""A model's layers and features before it becomes a job, and the decorator of layer functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotAFeature(UserError):
-    """The error that a layer was called on an object that is not a feature."""
+    """The error for a layer called on anything but a feature."""
 
 
 ATTRIBUTES = {
@@ -39,28 +39,27 @@ ATTRIBUTES = {
 }  # fmt: skip
 
 
-# What dsinga itself asks of a layer; dir(layer), by which notebooks complete, leaves it out.
+# Attributes that only dsinga uses; dir(layer), from which notebooks complete, leaves them out.
 FOR_DSINGA = frozenset("calls encoder fit input_rows kind models remake values wrapped write".split())
 
 
 class LayerBuilder(HasVariables):
-    """A layer of a model: its settings, and the function that writes the layer into a job.
+    """A layer of a model: its settings, and the function that writes it into a job.
 
-    Calling it on symbols returns the symbol of its feature, as in ``nn.Dense(10)(x)``. A layer that is called more than
-    once shares its params among the calls.
+    Call it on symbols to get the symbol of its feature: ``nn.Dense(10)(x)``. All calls of a layer share its params.
 
     Attributes:
         kind: the name of the function that made it, such as "Dense".
         name: the name of its layer in the job, None to make one from ``kind``.
-        settings: the arguments that it was made with, by name.
-        remake: makes the layer again: a function of a module with its arguments, which pickles, as ``write`` does not.
+        settings: its arguments by name.
+        remake: makes the layer again, from a function of a module and arguments, which pickle (unlike ``write``).
         write: writes the layer, with a :class:`dsinga.nn.writing.writer.LayerWriter`, and returns its feature.
-        wrapped: the layer that this one applies to steps, in both directions or as a loss, else None.
-        fit: the fit that trains it now, None for none.
+        wrapped: the layer that it applies to steps, in both directions or as a loss, else None.
+        fit: the running fit, or None.
         calls: the symbols of its calls.
-        models: the models that have it.
-        input_rows: the shape of a row of its source, where Keras's ``input_shape`` says it, else None.
-        encoder: makes codes of the texts of its source, an input; None for a layer that takes numbers.
+        models: the models that contain it.
+        input_rows: the shape of a source row, if given by Keras's ``input_shape``, else None.
+        encoder: encodes the texts of its source, an input; None for a layer of numbers.
     """
 
     input_rows: tuple[Any, ...] | None = None
@@ -91,7 +90,7 @@ class LayerBuilder(HasVariables):
 
     @property
     def values(self) -> list[np.ndarray | None] | None:
-        """The params in order, shared by all models that contain the layer; None before they are initialised."""
+        """The params in order, shared by all models that contain the layer; None before initialisation."""
         if self.fit is not None:
             self.fit.refresh()
         return self._values
@@ -102,7 +101,10 @@ class LayerBuilder(HasVariables):
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes the params, from the next ``fit`` or batch on. Raises UserError for no bool."""
+        """Whether training changes the params, from the next ``fit`` or batch.
+
+        Raises UserError unless set to a bool.
+        """
         return self.settings.get("trainable", True) if self.wrapped is None else self.wrapped.trainable
 
     @trainable.setter
@@ -124,7 +126,7 @@ class LayerBuilder(HasVariables):
                         f"{name} of {self.name or self.kind} is set when the layer is made, as in "
                         f"nn.{self.kind}(..., {name}={value!r}); make another layer"
                     )
-                getattr(self, name)  # raises AttributeError for a name that layers lack
+                getattr(self, name)  # raises AttributeError for an unknown name
             super().__setattr__(name, value)
 
         def __getattr__(self, name: str) -> Any:
@@ -132,12 +134,12 @@ class LayerBuilder(HasVariables):
 
     @public
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
-        """Return the symbol of the feature computed from ``sources``; a list for a layer that returns parts.
+        """Return the symbol of the feature computed from ``sources``, or a list if the layer returns parts.
 
-        ``labels`` is the symbol of the input whose labels a loss takes. Raises UserError, with the name of the layer,
-        where the shapes of the sources are known and do not fit.
+        ``labels`` is the symbol of the input that gives a loss its labels. Raises UserError, with the layer's name, if
+        known shapes of the sources do not fit.
         """
-        if arguments.get("training", 0) is None:  # as subclasses of Model hand it on
+        if arguments.get("training", 0) is None:  # subclasses of Model pass it on
             del arguments["training"]
         check_names(f"call of {self.kind}", ["labels"], arguments)
         symbols = [*flatten(sources), *([] if labels is None else [labels])]
@@ -156,27 +158,27 @@ class LayerBuilder(HasVariables):
 
     @property
     def output(self) -> Symbol:
-        """The symbol of the feature of the layer's first call. Raises UserError where it was not called."""
+        """The symbol of the feature of the layer's first call. Raises UserError if it was not called."""
         if not self.calls:
             raise UserError(f"the layer {self.name or self.kind} was not called yet; write layer(x)")
         return self.calls[0]
 
     @property
     def input(self) -> Any:
-        """The symbol of the first call's source, or a list for several. Raises UserError where it was not called."""
+        """The symbol of the first call's source, or a list for several. Raises UserError if it was not called."""
         sources = list(self.output.sources)
         return sources[0] if len(sources) == 1 else sources
 
     @property
     def weights(self) -> list[Variable]:
-        """The params in order. Raises UserError where the layer is in no model whose inputs have known shapes."""
+        """The params in order. Raises UserError unless a model with known input shapes contains the layer."""
         for model in self.models:
             of_model: list[Variable] = model.weights_of(self)
             return of_model
         raise UserError(f"the layer {self.name or self.kind} is in no model yet, so that it has no params")
 
     def get_weights(self) -> list[np.ndarray]:
-        """Return copies of the params in the order of the layer. Raises UserError before a model has made them."""
+        """Return copies of the params in order. Raises UserError before a model has made them."""
         if self.values is None and self.models:
             return [variable.numpy() for variable in self.weights]
         values = [value for value in self.values or () if value is not None]
@@ -189,7 +191,7 @@ class LayerBuilder(HasVariables):
     def set_weights(self, weights: Iterable[np.ndarray]) -> None:
         """Set the params, in the order of :meth:`get_weights`, for all models that contain the layer.
 
-        The optimizer goes on from its state. Raises UserError for other shapes, and before there are params.
+        The optimizer keeps its state. Raises UserError for other shapes, and before there are params.
         """
         if self.fit is not None:
             self.fit.check_open()
@@ -225,10 +227,10 @@ class Symbol(Operators):
     Attributes:
         builder: the layer.
         sources: the symbols of its sources.
-        part: the number of the part, of a layer that cuts its source in parts; the parts have one ``whole``.
-        feature: the feature as far as it is known without a job, None where the shape of an input is not known.
+        part: the number of the part, if the layer cuts its source into parts, which have one ``whole``.
+        feature: the feature as far as known without a job, None if an input shape is unknown.
         model: the model that was called as a layer and gave the feature, else None.
-        takers: the symbols of the layers that take the feature; pickles leave them out.
+        takers: the symbols of the layers that read the feature; pickles leave them out.
     """
 
     model: Any = None
@@ -259,12 +261,12 @@ class Symbol(Operators):
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
-        """The shape of the feature, with None for the batch, as in Keras; None if the shape is not known."""
+        """The feature's shape, with None for the batch, as in Keras; None if unknown."""
         return None if self.rows is None else (None, *self.rows)
 
     @property
     def rows(self) -> Shape | None:
-        """The shape of a row of the feature, None where it is not known."""
+        """The shape of a row of the feature, None if unknown."""
         return None if self.feature is None else row_shape(self.feature)
 
     def operate(self, kind: str, type: str, sources: Sequence[Symbol], **fields: Any) -> Symbol:
@@ -277,13 +279,13 @@ class Symbol(Operators):
 
 
 def operator_layer(kind: str, type: str, fields: Mapping[str, Any]) -> LayerBuilder:
-    """Return the layer of a Python operator: a layer type with these configuration fields."""
+    """Return a Python operator's layer: a layer type with these configuration fields."""
     again = functools.partial(operator_layer, kind, type, fields)
     return LayerBuilder(kind, lambda writer: writer.add(type, **fields), {}, again)
 
 
 def preview(symbol: Symbol) -> Feature | None:
-    """Return the feature of a symbol as far as it is known before there is a job; raise UserError for wrong shapes."""
+    """Return a symbol's feature as far as known without a job. Raises UserError for wrong shapes."""
     if symbol.part is not None:
         return None if symbol.whole.feature is None else symbol.whole.feature.parts[symbol.part]
     sources = [source.feature for source in symbol.sources]
@@ -292,9 +294,9 @@ def preview(symbol: Symbol) -> Feature | None:
 
 
 def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol:
-    """Set the input named by a ChannelsLast error to channels last and return it; raise the error if it cannot be set.
+    """Set the input named by a ChannelsLast error to channels last and return it, or raise the error.
 
-    ``symbols`` are those of the net.
+    ``symbols`` are the symbols of the net.
     """
     for symbol in symbols:
         settings = symbol.builder.settings
@@ -333,7 +335,7 @@ def call_again(
     inputs: Sequence[Symbol], outputs: Sequence[Symbol], features: Sequence[Symbol],
     copied: Callable[[LayerBuilder], LayerBuilder] = lambda builder: builder
 ) -> list[Symbol]:  # fmt: skip
-    """Call the layers of a model, or copies, again on other features than its inputs; return the outputs."""
+    """Call the layers of a model, or copies, on other features than its inputs; return the outputs."""
     called: dict[int, list[Symbol]] = {id(symbol): [feature] for symbol, feature in zip(inputs, features, strict=True)}
 
     def feature(symbol: Symbol) -> Symbol:
@@ -347,7 +349,7 @@ def call_again(
 
 
 class LayerArguments(TypedDict, total=False):
-    """The arguments of every layer; :data:`.COMMON_MEANINGS` says what they mean."""
+    """The arguments of every layer, explained by :data:`.COMMON_MEANINGS`."""
 
     name: str | None
     param: Sequence[Any] | None
@@ -363,7 +365,7 @@ class LayerArguments(TypedDict, total=False):
 
 COMMON = keyword_parameters(LayerArguments, None, {"trainable": True, "recompute": False})
 
-# Arguments of Keras's layers that say the shape of a row of the source; nn.Sequential makes an input of the first one.
+# Keras's arguments for the shape of a source row; nn.Sequential makes an input from the first layer's.
 SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
     "input_shape": lambda shape: (shape,) if isinstance(shape, int) else tuple(shape),
     "batch_input_shape": lambda shape: tuple(shape)[1:],
@@ -373,9 +375,9 @@ SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuilder) -> Callable[P, LayerBuilder]:
-    """Decorate a function that returns a layer's writer: the result checks its arguments and returns the layer.
+    """Decorate a function that returns a layer's writer: it checks arguments by name and returns the layer.
 
-    Its signature has the :class:`LayerArguments` in place of ``**common``. Arguments are checked by name.
+    Its signature shows the :class:`LayerArguments` instead of ``**common``.
     """
     signature = extended_signature(function, COMMON.values(), LayerBuilder)
     writes: Callable[..., Write] = function

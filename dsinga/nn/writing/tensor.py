@@ -1,4 +1,4 @@
-"""The symbolic tensor: its operations become layers, for nets that were written elsewhere, as in PyTorch or ONNX."""
+"""The symbolic tensor, with operations that become layers, for nets imported from PyTorch or ONNX."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ MIXES = "that mixes the records of a batch"
 
 
 class Operation(NamesLayers, Protocol):
-    """An operation of the net that is read: its layers get their names from it."""
+    """An operation of the imported net, which names its layers."""
 
     @property
     def batch(self) -> int:
-        """The number of records that shapes count with."""
+        """The number of records in shapes."""
 
     def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
-        """Return an operand beside others, such as a constant, as a tensor or a number."""
+        """Return an operand, such as a constant, as a tensor or number that fits the others."""
 
     def array(self, x: Any) -> np.ndarray | None:
-        """Return the numbers of an operand that is a constant and does not train, None for others."""
+        """Return the numbers of a constant operand that does not train, else None."""
 
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
-        """Return numbers that are the same for all records, as a param that keeps its values."""
+        """Return numbers equal for all records, as a param that keeps its values."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor(HasOperators):
     """A tensor that layers compute.
 
-    Heads of attention, say, are a feature with rows (H, T, n). As (N, H, T, n) in the net, ``batch_axis`` is 0; as
-    (T, N, H, n), with rows (T, H, n), it is 1; as (N·H, T, n) ``shape`` is (N, H, T, n), ``merged`` (0, 2), and
-    ``seen`` what the net has.
+    Example: heads of attention are a feature with rows (H, T, n). As (N, H, T, n) in the net, ``batch_axis`` is 0. As
+    (T, N, H, n), with rows (T, H, n), it is 1. As (N·H, T, n), ``shape`` is (N, H, T, n), ``merged`` is (0, 2), and
+    ``seen`` is the shape in the net.
 
     Attributes:
         place: the operation that makes further layers of the tensor.
-        source: the feature of a layer, whose rows are those of the tensor without the axis of the batch; or a cached
-            function that makes the layer where the feature is first used.
+        source: the feature of a layer, with the tensor's rows without the batch axis; or a cached function that makes
+            the layer on first use.
         shape: the shape, with ``place.batch`` records.
-        batch_axis: the axis of the batch; None for a tensor that is the same for all records, such as a param, whose
-            rows have all of ``shape``.
-        dtype: the dtype in the net; features are float32, and hold integers and truth values as such numbers.
-        merged: the axes, from one to before another, that the net has as one; the batch is among them.
+        batch_axis: the axis of the batch; None for a tensor that is the same for all records, such as a param: its rows
+            then have all of ``shape``.
+        dtype: the dtype in the net; features hold integers and truth values as float32.
+        merged: the range of axes, including the batch, that are one axis in the net.
     """
 
     place: Any
@@ -86,21 +86,21 @@ class Tensor(HasOperators):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The shape of a row of the feature, (1,) of a tensor (B,)."""
+        """The shape of a row of the feature; (1,) for a tensor (B,)."""
         return rows_of(self.symbol)
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The shape that the net has, with merged axes as one."""
+        """The shape in the net, with merged axes as one."""
         if self.merged is None:
             return self.shape
         start, stop = self.merged
         return (*self.shape[:start], math.prod(self.shape[start:stop]), *self.shape[stop:])
 
     def feature(self, rank: int | None = None) -> Symbol:
-        """Return the feature of a tensor whose first axis is the batch. Raises NoLayer for another one.
+        """Return the feature of a tensor with the batch as first axis. Raises NoLayer for other tensors.
 
-        ``rank`` is the number of axes of its rows, where the layer needs one.
+        ``rank`` is the number of axes of its rows, if the layer needs one.
         """
         if self.batch_axis is None:
             raise NoLayer("computed from params and constants only")
@@ -111,7 +111,7 @@ class Tensor(HasOperators):
         return self.symbol
 
     def at(self, place: Operation) -> Tensor:
-        """Return the tensor for another operation, from which further layers get their names."""
+        """Return the tensor for another operation, which names further layers."""
         return replace(self, place=place)
 
     def of(self, symbol: Symbol, dtype: Any = None) -> Tensor:
@@ -119,17 +119,17 @@ class Tensor(HasOperators):
         return replace(self, source=symbol, dtype=self.dtype if dtype is None else np.dtype(dtype))
 
     def each(self, make: str | Callable[..., Any], *args: Any, suffix: str = "", **settings: Any) -> Tensor:
-        """Return what a layer computes of each number, or along an axis whose length stays."""
+        """Return a layer's result for each number, or along an axis of unchanged length."""
         return self.of(made(make, *args, name=self.place.name(suffix), **settings)(self.symbol))
 
     def axis(self, axis: int) -> int:
-        """Return an axis counted from the front. Raises NoLayer for one that the tensor lacks."""
+        """Return an axis counted from the front. Raises NoLayer for an unknown axis."""
         return axis_of(axis, self.rank)
 
     def reshape(self, shape: Sequence[int], suffix: str = "") -> Tensor:
-        """Return the tensor in another shape, which may have the batch and its neighbours as one axis.
+        """Return the tensor in another shape, which may merge the batch with neighbouring axes.
 
-        Raises NoLayer where the batch would be in parts of several axes, which mixes records.
+        Raises NoLayer if the batch would be split over several axes, which mixes records.
         """
         shape = tuple(shape)
         if math.prod(shape) != math.prod(self.shape):
@@ -159,19 +159,19 @@ class Tensor(HasOperators):
         return replace(self, source=symbol, shape=shape, batch_axis=None if batch is None else [*order].index(batch))
 
     def swap(self, first: int, second: int, suffix: str = "") -> Tensor:
-        """Return the tensor with two axes in each other's place."""
+        """Return the tensor with two axes exchanged."""
         order = [*range(self.rank)]
         order[first], order[second] = order[second], order[first]
         return self.transpose(order, suffix)
 
     def with_batch(self, axis: int) -> Tensor:
-        """Return the tensor with the batch moved to another axis, which leaves the feature as it is."""
+        """Return the tensor with the batch moved to another axis; the feature is unchanged."""
         order = [at for at in range(self.rank) if at != self.batch_axis]
         order.insert(axis, self.batch_axis or 0)
         return self.transpose(order)
 
     def expand(self, shape: Sequence[int]) -> Tensor:
-        """Return the tensor with axes of length 1 repeated; of a param, one that becomes the batch has the batch's."""
+        """Return the tensor with axes of length 1 repeated; a param's axis can become the batch."""
         shape, own = tuple(shape), (1,) * (len(shape) - self.rank) + self.shape
         axis = None if self.batch_axis is None else self.batch_axis + len(shape) - self.rank
         if axis is None and self.place.batch in shape and own[shape.index(self.place.batch)] == 1:
@@ -184,11 +184,11 @@ class Tensor(HasOperators):
         return Tensor(self.place, symbol, shape, axis, self.dtype)
 
     def part(self, axis: int, item: Any) -> Tensor:
-        """Return a part along one axis: of a number, which leaves the axis out, a slice, or a list of numbers."""
+        """Return a part along one axis, by a number (which drops the axis), slice, or list of numbers."""
         return self[(slice(None),) * axis + (item,)]
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Return a part, by numbers, slices, lists of numbers, None and ...; the batch keeps all of its records."""
+        """Return a part, by numbers, slices, lists of numbers, None and ...; the batch keeps all records."""
         items = [*key] if isinstance(key, tuple) else [key]
         dots = [at for at, item in enumerate(items) if item is Ellipsis] or [len(items)]
         left = self.rank - sum(item is not None and item is not Ellipsis for item in items)
@@ -215,7 +215,7 @@ class Tensor(HasOperators):
         return replace(self, source=symbol, shape=tuple(shape), batch_axis=batch)
 
     def _part_of_joined(self, items: list[Any]) -> Tensor | None:
-        """Return the part of one of the tensors that were joined along the first axis of rows; None for others."""
+        """Return the part from one of the tensors joined along the first row axis; None for other parts."""
         axis, symbol = int(self.batch_axis == 0), self.symbol
         is_joined = symbol.builder.kind == "Concatenate" and symbol.builder.settings.get("axis") == 1
         if not is_joined or None in items or len(items) <= axis or not isinstance(items[axis], int):
@@ -236,23 +236,23 @@ class Tensor(HasOperators):
         return self._binary("POWER", other)
 
     def __abs__(self) -> Tensor:
-        """Return max(x, 0) + max(-x, 0), whose gradient at 0 is 0."""
+        """Return max(x, 0) + max(-x, 0), with the gradient 0 at 0."""
         return self.each(ReLU, suffix=".part") + (-self).each(ReLU, suffix=".part")
 
     def maximum(self, other: Any) -> Tensor:
-        """Return the larger one of two numbers each."""
+        """Return the elementwise maximum."""
         return self._binary("MAXIMUM", other)
 
     def minimum(self, other: Any) -> Tensor:
-        """Return the smaller one of two numbers each."""
+        """Return the elementwise minimum."""
         return self._binary("MINIMUM", other)
 
     def activated(self, kind: str, **numbers: float) -> Tensor:
-        """Return what a function of kActivation makes of each number, as EXP."""
+        """Return a function of kActivation, such as EXP, of each number."""
         return self.each("kActivation", activation_conf={"type": kind, **numbers})
 
     def __matmul__(self, other: Any) -> Tensor:
-        """Return the product of matrices along the last two axes, where the rows of the first may be records."""
+        """Return the matrix product along the last two axes; the first operand's rows may be records."""
         a, b = self, tensor_of(self.place, other, [self])
         if b.rank == 1 and b.batch_axis is None:
             return (a @ b.reshape((*b.shape, 1))).reshape(a.shape[:-1])
@@ -269,8 +269,8 @@ class Tensor(HasOperators):
         return result_of([a, b], y, rank, axis)
 
     def reduced(self, pool: str, axes: Sequence[int], keeps: bool) -> Tensor:
-        """Return the means (AVG), sums (SUM) or maxima (MAX) over axes, which the result has with length 1 or not."""
-        if self.batch_axis is None:  # the batch in front is that of the layer
+        """Return the means (AVG), sums (SUM) or maxima (MAX) over axes, kept with length 1 if ``keeps``."""
+        if self.batch_axis is None:  # the layer needs a batch axis in front
             of_batch = replace(self, shape=(self.place.batch, *self.shape), batch_axis=0)
             result = of_batch.reduced(pool, [axis + 1 for axis in axes], keeps)
             return replace(result, shape=result.shape[1:], batch_axis=None)
@@ -304,18 +304,18 @@ class Tensor(HasOperators):
 
 
 def batched(place: Operation, symbol: Symbol) -> Tensor:
-    """Return the tensor of a feature whose first axis is the batch."""
+    """Return the tensor of a feature with the batch as first axis."""
     return Tensor(place, symbol, (place.batch, *rows_of(symbol)))
 
 
 def tensor_of(place: Operation, x: Any, others: Sequence[Any]) -> Tensor:
-    """Return an operand as a tensor: a number as a constant of one."""
+    """Return an operand as a tensor; a number becomes a constant."""
     operand = place.operand(x, others)
     return operand if isinstance(operand, Tensor) else place.constant(np.asarray(operand, np.float32))
 
 
 def aligned(tensors: Sequence[Tensor]) -> tuple[list[Symbol], int, int | None]:
-    """Return features of as many axes, as numpy aligns tensors, and the rank and the axis of the batch of a result."""
+    """Return features aligned to equally many axes as in numpy, and a result's rank and batch axis."""
     rank = max(x.rank for x in tensors)
     axes = {x.batch_axis + rank - x.rank for x in tensors if x.batch_axis is not None}
     if len(axes) > 1:
@@ -331,17 +331,17 @@ def aligned(tensors: Sequence[Tensor]) -> tuple[list[Symbol], int, int | None]:
 
 
 def result_of(tensors: Sequence[Tensor], symbol: Symbol, rank: int, axis: int | None, dtype: Any = None) -> Tensor:
-    """Return what a layer computes of aligned tensors: a tensor with ``rank`` axes, of which ``axis`` is the batch."""
+    """Return a layer's result on aligned tensors, with ``rank`` axes and the batch on ``axis``."""
     owner = next((x for x in tensors if x.batch_axis is not None), tensors[0])
     rows = rows_of(symbol)
     if axis is None:
         return replace(owner.of(symbol, dtype), shape=rows[:rank])
-    rows = rows if rank > 1 else ()  # of (B,), the rows have one number
+    rows = rows if rank > 1 else ()  # rows of a tensor (B,) have one number
     return replace(owner.of(symbol, dtype), shape=(*rows[:axis], owner.place.batch, *rows[axis:]), batch_axis=axis)
 
 
 def arithmetic(place: Operation, operator: str, *given: Any, dtype: Any = None) -> Tensor:
-    """Return the result of an operator of kArithmetic of two operands, at least one of them a tensor."""
+    """Return the result of a kArithmetic operator on two operands, at least one of them a tensor."""
     operands = [place.operand(x, given) for x in given]
     tensors = [x for x in operands if isinstance(x, Tensor)]
     symbols, rank, axis = aligned(tensors)

@@ -11,11 +11,11 @@ from dsinga.base.errors import UserError
 
 
 class Variable:
-    """A param of a model. Its numbers are those that the model has when they are asked for.
+    """A param of a model; reading it returns its current numbers.
 
     Attributes:
         name: its name in the model, as in ``model.params``; ``path`` is the same.
-        trainable: whether training moves it by gradients.
+        trainable: whether training changes it by gradients.
         shape: its shape, which may differ from Keras's (docs/howto/keras.md).
     """
 

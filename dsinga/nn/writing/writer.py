@@ -1,4 +1,4 @@
-"""Writes the layers of a job, one call of a layer after the other: their names, sources, params and shapes."""
+"""Writes the layers of a job, call by call: their names, sources, params and shapes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from dsinga.nn.writing.feature import Feature, Writable, row_shape
 
 
 class NetWriter:
-    """The layers that a job has so far, while a model is written into it.
+    """The layers written so far while a model becomes a job.
 
-    ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
-    that was written, by the id of its builder, for further calls to share, and ``builders`` are these. ``penalties``
-    are those of params, by name. ``record_shapes`` are the shapes of records by input layer, for inputs that do not say
-    theirs.
+    ``inputs`` are the confs of the input layers, without phases. ``owners`` are the param names of each written layer,
+    by the id of its builder, for further calls to share; ``builders`` are these builders. ``penalties`` are the
+    penalties by param name. ``record_shapes`` are record shapes by input layer, for inputs without a shape.
     """
 
     def __init__(self, record_shapes: Mapping[str, Shape] | None = None) -> None:
@@ -37,7 +36,7 @@ class NetWriter:
         self.inputs: dict[str, LayerConf] = {}
         self.owners: dict[int, list[str]] = {}
         self.builders: dict[int, Any] = {}
-        self.trained: set[str] = set()  # the layers with params that training moves
+        self.trained: set[str] = set()  # the layers with trained params
         self.penalties: dict[str, Penalty] = {}
         self.named: dict[str, Writable] = {}
         self._taken, self._seen = set[str](), 0
@@ -53,14 +52,14 @@ class NetWriter:
         return feature._replace(channels_last=True, parts=parts)
 
     def reshaped(self, source: Feature) -> Feature:
-        """Return the feature of a flat source after a kReshape layer, which is written once for each source."""
+        """Return a flat source's feature after a kReshape layer, written once for each source."""
         name = f"{source.layer}_flat"
         if name not in self.taken_names():
             self.layers.append(make_conf(name, "kReshape", [source.layer]))
         return Feature(name, row_shape(source), before=source.before)
 
     def trained_below(self, conf: LayerConf) -> str:
-        """Return the name of a trained layer from which a layer is computed, or ""."""
+        """Return the name of a trained layer that this layer depends on, or ""."""
         below = {*conf.srclayers}
         for written in reversed(self.layers):  # sources are written before
             if written.name in below & self.trained:
@@ -70,7 +69,7 @@ class NetWriter:
         return ""
 
     def unused_name(self, builder: Writable) -> str:
-        """Return the name for the next call of a layer; raise UserError where two layers have the same name."""
+        """Return the name for a layer's next call. Raises UserError if two layers have one name."""
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
             raise UserError(f"two layers are called {base!r}; give one of them another name")
@@ -79,7 +78,7 @@ class NetWriter:
         return next(name for name in names if name not in taken)
 
     def taken_names(self) -> set[str]:
-        """Return the names of the layers so far; each layer is looked at once."""
+        """Return the names of the layers so far; each layer is read once."""
         self._taken.update(conf.name for conf in self.layers[self._seen :])
         self._seen = len(self.layers)
         return self._taken
@@ -89,11 +88,11 @@ class LayerWriter:
     """Writes the layers of one call of a :class:`Writable`.
 
     Attributes:
-        net: what has been written.
+        net: the net written so far.
         builder: the layer.
-        name: the name of the call, for the layer that has the params.
+        name: the name of the call, for the layer with the params.
         sources: the features of the sources.
-        settings: the arguments of the layer, by name.
+        settings: the layer's arguments by name.
     """
 
     def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
@@ -102,13 +101,13 @@ class LayerWriter:
 
     @property
     def source(self) -> Feature:
-        """The only source. Raises UserError where there are more or none."""
+        """The only source. Raises UserError if there are several or none."""
         if len(self.sources) != 1:
             raise self.fail(f"takes one source, not {len(self.sources)}")
         return self.sources[0]
 
     def rows(self, source: Feature) -> Shape:
-        """Return the shape of a row of a source. Raises UserError where it is not known."""
+        """Return the shape of a row of a source. Raises UserError if it is unknown."""
         shape = row_shape(source)
         if shape is None:
             raise self.fail(
@@ -118,7 +117,7 @@ class LayerWriter:
         return shape
 
     def fail(self, message: str) -> UserError:
-        """Return a UserError about this layer; the caller raises it."""
+        """Return a UserError about this layer, for the caller to raise."""
         return UserError(f"layer {self.name!r}: {message}")
 
     def add(
@@ -134,17 +133,17 @@ class LayerWriter:
         param: Sequence[Any] | None = None,
         **fields: Any,
     ) -> Feature:
-        """Write the layer that has the params of the call, and return its feature.
+        """Write the layer with the params of the call, and return its feature.
 
         Args:
-            type: the layer type, or the name under which a user's layer is registered.
-            sources: the features of its sources; by default those of the call.
+            type: the layer type, or the registered name of a user's layer.
+            sources: the features of its sources; by default the call's.
             further: names of further srclayers, which give no shape.
             name: its name; by default the name of the call.
-            inits: initialisers by the role of a param, or the last part of its role.
-            fans: inputs and outputs of a param by role, where they are not its columns and rows.
-            penalties: those of params, likewise by role.
-            param: the ParamConf of each param; by default those that the user gave.
+            inits: initialisers by param role, or by the last part of a role.
+            fans: inputs and outputs of a param by role, unless they are its columns and rows.
+            penalties: penalties by role, in the same way as ``inits``.
+            param: the ParamConf of each param; by default the user's.
             fields: further fields of the layer.
         """
         features = self._flattened(type, self.sources if sources is None else sources)
@@ -172,9 +171,9 @@ class LayerWriter:
         return self._written(conf, self._make(conf, sources), sources)
 
     def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
-        """Return the sources as a layer of ``type`` takes them: flat ones are reshaped unless it takes vectors.
+        """Return the sources for a layer of ``type``: flat ones are reshaped unless it accepts vectors.
 
-        A layer whose sources have one shape, such as kAdd, takes flat ones as they are where all have the same shape.
+        A layer with sources of one shape, such as kAdd, accepts flat sources if all have the same shape.
         """
         cls = layer_class(make_conf("", type, []))
         is_like_sources = cls.source_kind is SourceKind.kAnyShape and not cls.labels.source
@@ -184,12 +183,12 @@ class LayerWriter:
         return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
-        """Return the layer of the net, or None if its shape is not known yet; raise UserError for wrong shapes."""
+        """Return the layer of the net, or None if its shape is unknown. Raises UserError for wrong shapes."""
         cls = layer_class(conf)
         labels = cls.labels.source
-        if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
+        if labels is not None and labels > 0 and len(sources) > labels:  # one label per row, or per step
             shape = row_shape(sources[0])
-            checked_later = cls.labels.floats and cls.labels.per is None  # when they get them
+            checked_later = cls.labels.floats and cls.labels.per is None  # when the labels are known
             of_row = None if shape is None else () if checked_later else shape[:-1]
             if cls.labels.any_shape:
                 of_row = sources[labels].label_shape
@@ -200,7 +199,7 @@ class LayerWriter:
         if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
             return None
         if conf.slice_conf is not None and conf.slice_conf.slice_dim == 0:
-            return None  # how many rows a batch has is not known here
+            return None  # the number of rows in a batch is unknown here
         shapes = [(1, *(source.shape or ())) for source in sources]
         try:
             return make_sequence_layer(cls, conf, shapes, None, {})
@@ -208,7 +207,7 @@ class LayerWriter:
             return None
 
     def _written(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        """Add a layer to the net and return its feature; raise UserError if it blocks gradients to params below."""
+        """Add a layer to the net and return its feature. Raises UserError if params below get no gradient."""
         self.net.layers.append(conf)
         fault = "" if layer is None else layer.no_gradient_because
         if fault and (below := self.net.trained_below(conf)):
@@ -225,7 +224,7 @@ class LayerWriter:
         inits: Mapping[str, Any],
         fans: Mapping[str, tuple[int, int]],
     ) -> list[ParamConf]:
-        """Return the configurations of the layer's params, without empty ones at the end."""
+        """Return the configurations of a layer's params, without empty ones at the end."""
         specs = [spec for spec in layer.params if not spec.by_rows]
         if len(given) > len(specs):
             roles = ", ".join(spec.role for spec in specs) or "none"
@@ -267,7 +266,7 @@ class LayerWriter:
 
 
 class PartWriter(LayerWriter):
-    """Writes a layer that is part of another one, such as a projection, with the common arguments of the other."""
+    """Writes a layer inside another one, such as a projection, with the other's common arguments."""
 
     SHARED = ("lr_scale", "wd_scale", "trainable", "partition_dim", "location", "recompute", "include", "exclude")
 
@@ -279,7 +278,7 @@ class PartWriter(LayerWriter):
 Write = Callable[[LayerWriter], Feature]  # writes the layers of a call and returns its feature
 
 
-# The arguments of written functions by setting, where they have other names.
+# Arguments of functions by setting, if their names differ.
 ARGUMENTS = {
     **{"num_output": "units", "dim_hidden": "units", "bias_term": "use_bias", "num_filters": "filters"},
     **{"group": "groups", "dilation": "dilation_rate", "kernel": "kernel_size", "stride": "strides"},
@@ -301,7 +300,7 @@ def simple(function: str, type: str, /, **given: Any) -> Write:
 
 
 def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> LayerConf:
-    """Return a LayerConf, where ``type`` is a layer type or the registered name of a user's layer."""
+    """Return a LayerConf; ``type`` is a layer type or the registered name of a user's layer."""
     user = isinstance(type, str) and type not in LayerType.__members__
     kind = {"type": "kUserLayer", "user_type": type} if user and "user_type" not in fields else {"type": type}
     set_values = {key: value for key, value in fields.items() if value is not None}
@@ -309,19 +308,19 @@ def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> 
 
 
 def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:
-    """Return the value for a param by its role, or by the last part of its role: "hx" of "back_z_hx"."""
+    """Return a param's value by its role, or the last part of the role: "hx" of "back_z_hx"."""
     return values.get(spec.role, values.get(spec.role.rpartition("_")[2]))
 
 
-# Where sequences end: what an embedding of codes knows is handed to the layers above it, as masks are in Keras.
-WINDOWS = set("Conv1D MaxPooling1D AveragePooling1D".split())  # which give other steps, and say where these end
+# Where sequences end: an embedding of codes passes this to the layers above, as masks in Keras.
+WINDOWS = set("Conv1D MaxPooling1D AveragePooling1D".split())  # they change the steps, and report the new lengths
 ONE_SOURCE = WINDOWS | set("GRU LSTM SimpleRNN GlobalMaxPooling1D GlobalAveragePooling1D".split())
 ATTENTION = ("Attention", "MultiHeadAttention")
-OTHER_ORDER = set("Permute Reshape RepeatVector index matmul".split())  # whose axis 1 need not be that of the source
+OTHER_ORDER = set("Permute Reshape RepeatVector index matmul".split())  # their axis 1 need not be the source's
 
 
 def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
-    """Return the sources of a layer with the lengths of its sequences added, if it takes lengths and has none."""
+    """Return a layer's sources, with the sequence lengths added if it accepts lengths and has none."""
     if not sources or any(len(row_shape(source) or ()) != 2 for source in sources):
         return sources
     source = sources[0] if kind in ONE_SOURCE and len(sources) == 1 else None
@@ -330,7 +329,7 @@ def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
 
 
 def keep_lengths(kind: str, name: str, feature: Feature, sources: Sequence[Feature]) -> Feature:
-    """Return the feature with the sequence lengths of its first source, if it has the same steps."""
+    """Return the feature with the sequence lengths of its first source, if the steps are the same."""
     rows, lengths = row_shape(feature), sources[0].lengths if sources else None
     if lengths is None or feature.lengths is not None or rows is None or len(rows) != 2 or kind in OTHER_ORDER:
         return feature
@@ -340,7 +339,7 @@ def keep_lengths(kind: str, name: str, feature: Feature, sources: Sequence[Featu
 
 
 def with_kept_statistics(conf: LayerConf) -> LayerConf:
-    """Return a layer that does not move its running statistics in training either, if it has any."""
+    """Return the layer with running statistics, if it has any, that training does not change."""
     own: Any = getattr(layer_class(conf), "Conf", None)
     if own is None or "use_global_stats" not in field_names(own):
         return conf
