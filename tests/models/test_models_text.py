@@ -68,8 +68,3 @@ def test_a_film_that_training_never_saw_is_refused(ratings: Path, tmp_path: Path
         UserError, match=r"'films' gives 20, which is none of the codes from 0 to 19; .* users or films"
     ):
         dsinga.train(loads(to_text(job), overrides=(f"{path}={tmp_path / 'films.zarr'}",)), workers=1, progress=False)
-
-
-def test_an_unknown_similarity_is_refused():
-    with pytest.raises(UserError, match="similarity is 'dot'; give one of cosine, product"):
-        models.recommender(1, 1, 1, similarity="dot")

@@ -97,11 +97,6 @@ def test_what_cannot_be_drawn_is_named(arguments, message):
         History(ROWS).plot(**arguments)
 
 
-def test_a_history_without_metrics_is_refused():
-    with pytest.raises(UserError, match="no metrics to draw; train for at least one step"):
-        History().plot()
-
-
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     for draw in (History(ROWS).plot, lambda: plotting.images(np.zeros((1, 2, 2)))):
@@ -134,11 +129,6 @@ def test_returns_of_several_agents_have_their_names():
 def test_a_history_without_returns_is_refused(given):
     with pytest.raises(UserError, match="no returns of episodes: give what rl.train returns"):
         plotting.returns(given)
-
-
-def test_nothing_to_draw_is_refused():
-    with pytest.raises(UserError, match="there are no results to draw"):
-        plotting.returns({})
 
 
 def test_the_name_that_keras_gives_a_metric_is_answered_by_its_line():

@@ -183,19 +183,6 @@ def test_characters_are_bytes_of_utf_8() -> None:
     assert decode(encode("éa", symbols), symbols) == "éa"
 
 
-@pytest.mark.parametrize(
-    ("symbols", "message"),
-    [
-        (("ab", "c"), "of 2 words has no 'x', 'y', and no <unk> in their place; leave such out of the text"),
-        (("a", "b", " "), "of 3 characters has no 'c', 'x', 'y'; leave such out"),
-    ],
-)
-def test_what_has_no_code_is_named(symbols: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        encode("ab y c x y", symbols)
-    assert message in str(caught.value)
-
-
 def test_a_text_layer_takes_no_records(tmp_path: Path) -> None:
     job = loads('neuralnet { layer { name: "data" type: kCharRNN char_rnn_conf { path: "a" } } }')
     refused(lambda: bind_records(job, np.zeros((3, 2), np.float32)), "layer 'data' reads a text, not records")

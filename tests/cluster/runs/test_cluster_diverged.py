@@ -126,7 +126,7 @@ def test_a_metric_of_a_custom_algorithm_ends_the_run(job: Job, threads: Client) 
         return {**metrics, "energy": (float("inf") if ctx.step == 3 else 1.0, 1)}
 
     job = with_topology(job, 2).replace(train_one_batch=AlgConf(alg="kUserAlg", user_alg="InfiniteEnergy"))
-    refused(lambda: train(job, threads, progress=False), "'energy' is not finite at step 3", Diverged)
+    refused(lambda: train(job, threads, progress=False), "'energy' is not finite at step 3", error=Diverged)
 
 
 class TestSkipping:
@@ -196,7 +196,7 @@ class TestSkipping:
         """Every batch after them is bad: skipping would go on to the end of the run."""
         job = overflowing(with_topology(job, 2)).replace(skip_bad_batches=True)
         cause = "param '.*' is not finite at step 1, so that no batch can have a finite loss; lower the learning rate, "
-        refused(lambda: train(job, threads, progress=False), cause, Diverged)
+        refused(lambda: train(job, threads, progress=False), cause, error=Diverged)
 
     def test_graph_grain_is_refused(self, job: Job, threads: Client) -> None:
         job = with_topology(job, 2).replace(skip_bad_batches=True)

@@ -191,4 +191,4 @@ def test_predicting_ends_when_the_data_are_lost(job: Job, params) -> None:
         batches = predict_with_labels(job, params, "ip", "train", client=client)
         next(batches)
         client.sync(local.scheduler.remove_worker, next(iter(local.scheduler.workers)), stimulus_id="test")
-        refused(lambda: list(batches), "Dask workers that had the net and its params were lost: inproc://", RunError)
+        refused(lambda: list(batches), "Dask workers that had the net and its params were lost: inproc://", error=RunError)

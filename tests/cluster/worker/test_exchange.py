@@ -237,13 +237,13 @@ class TestExchange:
     def test_a_wait_ends_and_says_what_it_waited_for(self, make_transports) -> None:
         view = exchange(make_transports(2), options=ExchangeOptions(timeout=0.1))
         view.begin(1)
-        refused(lambda: view["w1"], r"waited 0.1 s for the value of 'w1' at step 1 from server 0", RunError)
+        refused(lambda: view["w1"], r"waited 0.1 s for the value of 'w1' at step 1 from server 0", error=RunError)
 
     def test_an_abort_ends_a_wait(self, make_transports) -> None:
         view = exchange(make_transports(2))
         view.begin(1)
         threading.Timer(0.2, lambda: view.abort("the driver has ended the run")).start()
-        refused(lambda: view["b1"], "the driver has ended the run", RunError)
+        refused(lambda: view["b1"], "the driver has ended the run", error=RunError)
 
 
 def train_two(transports: list[Transport], steps: int = 3, **options: Any) -> list[dict[str, np.ndarray]]:
@@ -435,7 +435,7 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     here, there = socket_pair()
     endpoint.accept(there)
     reply = client_of(RemoteTransport(here)).push_pull(0, {0: np.zeros(2, np.float32)}, {}, False)
-    refused(lambda: reply.result(60), r"push_pull failed: OSError\('no such file'\)", RunError)
+    refused(lambda: reply.result(60), r"push_pull failed: OSError\('no such file'\)", error=RunError)
     endpoint.close("the test is over")
 
 
@@ -465,7 +465,7 @@ def test_a_service_goes_with_its_last_reference() -> None:
 
 def test_a_method_that_a_server_lacks_is_refused() -> None:
     service = ShardService(Shard([], create_updater(plain_sgd())))
-    refused(lambda: service.handle("__init__", [], []), "a server has no method '__init__'", RunError)
+    refused(lambda: service.handle("__init__", [], []), "a server has no method '__init__'", error=RunError)
 
 
 def served_value(shard: Shard) -> np.ndarray:

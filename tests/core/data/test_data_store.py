@@ -182,9 +182,6 @@ class TestRefusals:
         several = rf"SOURCE {tmp_path}/train_data.zarr \(for mnist, sentences and other kinds .* stores: {tmp_path}\)"
         refused(lambda: RecordStore(tmp_path / "train_data.zarr"), several)
 
-    def test_a_url_that_cannot_be_opened(self) -> None:
-        refused(lambda: RecordStore("nope://x"), "nope://x cannot be opened: Protocol not known: nope")
-
 
 class TestReading:
     """Only the chunks of the rows are decoded, each once."""

@@ -253,7 +253,7 @@ def test_an_extension_of_singa_is_read_into_flat_settings(init: str, expected: i
         register("initialiser", "Zeros")(lambda shape, conf, rng: np.zeros(shape))
         text = f'window_conf {{ width: 3 }} param {{ name: "w" init {{ user_type: "FooParam"\n{init} }} }}'
         if isinstance(expected, str):
-            refused(lambda: job(text), re.escape(expected), JobError)
+            refused(lambda: job(text), re.escape(expected), error=JobError)
         else:
             conf = job(text).neuralnet.layer[0].param[0].init
             assert conf.settings_of(FooParam.Conf).x == expected

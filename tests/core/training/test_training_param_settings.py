@@ -129,11 +129,6 @@ def test_a_users_algorithm_may_be_a_function_or_a_class_made_from_its_configurat
     assert train_one_batch(None, {}, {}, None, None) == {"steps": (4, 1)}
 
 
-def test_a_name_that_is_not_registered_is_refused():
-    with pytest.raises(UserError, match="no algorithm is registered as 'kPB'; did you mean 'kBP'?"):
-        algorithm(AlgConf(alg="kUserAlg", user_alg="kPB"))
-
-
 ROWS = 5
 
 

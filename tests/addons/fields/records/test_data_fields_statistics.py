@@ -201,7 +201,7 @@ def test_the_first_worker_of_a_client_is_awaited(monkeypatch: pytest.MonkeyPatch
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         with monkeypatch.context() as patch:
             patch.setattr(statistics, "PATIENCE", 0.1)
-            refused(lambda: field_statistics(fields(), client=client), "Dask worker has come .* start", ClusterNotReady)
+            refused(lambda: field_statistics(fields(), client=client), "Dask worker has come .* start", error=ClusterNotReady)
         handler = StartsWorker(cluster)
         statistics._log.addHandler(handler)
         try:
