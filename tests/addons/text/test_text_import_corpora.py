@@ -111,8 +111,7 @@ def test_errors_are_raised_before_a_store_is_written(tmp_path, text: str, option
     import_text(tmp_path, TRAIN)
     if "vocabulary" in options:
         options = {"vocabulary": str(tmp_path / options["vocabulary"])}
-    with pytest.raises(UserError, match=message):
-        import_text(tmp_path, text, "destination", **options)
+    refused(lambda: import_text(tmp_path, text, "destination", **options), message)
     assert not (tmp_path / "destination").exists()
 
 
@@ -192,8 +191,7 @@ def test_a_window_slides_by_one_word():
 def test_bad_texts_and_options_are_refused(content: bytes, options: dict, message: str, tmp_path: Path):
     path = tmp_path / "text.txt"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        import_records("contexts", path, tmp_path / "out", **options)
+    refused(lambda: import_records("contexts", path, tmp_path / "out", **options), message)
 
 
 def film(number: int, title: str, *genres: str) -> str:

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from dsinga import UserError
 from dsinga.cluster.dask.placement import place
 from dsinga.cutting.cluster_topology import Topology
-from tests.support.refusals import check_refusal, refusal
+from tests.support.refusals import check_refusal, refusal, refused
 
 
 def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:
@@ -40,8 +39,7 @@ def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
 
 
 def test_a_cluster_without_workers_is_refused() -> None:
-    with pytest.raises(UserError, match="has no workers; start some with `dask worker"):
-        place(Topology(1, 1), {})
+    refused(lambda: place(Topology(1, 1), {}), "has no workers", "start some with")
 
 
 def test_blocks_of_workers_share_a_process() -> None:

@@ -20,6 +20,7 @@ from dsinga.cluster.dask.worker_memory import Packed, share, unpacked
 from dsinga.job import ClusterConf, Job
 from dsinga.job.reader import with_fields
 from tests.support.polling import wait_until
+from tests.support.refusals import refused
 from tests.support.small_job import with_topology
 from tests.support.user_layers import Identity, with_user_layer
 
@@ -72,8 +73,7 @@ def test_a_worker_that_has_gone_keeps_nobody_else_from_sharing(client: Client) -
     addresses = list(available_workers(client))
     gone = addresses[-1]
     client.retire_workers([gone])
-    with pytest.raises(RunError, match=f"the Dask worker {gone} was lost"):
-        share(client, [1], [gone])
+    refused(lambda: share(client, [1], [gone]), f"the Dask worker {gone} was lost", error=RunError)
     with pytest.raises(RunError, match=f"the Dask worker {gone} was lost"):
         share(client, [1], sorted(addresses, key=lambda address: address == gone))
     assert share(client, [2], addresses[:-1]).result(timeout=60) == [2]
@@ -155,8 +155,7 @@ def test_they_keep_their_values(job: Job, threads: Client, dim: int, update: str
 
 def test_several_worker_groups_are_refused(job: Job) -> None:
     groups = frozen(job, "w1", static=True).replace(cluster=ClusterConf(nworker_groups=2))
-    with pytest.raises(UserError, match="static params are kept by the workers of one group.*use lr_scale: 0, or one"):
-        train(groups, progress=False)
+    refused(lambda: train(groups, progress=False), "lr_scale", "0, or one")
 
 
 def with_global_stats(job: Job) -> Job:

@@ -75,7 +75,11 @@ def test_a_group_that_begins_anew_is_clipped_anew() -> None:
     shard.push(Push(0, 1, 0, 0), {0: ones(5)})
     assert shard.restart(1, 1) == 0
     refused(lambda: request.result(WAIT), "has begun anew as generation 1", error=RunError)
-    refused(lambda: shard.clip(Push(0, 1, 0, 0), 1.0), "is of generation 0, but the group is of generation 1", error=RunError)
+    refused(
+        lambda: shard.clip(Push(0, 1, 0, 0), 1.0),
+        "is of generation 0, but the group is of generation 1",
+        error=RunError,
+    )
     push = Push(1, 1, 0, 0)
     shard.push(push, {0: ones(), 1: ones()})
     np.testing.assert_array_equal(shard.norms.squares(push).result(WAIT), [SIZE, SIZE])

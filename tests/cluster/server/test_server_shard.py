@@ -277,7 +277,11 @@ def test_waiting_for_a_missing_worker_ends_at_the_timeout():
     shard.push(Push(0, 0, 0, 1), gradients(all_specs, 0, 1))
     with pytest.raises(TimeoutError):
         shard.pull(ids_of(all_specs), 1).result(0.01)
-    refused(lambda: shard.snapshot(1, 0.01), r"of version 1 within 0.01 s: slice w1.*worker 1 has come, 0 is", error=RunError)
+    refused(
+        lambda: shard.snapshot(1, 0.01),
+        r"of version 1 within 0.01 s: slice w1.*worker 1 has come, 0 is",
+        error=RunError,
+    )
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
     with pytest.raises(RunError):
         shard.snapshot(2, 0.01)

@@ -123,7 +123,9 @@ class TestTransport:
             reply.result(0.05)
         assert not reply.done()
         refused(lambda: wait_for(reply, 0.1, "an echo"), r"waited 0\.1 s for an echo", error=RunError)
-        refused(lambda: wait_for(reply, 100, "an echo", lambda: "the run has ended"), "the run has ended", error=RunError)
+        refused(
+            lambda: wait_for(reply, 100, "an echo", lambda: "the run has ended"), "the run has ended", error=RunError
+        )
 
     def test_a_reply_that_is_done_is_read_without_waiting(self, transport: Transport) -> None:
         reply = transport.call("double", (), [np.ones(2)])

@@ -6,6 +6,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
 from tests.support.net_cases import FLAT, build, dense, layer, net_of
+from tests.support.refusals import refused
 
 DATA = 'layer { name: "data" type: kRecordInput }\n'
 
@@ -85,8 +86,7 @@ def test_the_owner_may_be_in_another_phase():
 )
 def test_wrong_params_are_refused_with_their_place(params, message):
     owner = ip("a", "data", 'param { name: "w" } param { name: "bias" }')
-    with pytest.raises(UserError, match=message):
-        net_of(DATA + owner + ip("b", "a", params, 2), data=FLAT)
+    refused(lambda: net_of(DATA + owner + ip("b", "a", params, 2), data=FLAT), message)
 
 
 def test_a_transposed_matrix_is_answered_with_the_remedy():

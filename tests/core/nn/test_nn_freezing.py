@@ -10,6 +10,7 @@ from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
 from dsinga.commands.cli import main_group
 from dsinga.data import write_store
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -156,13 +157,10 @@ def test_weights_have_the_order_of_layers_after_fit_and_after_load(tmp_path):
 def test_weights_of_another_number_or_shape_are_refused(tmp_path):
     model = dense()
     weights = model.get_weights()
-    with pytest.raises(UserError, match=r"^set_weights: array 1 is \(3,\), but 'dense_bias' is \(8,\)$"):
-        model.set_weights([weights[0], np.zeros(3), *weights[2:]])
-    with pytest.raises(UserError, match=r"^the model has 4 params .* but 1 are given$"):
-        model.set_weights(weights[:1])
+    refused(lambda: model.set_weights([weights[0], np.zeros(3), *weights[2:]]), "'dense_bias'")
+    refused(lambda: model.set_weights(weights[:1]), "the model has 4 params", "1 are given")
     model.params = {"dense_bias": np.zeros(3)}
-    with pytest.raises(UserError, match=r"'dense_bias' of shape \(8,\), but the given one has \(3,\)"):
-        model.save(tmp_path)
+    refused(lambda: model.save(tmp_path), "'dense_bias'", r"one has \(3")
 
 
 @pytest.mark.parametrize("names", [["data"], ["data,kTrain", "data,kVal"]], ids=["train", "val"])

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dsinga.base.errors import UserError
 from dsinga.base.registry import register, unregister
 from dsinga.job import InitMethod, ParamGenConf, Settings, check, loads, required, setting
 from dsinga.job.limits import Unit
@@ -160,8 +159,7 @@ def test_a_setting_that_each_initialiser_has_with_another_type_is_refused():
 
             std: int = setting(1, "the standard deviation")
 
-    with pytest.raises(UserError, match="'Whole' has the setting 'std', which each initialiser has with another type"):
-        ParamGenConf(type="kUserInit", user_type="Whole")
+    refused(lambda: ParamGenConf(type="kUserInit", user_type="Whole"), "'Whole'", "with another type")
     unregister("initialiser", "Whole")
 
 

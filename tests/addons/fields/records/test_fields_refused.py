@@ -79,21 +79,15 @@ def test_the_time_of_leads_has_another_name_than_that_of_the_data(direct: bool) 
 def test_coordinates_must_increase() -> None:
     data = dataset()
     order = [0, 1, 2, 4, 3, *range(5, 12)]
-    with pytest.raises(UserError, match=r"'time' do not increase: 2000-01-04 \(index 4\) follows 2000-01-05; .*sortby"):
-        dsinga.windows(data.isel(time=order), input_dims=WHOLE)
-    with pytest.raises(UserError, match=r"'time' do not increase: 2000-01-01 \(index 1\) follows 2000-01-01"):
-        dsinga.windows(data.isel(time=[0, 0, 1]), input_dims=WHOLE)
-    with pytest.raises(UserError, match=r"'lon' do not increase: 0 \(index 1\) follows 45; .*sortby\('lon'\)"):
-        dsinga.windows(data.isel(lon=[1, 0, 2, 3]), input_dims=WHOLE)
+    refused(lambda: dsinga.windows(data.isel(time=order), input_dims=WHOLE), "'time'", "sortby")
+    refused(lambda: dsinga.windows(data.isel(time=[0, 0, 1]), input_dims=WHOLE), "'time'", r"1\) follows 2000-01-01")
+    refused(lambda: dsinga.windows(data.isel(lon=[1, 0, 2, 3]), input_dims=WHOLE), "'lon'", r"sortby\('lon'\)")
     assert len(dsinga.windows(data.isel(lat=slice(None, None, -1)), input_dims=WHOLE)) == 12
 
 
 def test_variables_lie_on_one_grid() -> None:
     data = dataset(wind=(("time", "y", "x"), np.zeros((12, 3, 4))))
-    with pytest.raises(
-        UserError, match=r"'sst' has the dimensions \(time, lat, lon\), 'wind' \(time, y, x\): .*interp_"
-    ):
-        dsinga.windows(data, inputs=["sst", "wind"], input_dims=WHOLE)
+    refused(lambda: dsinga.windows(data, inputs=["sst", "wind"], input_dims=WHOLE), "'wind'", "interp_")
 
 
 def test_data_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
@@ -105,11 +99,9 @@ def test_data_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"x.zarr has no variables at its root; where they are in a group"):
         dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
     assert len(dsinga.windows(tmp_path / "x.zarr" / "sea", input_dims={"time": 1})) == 12
-    with pytest.raises(UserError, match=r"x.nc cannot be opened as a Dataset \(FileNotFoundError"):
-        dsinga.windows(tmp_path / "x.nc", input_dims={"time": 1})
+    refused(lambda: dsinga.windows(tmp_path / "x.nc", input_dims={"time": 1}), "FileNotFoundError", "as a Dataset")
     text = dataset(name=("time", np.array(["a"] * 12)))
-    with pytest.raises(UserError, match="variable 'name': records must be numbers, not strings"):
-        dsinga.windows(text, inputs="name", input_dims={"time": 1})
+    refused(lambda: dsinga.windows(text, inputs="name", input_dims={"time": 1}), "'name'", "numbers, not strings")
 
 
 def test_a_periodic_longitude_that_is_no_circle_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import describe, field_statistics, open_records, verify_store, write_store
 from dsinga.data.missing_values import with_nan
 from dsinga.estimators import Regressor
+from tests.support.refusals import refused
 
 RANDOM = np.random.default_rng(0)
 X, Y = (RANDOM.normal(size=(20, count)).astype(np.float32) for count in (3, 1))
@@ -180,8 +181,7 @@ def test_groups_and_jobs_and_summaries(tmp_path: Path) -> None:
     for name, array in (("x", with_hole(X)), ("y", Y)):
         group.create_array(name, data=array, chunks=(5, array.shape[1]), fill_value=np.nan)
         group[name].attrs["_FillValue"] = -9999
-    with pytest.raises(UserError, match=r"'x' has NaN \(-9999 means missing, by its attr.*\) in record 7, column 2"):
-        dsinga.train(job(tmp_path / "g.zarr"), progress=False)
+    refused(lambda: dsinga.train(job(tmp_path / "g.zarr"), progress=False), "7, column 2")
     (tmp_path / "g.zarr/x/0.0").unlink()  # half written
     verified = verify_store(tmp_path / "g.zarr")
     assert (verified.nonfinite, verified.missing_chunks) == (5 * 3 + 1, 1)
