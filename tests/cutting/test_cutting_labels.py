@@ -88,7 +88,7 @@ def test_labels_are_sent_with_their_rows(layers: list[LayerConf], workers: int):
     assert_equal_runs(run_partitioned(partition(net, workers), values, batches), whole, 1e-9)
 
 
-def test_rows_of_which_only_some_have_labels_are_refused():
+def test_mistakes_are_named_with_their_remedies() -> None:
     net = build(
         layer("dummy", "kDummy", dummy_conf={"input": True, "shape": [6, 4]}),
         dense("a", "data", 4),
@@ -99,9 +99,6 @@ def test_rows_of_which_only_some_have_labels_are_refused():
         rows=6,
     )
     refused(lambda: partition(net, 2), "a later layer takes its", "sources have labels")
-
-
-def test_a_layer_that_makes_labels_without_declaring_it_is_refused_in_a_partitioned_net():
     net = build(dense("a", "data"), layer("both", "Unsaid", "a"), dense("top", "both"), LOSS, shape=(3,), rows=6)
     values, batches = initial(net), batches_of(net, 1, classes=2)
     run_whole(net, values, batches)

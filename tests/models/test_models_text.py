@@ -52,14 +52,11 @@ def test_a_review_is_predicted_without_labels_and_whatever_the_padding(reviews: 
     np.testing.assert_allclose(first, second, rtol=1e-5)
 
 
-def test_an_empty_sentence_is_refused(reviews: Path):
+def test_mistakes_are_named_with_their_remedies(reviews: Path, ratings: Path, tmp_path: Path) -> None:
     job = job_of("sentiment_lstm", reviews, reviews)
     words = np.array([[3, 4, 5], [-1, -1, -1]], np.int32)
     params = dsinga.train(job, workers=1, progress=False).params
     refused(lambda: dsinga.predict(job, params, "scores", data=words), "row 1 of the", "an empty sequence")
-
-
-def test_a_film_that_training_never_saw_is_refused(ratings: Path, tmp_path: Path):
     job = job_of("cosine", ratings, ratings)
     films = np.full(96, 20, np.int32)
     write_store(tmp_path / "films.zarr", [(films, None)])

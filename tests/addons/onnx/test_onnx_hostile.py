@@ -55,9 +55,16 @@ def test_damaged_nets_are_refused_or_are_others(tmp_path, make, data):
         nn.load_onnx(path)
 
 
-def test_a_node_whose_attributes_do_not_fit_is_named(tmp_path):
+def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
     with pytest.raises(UserError, match=r"net has what no layer computes: turned \(Transpose\) whose attributes"):
         loaded(graph_of([node("Transpose", "x", "y", "turned", perm=[0, 7])]), tmp_path)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    body = [node("Relu", "a", "n" * 10**5), node("Relu", "n" * 10**5, "b")]
+    function = helper.make_function("own", "f", ["a"], ["b"], body, opsets)
+    names = ["x", *map(str, range(999)), "y"]
+    nodes = [node("f", a, b, domain="own") for a, b in zip(names, names[1:], strict=False)]
+    with pytest.raises(UserError, match="nodes of more than 67,108,864 bytes"):
+        loaded(graph_of(nodes, domains=["own"], functions=[function]), tmp_path)
 
 
 def doubled(first, axis):
@@ -123,16 +130,6 @@ def test_long_files_become_models_in_linear_time_or_are_refused(tmp_path):
         with pytest.raises(UserError, match=words) as caught:
             loaded(net, tmp_path)
         assert len(str(caught.value)) < 1000
-
-
-def test_functions_that_write_out_many_bytes(tmp_path):
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
-    body = [node("Relu", "a", "n" * 10**5), node("Relu", "n" * 10**5, "b")]
-    function = helper.make_function("own", "f", ["a"], ["b"], body, opsets)
-    names = ["x", *map(str, range(999)), "y"]
-    nodes = [node("f", a, b, domain="own") for a, b in zip(names, names[1:], strict=False)]
-    with pytest.raises(UserError, match="nodes of more than 67,108,864 bytes"):
-        loaded(graph_of(nodes, domains=["own"], functions=[function]), tmp_path)
 
 
 def message(number, content):

@@ -119,9 +119,11 @@ def test_marked_layers_stay_as_they_are():
     assert {stretches for _, stretches in variants(marked).choices(1)} == {0}
 
 
-def test_a_net_that_cannot_be_trained_is_refused(tmp_path: Path):
+def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     job = loads(CONVNET, str(tmp_path / "job.conf"))
     refused(lambda: make_plan(job, 1, workers=1, limit=FIXED), "needs at least")
+    with pytest.raises(UserError, match="a batchsize of 96 cannot be divided into 7 equal micro_batches"):
+        dsinga.plan(loads(CONVNET, str(tmp_path / "job.conf"), ["micro_batches=7"]))
 
 
 @pytest.mark.ci
@@ -145,11 +147,6 @@ def test_a_plan_has_the_alternatives_that_fit(tmp_path: Path, monkeypatch: pytes
 def test_a_memory_that_is_no_size_is_refused(memory: str, tmp_path: Path):
     job = loads(CONVNET, str(tmp_path / "job.conf"))
     refused(lambda: dsinga.plan(job, memory=memory), "memory must be a size", "such as 2GB")
-
-
-def test_a_plan_without_its_store_refuses_unequal_micro_batches(tmp_path: Path):
-    with pytest.raises(UserError, match="a batchsize of 96 cannot be divided into 7 equal micro_batches"):
-        dsinga.plan(loads(CONVNET, str(tmp_path / "job.conf"), ["micro_batches=7"]))
 
 
 def arrays() -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -122,12 +122,9 @@ def test_several_worker_groups_carry_no_state(job: Job, threads: Client) -> None
         train(with_fields(job, {CARRY: "true"}), threads, progress=False)
 
 
-def test_more_characters_than_vocab_size_are_refused(job: Job) -> None:
+def test_mistakes_are_named_with_their_remedies(job: Job, threads: Client, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"layer 'onehot': 'data' has 12 different codes, but vocab_size is 11"):
         build_net(with_fields(job, {"neuralnet.layer[onehot].onehot_conf.vocab_size": 11}))
-
-
-def test_a_test_text_of_another_vocabulary_is_refused(job: Job, threads: Client, tmp_path: Path) -> None:
     (tmp_path / "other").write_text("abcdefghijk" * 30)
     import_records("text", tmp_path / "other", tmp_path / "other.zarr")
     refusal = r"other.zarr, which phase kVal reads, has another vocabulary than .*train_data"

@@ -93,18 +93,12 @@ def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, anno
     assert announced[-1].startswith("the wait is over after 0:00:")
 
 
-def test_a_cluster_that_has_all_its_workers_is_refused_at_once(threads: Client, small: Job) -> None:
+def test_mistakes_are_named_with_their_remedies(threads: Client, small: Job) -> None:
     refused(lambda: train(small, threads, workers=4, progress=False), "needs 4 workers", "start")
-
-
-def test_workers_that_could_not_start_are_not_waited_for(small: Job) -> None:
     with start_cluster(FailingWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
         refused(lambda: train(small, client, workers=1, progress=False), "has no workers", "LocalCluster could not")
         cluster.worker_spec.clear()
-
-
-def test_the_wait_ends_after_the_timeout_of_the_queue(small: Job) -> None:
     with start_cluster(QueuedWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
         limited = dask.config.set({"dsinga.queue_timeout": "10ms"})

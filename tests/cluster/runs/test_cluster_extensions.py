@@ -87,12 +87,10 @@ def test_an_extension_sees_the_run_at_its_step(job: Job, threads: Client) -> Non
     assert {"train/loss", "val/accuracy"} <= latest.keys()
 
 
-def test_a_phase_that_the_job_lacks_cannot_be_evaluated(job: Job, threads: Client) -> None:
+def test_mistakes_are_named_with_their_remedies(job: Job, threads: Client) -> None:
     act = Acting(10, lambda loop: loop.evaluate("test"))
     refused(lambda: train(validating(job), threads, extensions=[act], progress=False), "'test'", "give it test_freq")
 
-
-def test_an_extension_that_does_not_pause_cannot_ask_workers(job: Job, threads: Client) -> None:
     class Hasty(Acting):
         pauses = False
 

@@ -153,9 +153,13 @@ def test_they_keep_their_values(job: Job, threads: Client, dim: int, update: str
         assert alone.params[name].tobytes() == rest.params[name].tobytes()
 
 
-def test_several_worker_groups_are_refused(job: Job) -> None:
+def test_mistakes_are_named_with_their_remedies(job: Job) -> None:
     groups = frozen(job, "w1", static=True).replace(cluster=ClusterConf(nworker_groups=2))
     refused(lambda: train(groups, progress=False), "lr_scale", "0, or one")
+    with pytest.raises(
+        UserError, match="use_global_stats keeps statistics in the workers of one group, but there are 2"
+    ):
+        train(with_global_stats(job).replace(cluster=ClusterConf(nworker_groups=2)), progress=False)
 
 
 def with_global_stats(job: Job) -> Job:
@@ -179,13 +183,6 @@ def test_statistics_of_a_frozen_batch_normalisation_do_not_drift(
     assert not np.array_equal(alone.params["norm_scale"], np.ones(8))
     for name, value in alone.params.items():
         np.testing.assert_allclose(result.params[name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_global_statistics_of_several_worker_groups_are_refused(job: Job) -> None:
-    with pytest.raises(
-        UserError, match="use_global_stats keeps statistics in the workers of one group, but there are 2"
-    ):
-        train(with_global_stats(job).replace(cluster=ClusterConf(nworker_groups=2)), progress=False)
 
 
 FEATURES = {"partition_dim": 1}

@@ -51,11 +51,19 @@ def by_socket() -> Iterator[list[GroupPeers]]:
         endpoint.close("the test is over")
 
 
-def test_a_closed_mailbox_says_why_through_a_socket(by_socket: list[GroupPeers]) -> None:
+def test_mistakes_are_named_with_their_remedies(by_socket: list[GroupPeers]) -> None:
     first, second = by_socket
     second.mailbox.close("the Dask worker tcp://x was lost")
     first.send(1, "a", ARRAY)
     refused(lambda: first.receive("b"), "'a' was sent to it: the Dask worker tcp://x was", error=RunError)
+    _, second = connected(timeout=0.6)
+    refused(lambda: second.receive("fc6"), r"waited 0.6 s for 'fc6' in step 0", error=RunError)
+    first, _ = connected(timeout=0.6)
+    for step in range(3):
+        first.send(1, "a", ARRAY)
+        first.finish()
+        first.begin(f"step {step + 1}")
+    refused(lambda: first.finish(), r"waited 0.6 s in step 3: worker 1 is behind and has not taken 'a'", error=RunError)
 
 
 @pytest.mark.parametrize("then", ["receive", "finish"])
@@ -126,11 +134,6 @@ def test_the_same_key_is_used_in_every_iteration() -> None:
     for step in range(3):
         assert second.receive("a")[0] == step
         second.begin(f"step {step + 1}")
-
-
-def test_a_receive_ends_and_says_what_it_waited_for() -> None:
-    _, second = connected(timeout=0.6)
-    refused(lambda: second.receive("fc6"), r"waited 0.6 s for 'fc6' in step 0", error=RunError)
 
 
 def test_a_repeated_delivery_changes_nothing() -> None:
@@ -209,15 +212,6 @@ def test_a_sender_is_at_most_three_iterations_ahead() -> None:
         running.result(timeout=60)
     assert ahead <= 3
     assert len(first._sent) <= 4, "what has been acknowledged is forgotten"
-
-
-def test_a_sender_stops_waiting_for_a_reader_after_the_timeout() -> None:
-    first, _ = connected(timeout=0.6)
-    for step in range(3):
-        first.send(1, "a", ARRAY)
-        first.finish()
-        first.begin(f"step {step + 1}")
-    refused(lambda: first.finish(), r"waited 0.6 s in step 3: worker 1 is behind and has not taken 'a'", error=RunError)
 
 
 def test_closing_ends_every_wait_at_once(begun: threading.Event) -> None:

@@ -246,13 +246,10 @@ def test_a_batch_that_does_not_fit_is_refused(job: Job, x: Any, y: Any, message:
     refused(lambda: net.backward(net.initial_params(), x, y), message)
 
 
-def test_a_model_without_a_loss_is_to_be_compiled_first() -> None:
+def test_mistakes_are_named_with_their_remedies(job: Job) -> None:
     x = np.zeros((4, 5), np.float32)
     net = LocalNet(nn.Sequential([nn.Input(shape=5), nn.Dense(2)]).job(), x)
     refused(lambda: net.backward(net.initial_params(), x), "no loss layer in phase", "first")
-
-
-def test_an_unknown_name_is_refused(job: Job) -> None:
     net = LocalNet(job, np.zeros((1, 64), np.uint8), np.zeros(1, int))
     params, x = net.initial_params(), np.zeros((2, 64))
     refused(lambda: net.predict(params, x, "conb"), "did you mean 'conv'")

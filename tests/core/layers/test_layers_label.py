@@ -56,16 +56,15 @@ def test_float_labels_are_sent_from_a_device(dtype: type, on_device: bool):
 ONE_LABEL = "'loss': takes one label a row, but gets 4; .* steps .* per_step: true.* matrix, use kSigmoidCross"
 
 
-def test_several_labels_a_row_are_refused_where_one_is_needed():
+def test_mistakes_are_named_with_their_remedies() -> None:
     conf = LayerConf(name="loss", srclayers=["ip", "words"])
     sources = [np.zeros((2, 3), np.float32), np.zeros((2, 4), int)]
     refused(lambda: SoftmaxLoss(conf, [(2, 3), (2,)]).compute_feature([], sources, CTX), ONE_LABEL)
-
-
-def test_float_labels_are_refused_where_classes_are_needed():
     loss = SoftmaxLoss(LayerConf(name="loss", srclayers=["ip", "prices"]), [(2, 3), (2,)])
     sources = [np.zeros((2, 3), np.float32), np.zeros(2, np.float32)]
     refused(lambda: loss.compute_feature([], sources, CTX), "'loss'", "kEuclideanLoss with a")
+    label = Label(LayerConf(name="label", srclayers=["data"]), [(2,)])
+    refused(lambda: label.compute_feature([], [np.zeros((2, 3))], CTX), "'label'", "set new_la")
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
@@ -76,8 +75,3 @@ def test_labels_are_a_feature_of_their_shape(shape: tuple[int, ...], dtype: type
     assert output.labels is labels
     assert output.feature.dtype == np.float32
     assert np.array_equal(output.feature, labels)
-
-
-def test_labels_of_another_shape_than_declared_are_refused():
-    label = Label(LayerConf(name="label", srclayers=["data"]), [(2,)])
-    refused(lambda: label.compute_feature([], [np.zeros((2, 3))], CTX), "'label'", "set new_la")

@@ -43,8 +43,14 @@ def test_filter_and_input_layers():
     assert data.store_conf.path == "test"
 
 
-def test_an_unknown_layer_name_is_answered_with_the_nearest():
+def test_mistakes_are_named_with_their_remedies() -> None:
     refused(lambda: net_of(CONVNET).layer("pol"), "the kTrain net has no")
+    refused(lambda: net_of("\n" + DATA, other=IMAGES), "reads a store")
+    with pytest.raises(UserError, match=r"job.conf:3: layer 'loss' takes labels from 'data', .* give labels: y"):
+        net_of(
+            DATA + 'layer { name: "loss" type: kSoftmaxLoss srclayers: ["data", "data"] }',
+            data=RecordInfo((6,), 4, has_labels=False),
+        )
 
 
 def test_a_net_can_be_pickled():
@@ -84,18 +90,6 @@ DATA = 'layer { name: "data" type: kRecordInput }\n'
 )
 def test_what_cannot_be_built_is_refused_with_its_place(text, message):
     refused(lambda: net_of(text), message)
-
-
-def test_an_input_layer_without_records_is_refused():
-    refused(lambda: net_of("\n" + DATA, other=IMAGES), "reads a store")
-
-
-def test_labels_from_a_store_that_has_none_are_refused_before_training():
-    with pytest.raises(UserError, match=r"job.conf:3: layer 'loss' takes labels from 'data', .* give labels: y"):
-        net_of(
-            DATA + 'layer { name: "loss" type: kSoftmaxLoss srclayers: ["data", "data"] }',
-            data=RecordInfo((6,), 4, has_labels=False),
-        )
 
 
 def test_destinations_of_a_slice_take_its_parts_in_order():

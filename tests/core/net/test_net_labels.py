@@ -56,21 +56,15 @@ def test_matrices_are_refused_by_layers_that_take_one_label(kind: str):
         net_of(KINDS["a matrix of integers"], dense("ip", "data"), layer("loss", kind, "ip", "data"))
 
 
-def test_records_without_labels_are_refused_by_losses():
+def test_mistakes_are_named_with_their_remedies() -> None:
     with pytest.raises(
         UserError, match="layer 'loss' takes labels from 'data', whose records have none; give labels: y"
     ):
         net_of(
             RecordInfo((3,), ROWS, has_labels=False), dense("ip", "data"), layer("loss", "kSoftmaxLoss", "ip", "data")
         )
-
-
-def test_a_prediction_of_another_width_than_the_labels_is_refused():
     layers = dense("ip", "data", 3), layer("label", "kLabel", "data"), layer("loss", "kEuclideanLoss", "ip", "label")
     refused(lambda: net_of(KINDS["a matrix of numbers"], *layers), "'label'", "give both as")
-
-
-def test_codes_are_refused_by_layers_that_compute_with_numbers():
     net = net_of(KINDS["a class"], dense("ip", "data"), layer("loss", "kSoftmaxLoss", "ip", "data"))
     records = {"data": Records(np.ones((ROWS, 3), np.int32), np.zeros(ROWS, int))}
     refused(lambda: forward(net, initial(net, np.float32), records, context(net)), "'data'", "1 to have")

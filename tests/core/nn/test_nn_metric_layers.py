@@ -134,9 +134,11 @@ def test_metrics_that_need_what_the_net_does_not_give(outputs: int, loss: str, m
     refused(lambda: model(outputs, loss=loss, metrics=metrics).job(), text)
 
 
-def test_labels_that_a_metric_does_not_take():
+def test_mistakes_are_named_with_their_remedies() -> None:
     made = model(1, loss="mse", metrics=["roc_auc"])
     refused(lambda: made.evaluate(X, X[:, 0]), "labels 0 and 1", "for numbers to")
+    with pytest.raises(UserError, match="the metric 'nothing' must return a number, or one for each record, not None"):
+        model(4, loss="sparse_categorical_crossentropy", metrics=[nothing]).fit(X, CLASSES, progress=False)
 
 
 def test_shares_of_classes_are_labels():
@@ -166,8 +168,3 @@ def test_functions_need_names_of_their_own(functions: Any, text: str):
 
 def nothing(labels, predictions):
     return None
-
-
-def test_a_function_that_returns_no_number_is_refused():
-    with pytest.raises(UserError, match="the metric 'nothing' must return a number, or one for each record, not None"):
-        model(4, loss="sparse_categorical_crossentropy", metrics=[nothing]).fit(X, CLASSES, progress=False)

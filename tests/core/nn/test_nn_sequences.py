@@ -74,7 +74,7 @@ def test_zeros_are_left_out_wherever_they_are(layers: str):
         np.testing.assert_allclose(made.predict(codes), made.predict(filled(0)), rtol=1e-5, atol=1e-7)
 
 
-def test_sequences_that_do_not_fit_are_refused_in_a_sentence():
+def test_mistakes_are_named_with_their_remedies() -> None:
     x = nn.Input((3,))
     made = nn.Model(x, nn.Dense(3, activation="softmax")(nn.Embedding(20, 4, mask_zero=True)(x)))
     made.compile("sgd", "sparse_categorical_crossentropy")
@@ -87,8 +87,5 @@ def test_sequences_that_do_not_fit_are_refused_in_a_sentence():
     fixed = nn.Sequential([nn.Input((6,)), nn.Embedding(20, 4)])
     refused(lambda: fixed.predict(RAGGED), "'data'", r"Input\(\(None,\)\)")
     refused(lambda: fixed.predict(["a b", "c"]), "'data'", "begin with nn")
-
-
-def test_an_empty_sequence_is_refused_as_one():
     with pytest.raises(UserError, match="row [01] of the batch is an empty sequence"):
         model([nn.LSTM(5)]).fit([[1, 2], []], [0, 1], progress=False)

@@ -163,15 +163,12 @@ def test_a_forcing_that_ends_early_is_refused_before_training(mask: bool) -> Non
     assert len(windows) == 10 - 1 - 3
 
 
-def test_a_prediction_of_other_points_than_the_targets_is_refused() -> None:
+def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     windows = dsinga.windows(make_dataset(time=14, latitude=8, longitude=10), **{**SETTINGS, "targets": "t"})
     x = nn.Input(windows.shape)
     model = nn.Model(x, nn.Flatten()(nn.Conv2D(1, 3)(x)))
     model.compile("sgd", "mse")
     refused(lambda: model.fit(windows, batch_size=4, progress=False), "gives 80 for a")
-
-
-def test_a_mean_from_a_file_does_not_fit_predictions_that_are_fed_back(tmp_path: Path) -> None:
     windows = dsinga.windows(make_dataset(time=14, latitude=8, longitude=10), **SETTINGS)
     np.save(tmp_path / "mean.npy", np.zeros(windows.shape, "float32"))
     layers = [nn.Normalization(mean_file=str(tmp_path / "mean.npy")), nn.Conv2D(windows.label_shape[0], 3)]

@@ -168,14 +168,11 @@ def test_statistics_at_each_point_are_fields() -> None:
     refused(lambda: found.of_inputs(windows(data.isel(lat=slice(None, None, -1)))), "'lat'", "the windows' data")
 
 
-def test_a_constant_variable_is_refused() -> None:
+def test_mistakes_are_named_with_their_remedies() -> None:
     data = fields()
     data["t"][:, 2, 3] = 4.0
     found = field_statistics(data, "time")
     refused(lambda: found.of_inputs(windows(data)), "by its std")
-
-
-def test_a_dimension_that_is_not_there_is_refused() -> None:
     refused(lambda: field_statistics(fields(), "times"), "no dimension 'times'.*time")
     refused(lambda: field_statistics(xr.Dataset({"name": ("x", ["a", "b"])})), "'name' is of <U1, not of numbers")
 

@@ -85,9 +85,20 @@ def test_coordinates_must_increase() -> None:
     assert len(dsinga.windows(data.isel(lat=slice(None, None, -1)), input_dims=WHOLE)) == 12
 
 
-def test_variables_lie_on_one_grid() -> None:
+def test_mistakes_are_named_with_their_remedies() -> None:
     data = dataset(wind=(("time", "y", "x"), np.zeros((12, 3, 4))))
     refused(lambda: dsinga.windows(data, inputs=["sst", "wind"], input_dims=WHOLE), "'wind'", "interp_")
+    windows = dsinga.windows(dataset(), inputs="sst", input_dims=WHOLE, edges={"lon": "periodic"})
+    for cuts, fault in (
+        ({"tme": "2000"}, "the Dataset has no dimension 'tme'; did you mean 'time'"),
+        ({"time": "1999"}, "along 'time' at 1999 leaves a part without a point; the data have 2000-01-01 to 2000"),
+        ({"time": ["2000-01-05", "2000-01-03"]}, "leaves a part without a point"),
+        ({"lon": 90}, "'lon' is periodic, so that every cut has two sides"),
+        ({"time": "2000-01-03", "gap": 2}, "gap=2 leaves no point of 'time' before the cut at 2000-01-03"),
+        ({}, "split takes one dimension and its coordinates"),
+    ):
+        with pytest.raises(UserError, match=fault):
+            windows.split(**cuts)
 
 
 def test_data_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
@@ -110,20 +121,6 @@ def test_a_periodic_longitude_that_is_no_circle_is_said(caplog: pytest.LogCaptur
     assert not caplog.text
     dsinga.windows(dataset().isel(lon=slice(4)), input_dims=WHOLE, edges={"lon": "periodic"})
     assert "'lon' is periodic, but its 4 points from 0 to 135 with a step of 45 are not once round" in caplog.text
-
-
-def test_a_split_that_leaves_nothing_is_refused() -> None:
-    windows = dsinga.windows(dataset(), inputs="sst", input_dims=WHOLE, edges={"lon": "periodic"})
-    for cuts, fault in (
-        ({"tme": "2000"}, "the Dataset has no dimension 'tme'; did you mean 'time'"),
-        ({"time": "1999"}, "along 'time' at 1999 leaves a part without a point; the data have 2000-01-01 to 2000"),
-        ({"time": ["2000-01-05", "2000-01-03"]}, "leaves a part without a point"),
-        ({"lon": 90}, "'lon' is periodic, so that every cut has two sides"),
-        ({"time": "2000-01-03", "gap": 2}, "gap=2 leaves no point of 'time' before the cut at 2000-01-03"),
-        ({}, "split takes one dimension and its coordinates"),
-    ):
-        with pytest.raises(UserError, match=fault):
-            windows.split(**cuts)
 
 
 def with_nan() -> xr.Dataset:

@@ -220,18 +220,12 @@ def test_what_computes_with_missing_values_is_told(tmp_path: Path, caplog: pytes
     assert "computes with numbers of which -9999 means missing, by its attributes" in caplog.text
 
 
-def test_damaged_attributes_are_refused(tmp_path: Path) -> None:
+def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     for value in ("nothing", {}, "AAAA", [[]] * 2 + ["x"]):
         with pytest.raises(UserError, match="'x' has the attribute missing_value = .*, which is no number"):
             with_nan(zarr.open_array(zarr_path(tmp_path, X, 3, {"missing_value": value})), "x")
-
-
-def test_stores_are_not_written_from_masked_arrays(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'data' has masked numbers"):
         write_store(tmp_path / "s.zarr", [(np.ma.masked_equal(with_hole(X), -9999), None)])
-
-
-def test_packed_variables_of_a_dataset_matter_where_they_are_used() -> None:
     numbers = np.zeros((4, 2), np.int16)
     dataset = xr.Dataset({"t": (("n", "f"), X[:4, :2]), "packed": (("n", "f"), numbers, {"_FillValue": -1})})
     dsinga.windows(dataset, inputs="t", input_dims={"n": 1}).read(range(4))
