@@ -93,4 +93,8 @@ def test_temporal_differences_have_the_loss_and_the_gradient_of_pytorch(delta: f
 def test_an_action_beyond_the_policy_is_refused() -> None:
     layer = layer_of("kPolicyGradientLoss", (64, 5), (64, 1), (64, 1))
     policy, action, advantage, _ = batch("kCategorical")
-    refused(lambda: compute(layer, policy, np.where(action == 4, 7, action), advantage), "'source1'")
+    refused(
+        lambda: compute(layer, policy, np.where(action == 4, 7, action), advantage),
+        "5 actions",
+        "'source1' gives 0 to 7",
+    )

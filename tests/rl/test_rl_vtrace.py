@@ -106,4 +106,4 @@ def test_loss_and_gradients_are_those_of_pytorch() -> None:
 def test_an_action_that_is_not_there_is_named_with_its_source() -> None:
     sources = batch()
     sources[2][0, 0] = ACTIONS
-    refused(lambda: compute({}, sources), "'source2'")
+    refused(lambda: compute({}, sources), "3 actions", "'source2' gives 0 to 3")

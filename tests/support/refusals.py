@@ -18,6 +18,13 @@ def refused(call: Callable[[], object], *texts: str | re.Pattern[str], error: ty
         raised.match(text)
 
 
+def refused_with(call: Callable[[], object], *words: str, error: type[Exception] = UserError) -> None:
+    """Check that a call raises an error whose message has all the words, as they stand."""
+    with pytest.raises(error) as raised:
+        call()
+    assert not [word for word in words if word not in str(raised.value)], str(raised.value)
+
+
 def refusal(call: Callable[..., object], *words: str, error: type[Exception] = UserError) -> Any:
     """Return a row of a table: a call whose arguments are fixtures, and the words that its error must have."""
     return pytest.param(call, words, error, id=", ".join(words))
@@ -28,6 +35,4 @@ def check_refusal(
 ) -> None:
     """Check a row of a table: the call raises this error, and its message has all the words."""
     given = {name: request.getfixturevalue(name) for name in inspect.signature(call).parameters}
-    with pytest.raises(error) as raised:
-        call(**given)
-    assert not [word for word in words if word not in str(raised.value)], str(raised.value)
+    refused_with(lambda: call(**given), *words, error=error)

@@ -235,7 +235,7 @@ def test_a_device_that_there_is_not(
             "dsinga.device to auto"
         )
         if face in (by_train, FACES["LocalNet"]):
-            refused(lambda: face(job.replace(precision="kTF32")), "32 is for", "on CPU cores", error=JobError)
+            refused(lambda: face(job.replace(precision="kTF32")), "kTF32", "on CPU cores", error=JobError)
 
 
 class Halving(Extension):

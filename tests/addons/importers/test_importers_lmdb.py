@@ -73,7 +73,7 @@ def test_damaged_bytes_raise_one_kind_of_error(tmp_path: Path) -> None:
     assert refused > 20
 
 
-def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
+def test_a_branch_that_leads_back_to_itself_ends(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "db"), map_size=1 << 28) as environment, environment.begin(write=True) as transaction:
         for number in range(5000):
             transaction.put(b"%08d" % number, bytes(1000))
@@ -87,6 +87,9 @@ def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(LmdbError, match=r"page \d+ is (not the leaf page of a tree|in the tree twice)"):
         read(path)
+
+
+def test_a_database_within_the_database_is_refused(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "db"), map_size=1 << 20, max_dbs=1) as environment:
         environment.open_db(b"inner")
     with pytest.raises(UserError, match="db is damaged: the key b'inner' has a database or several values, not one"):

@@ -83,10 +83,13 @@ def test_a_run_of_another_job_is_refused(tmp_path: Path, changes: dict[str, obje
     refused(lambda: dsinga.compare_with_plan(job(**changes), tmp_path, progress=False), message)
 
 
-def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
+def test_a_run_as_task_graphs_is_refused(tmp_path: Path) -> None:
     trained(tmp_path, 2, "graph")
     with pytest.raises(UserError, match="sent iterations as task graphs, which no plan predicts; train without it"):
         dsinga.compare_with_plan(job(), tmp_path, progress=False)
+
+
+def test_workspaces_without_timings_are_refused(tmp_path: Path) -> None:
     refused(lambda: dsinga.compare_with_plan(job(), tmp_path / "none", progress=False), "there is no workspace")
     with pytest.raises(UserError, match=r"has no timings\.json, which a run writes at its end"):
         dsinga.compare_with_plan(job(), tmp_path, progress=False)

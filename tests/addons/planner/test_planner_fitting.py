@@ -121,7 +121,7 @@ def test_marked_layers_stay_as_they_are():
 
 def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     job = loads(CONVNET, str(tmp_path / "job.conf"))
-    refused(lambda: make_plan(job, 1, workers=1, limit=FIXED), "needs at least")
+    refused(lambda: make_plan(job, 1, workers=1, limit=FIXED), "in 120 MiB", "needs at least")
     with pytest.raises(UserError, match="a batchsize of 96 cannot be divided into 7 equal micro_batches"):
         dsinga.plan(loads(CONVNET, str(tmp_path / "job.conf"), ["micro_batches=7"]))
 

@@ -65,7 +65,7 @@ def test_programs_join_a_search_by_the_numbers_of_settings(search: dict[str, Any
     with another_search({**search, "space": {"seed": [3]}}, only=[0]):
         with pytest.raises(WorkspaceHeld, match="writing to the workspace .*setting-0"):
             dsinga.search(**search)  # which would move that setting's files
-        refused(lambda: dsinga.search(**search, only=[0]), "setting-0", error=WorkspaceHeld)
+        refused(lambda: dsinga.search(**search, only=[0]), "setting-0", "resume=True", error=WorkspaceHeld)
         result = dsinga.search(**search, resume=True)
         assert [row["state"] for row in result] == ["cut", "finished", "finished"]
         assert "another run is writing" in result[0]["remark"]
@@ -143,7 +143,7 @@ def test_a_run_that_was_killed_is_not_gone_on_with_by_another_setting(search: di
     with pytest.raises(RunError, match="the only setting failed|is lost"):
         dsinga.search(**{**search, "space": {"seed": [4]}}, extensions=[Losing(RunError("is lost"), 9)])
     assert (tmp_path / "setting-0" / "checkpoint").exists()
-    refused(lambda: dsinga.search(**search, resume=True), "0 is of", "seed=4, not seed=3")
+    refused(lambda: dsinga.search(**search, resume=True), "setting-0", "seed=4, not seed=3")
 
 
 KEEPING: dict[str, Any] = {

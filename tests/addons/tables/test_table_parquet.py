@@ -181,11 +181,14 @@ def test_types_of_one_kind_may_differ(tmp_path):
         dsinga.table(tmp_path, label="late").read(np.arange(40))
 
 
-def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
+def test_a_changed_file_is_refused(tmp_path):
     write(tmp_path, 20)
     frame = pickle.loads(pickle.dumps(ParquetFrame(str(tmp_path))))
     pq.write_table(rows_of(1, 21), tmp_path / "0.parquet", row_group_size=40)
     refused(lambda: frame.read(0, ["late"]), r"0.parquet has been changed since it was opened")
+
+
+def test_a_folder_without_parquet_and_a_pipe_are_refused(tmp_path):
     (tmp_path / "x.csv").write_text("a,b")
     refused(lambda: dsinga.table(tmp_path), r"has no files of parquet, whose names end in .parquet")
     os.mkfifo(tmp_path / "x.parquet")

@@ -51,4 +51,4 @@ def test_a_text_of_another_number_of_steps_than_its_layers_is_refused_with_its_p
         'layer { name: "t" type: kCharRNN unroll_len: 1 char_rnn_conf {\nunroll_len: 5 } }\n'
         'layer { name: "x" type: kOneHot srclayers: "t" unroll_conn_type: kUnrollOneToAll }\n}'
     )
-    refused(lambda: unroll(loads(text, "job.conf").neuralnet), "read 5 characters at")
+    refused(lambda: unroll(loads(text, "job.conf").neuralnet), "conf:4: ", "5 characters", "'x' has 3")

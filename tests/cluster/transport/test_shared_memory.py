@@ -85,12 +85,15 @@ def test_a_huge_array_comes_and_goes(server: SharedMemoryServer, name: str) -> N
     np.testing.assert_array_equal(answer, array + array)
 
 
-def test_mistakes_are_named_with_their_remedies(server: SharedMemoryServer, name: str) -> None:
+def test_waits_end_when_the_server_closes(server: SharedMemoryServer, name: str) -> None:
     transport = connected(name)
     reply = transport.call("later")
     threading.Timer(0.1, server.close).start()
     refused(lambda: reply.result(WAIT), "gone", error=OSError)
     refused(lambda: transport.call("double", (), [np.ones(1)]).result(WAIT), "gone", error=OSError)
+
+
+def test_waits_end_when_the_client_closes(server: SharedMemoryServer, name: str) -> None:
     transport = connected(name)
     reply = transport.call("later")
     transport.close()

@@ -10,7 +10,6 @@ import zarr
 
 import dsinga
 from dsinga import nn
-from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.data import DataSource, open_records, write_store
 from dsinga.data.sources.arrays import Kind, array_records
@@ -19,7 +18,7 @@ from dsinga.job.limits import Count
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.testing import SourceContract
-from tests.support.refusals import refused
+from tests.support.refusals import refused, refused_with
 from tests.support.registries import restored_registry
 from tests.support.small_job import LINEAR, assert_same
 
@@ -100,9 +99,7 @@ def test_a_job_trains_from_it_as_from_its_arrays(store: str) -> None:
     ],
 )  # fmt: skip
 def test_a_fault_is_refused_with_its_line(store: str, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        checked_reader(store)
-    assert message in str(error.value)
+    refused_with(lambda: checked_reader(store), message)
 
 
 def checked_reader(store: str) -> BatchReader:

@@ -252,7 +252,7 @@ def test_mistakes_are_named_with_their_remedies(job: Job) -> None:
     refused(lambda: net.backward(net.initial_params(), x), "no loss layer in phase", "first")
     net = LocalNet(job, np.zeros((1, 64), np.uint8), np.zeros(1, int))
     params, x = net.initial_params(), np.zeros((2, 64))
-    refused(lambda: net.predict(params, x, "conb"), "did you mean 'conv'")
+    refused(lambda: net.predict(params, x, "conb"), "'conb'", "did you mean 'conv'")
     refused(lambda: net.forward(params, x, phase="testing"), "no phase 'testing'")
     refused(lambda: net.updater().step(params, {"w3": np.zeros(3, np.float32)}), "'w3', which is no param")
     refused(lambda: net.updater().step({}, {"w2": np.zeros((10, 128), np.float32)}), "'w2'", "given params lack")
@@ -309,7 +309,7 @@ def test_passes_that_are_replayed_give_the_results_of_the_first_ones() -> None:
     assert_same(net.forward(copied, x[0]).outputs, net.forward(params, x[0]).outputs)
     assert_same(net.forward(params, x[0].astype(float)).outputs, net.forward(params, x[0]).outputs)
     x[0, 4, 2] = np.nan
-    refused(lambda: net.backward(params, x[0], y[0]), "4, column 2")
+    refused(lambda: net.backward(params, x[0], y[0]), "has NaN", "4, column 2")
     next(iter(params.values()))[:] = 3e38
     assert len(net._captured) == 3
     with pytest.raises(RunError, match="not finite"), np.errstate(all="ignore"):

@@ -16,7 +16,7 @@ from dsinga.job.functions import find_function
 from dsinga.job.limits import NUMBER, number_range, out_of_range
 from dsinga.job.message import Message, field_types, importable_fields, is_message
 from dsinga.job.reader import LARGEST_BYTES
-from tests.support.refusals import refused
+from tests.support.refusals import refused, refused_with
 
 
 def messages(cls: type[Message] = Job, above: tuple[type[Message], ...] = ()) -> Iterator[type[Message]]:
@@ -134,9 +134,7 @@ def test_fractions_are_less_than_one():
 def test_a_refused_number_is_named_with_line_layer_and_range(field, expected):
     layer = f'name: "data" type: kRecordInput store_conf {{ path: "x" batchsize: 1\n{field} }}'
     text = f"train_steps: 1 neuralnet {{ layer {{ {layer} }} }}"
-    with pytest.raises(JobError) as caught:
-        check(loads(text, "job.conf"))
-    assert expected in str(caught.value)
+    refused_with(lambda: check(loads(text, "job.conf")), expected, error=JobError)
 
 
 def test_a_value_of_python_that_does_not_fit_is_refused_in_a_short_message():

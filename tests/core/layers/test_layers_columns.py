@@ -82,6 +82,8 @@ def test_a_users_layer_that_is_cut_wrongly_is_refused():
             self.params *= self.shape[1]
 
     conf = LayerConf(name="mine", user_type="Mine")
-    refused(lambda: make_part(Unchanged(conf, [(4, 10)]), [(4, 10)], Columns(7, 10, 10)), "cut_conf must")
+    refused(
+        lambda: make_part(Unchanged(conf, [(4, 10)]), [(4, 10)], Columns(7, 10, 10)), "'mine'", "cut_conf", "into 4 x 3"
+    )
     refused(lambda: make_part(Uncut(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10)), "'factor'", "correct its cut_axis")
     refused(lambda: make_part(PerColumn(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10)), "PerColumn", "make as")

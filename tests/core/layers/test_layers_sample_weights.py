@@ -61,4 +61,4 @@ def test_weights_for_each_step_of_a_sequence():
         net = NetConf(layer=[data, weights, ip, loss])
         assert create_net(net, Phase.kTrain, infos).layer("loss").shape == (ROWS, 4, 3)
     infos["weights"] = RecordInfo((3,), ROWS, has_labels=False)
-    refused(lambda: create_net(net, Phase.kTrain, infos), "'weights'")
+    refused(lambda: create_net(net, Phase.kTrain, infos), "4 steps", "'weights' gives 6 x 3")

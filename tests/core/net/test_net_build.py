@@ -44,8 +44,8 @@ def test_filter_and_input_layers():
 
 
 def test_mistakes_are_named_with_their_remedies() -> None:
-    refused(lambda: net_of(CONVNET).layer("pol"), "the kTrain net has no")
-    refused(lambda: net_of("\n" + DATA, other=IMAGES), "reads a store")
+    refused(lambda: net_of(CONVNET).layer("pol"), "'pol'", "did you mean 'pool'")
+    refused(lambda: net_of("\n" + DATA, other=IMAGES), "conf:3: ", "'data' reads a store")
     with pytest.raises(UserError, match=r"job.conf:3: layer 'loss' takes labels from 'data', .* give labels: y"):
         net_of(
             DATA + 'layer { name: "loss" type: kSoftmaxLoss srclayers: ["data", "data"] }',

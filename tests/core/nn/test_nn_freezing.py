@@ -97,7 +97,7 @@ def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
             use(model)
     model = dense()
     weights = model.get_weights()
-    refused(lambda: model.set_weights([weights[0], np.zeros(3), *weights[2:]]), "'dense_bias'")
+    refused(lambda: model.set_weights([weights[0], np.zeros(3), *weights[2:]]), "array 1", "'dense_bias'")
     refused(lambda: model.set_weights(weights[:1]), "the model has 4 params", "1 are given")
     model.params = {"dense_bias": np.zeros(3)}
     refused(lambda: model.save(tmp_path), "'dense_bias'", r"one has \(3")

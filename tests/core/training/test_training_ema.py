@@ -192,7 +192,7 @@ def test_optimizers_average_params_by_the_names_of_keras() -> None:
     assert conf == loads("updater { " + str(dsinga.job.to_text(conf)) + " }").updater
     assert (conf.ema_conf.decay, conf.ema_conf.warmup, conf.ema_conf.every) == (0.9, True, 5)
     assert nn.Adam(use_ema=False, ema_momentum=0.99).ema_conf is None  # Keras' default
-    refused(lambda: nn.Adam(ema_warmup=True), "ema_warmup and", "effect without use_ema=True")
+    refused(lambda: nn.Adam(ema_warmup=True), "ema_warmup", "effect without use_ema=True")
     refused(lambda: nn.Adam(use_ema=True, ema_overwrite_frequency=5), "ema_overwrite_frequency", "tests and the")
 
 
@@ -206,7 +206,7 @@ def test_what_cannot_be_averaged_is_refused(job: Job, tmp_path: Path) -> None:
 
     text = 'updater { user_type: "Own"\nema_conf { decay: 0.9 } }'
     try:
-        refused(lambda: create_updater(loads(text, "job.conf").updater), "conf:2: ema_conf averages params in")
+        refused(lambda: create_updater(loads(text, "job.conf").updater), "conf:2: ema_conf", "'Own'")
     finally:
         unregister("updater", "Own")
     train(job.replace(train_steps=6, checkpoint_freq=3), workspace=tmp_path, progress=False)

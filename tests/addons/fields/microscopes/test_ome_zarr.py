@@ -136,7 +136,7 @@ def test_what_is_not_an_image_is_refused_before_training(tmp_path, version, sett
         assert "\n" not in str(raised.value)
 
 
-def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
+def test_a_level_or_a_label_image_that_is_not_there_is_refused(tmp_path):
     path = by_hand(tmp_path, "0.4")
     refused(lambda: open_ome_zarr(path, 2), "hand.zarr has no level 2; its levels are '0', '1'")
     refused(lambda: dsinga.windows(f"{path}/7", input_dims={"y": 4}), "'7'; its levels are '0', '1'")
@@ -145,10 +145,6 @@ def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
     refused(lambda: open_ome_zarr(path), "the label image .* is no image of OME-Zarr; leave it out")
     zarr.create_group(str(tmp_path / "other.zarr"))
     refused(lambda: open_ome_zarr(tmp_path / "other.zarr"), "other.zarr is no OME-Zarr image")
-    path = by_hand(tmp_path, "0.5")
-    refused(lambda: write_ome_zarr(cells(64), path, labels="cells"), "zarr exists and is not", "choose another")
-    same = open_ome_zarr(path)[["cells"]]
-    refused(lambda: write_ome_zarr(same, path, labels="cells"), "'cells'; write this one under another name")
 
 
 @cache
@@ -223,6 +219,13 @@ def test_several_numbers_of_a_prediction_are_channels_not_space(tmp_path, dim):
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, change, settings, fault):
     refused(lambda: write_ome_zarr(change(cells(64)), tmp_path / "new.ome.zarr", **settings), fault)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_image_that_is_there_is_not_replaced(tmp_path):
+    path = by_hand(tmp_path, "0.5")
+    refused(lambda: write_ome_zarr(cells(64), path, labels="cells"), "zarr exists and is not", "choose another")
+    same = open_ome_zarr(path)[["cells"]]
+    refused(lambda: write_ome_zarr(same, path, labels="cells"), "'cells'; write this one under another name")
 
 
 def test_the_packages_of_ome_validate_and_read_what_is_written(written):

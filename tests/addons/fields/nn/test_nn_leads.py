@@ -168,7 +168,7 @@ def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     x = nn.Input(windows.shape)
     model = nn.Model(x, nn.Flatten()(nn.Conv2D(1, 3)(x)))
     model.compile("sgd", "mse")
-    refused(lambda: model.fit(windows, batch_size=4, progress=False), "gives 80 for a")
+    refused(lambda: model.fit(windows, batch_size=4, progress=False), "'conv2d_flat' gives 80", "1 x 8 x 10")
     windows = dsinga.windows(make_dataset(time=14, latitude=8, longitude=10), **SETTINGS)
     np.save(tmp_path / "mean.npy", np.zeros(windows.shape, "float32"))
     layers = [nn.Normalization(mean_file=str(tmp_path / "mean.npy")), nn.Conv2D(windows.label_shape[0], 3)]

@@ -124,4 +124,4 @@ def test_labels_that_are_nan_are_refused() -> None:
     prediction, label, _ = fields()
     label[2, 1, 4, 0] = np.nan
     layer = layer_of("kFieldError", SHAPE, SHAPE)
-    refused(lambda: layer.compute_feature((), (prediction, label), CTX), "set masked")
+    refused(lambda: layer.compute_feature((), (prediction, label), CTX), "NaN in row 2", "masked")

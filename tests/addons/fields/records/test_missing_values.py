@@ -181,7 +181,7 @@ def test_groups_and_jobs_and_summaries(tmp_path: Path) -> None:
     for name, array in (("x", with_hole(X)), ("y", Y)):
         group.create_array(name, data=array, chunks=(5, array.shape[1]), fill_value=np.nan)
         group[name].attrs["_FillValue"] = -9999
-    refused(lambda: dsinga.train(job(tmp_path / "g.zarr"), progress=False), "7, column 2")
+    refused(lambda: dsinga.train(job(tmp_path / "g.zarr"), progress=False), "'x' has NaN", "-9999", "7, column 2")
     (tmp_path / "g.zarr/x/0.0").unlink()  # half written
     verified = verify_store(tmp_path / "g.zarr")
     assert (verified.nonfinite, verified.missing_chunks) == (5 * 3 + 1, 1)

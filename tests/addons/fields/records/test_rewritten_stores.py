@@ -74,11 +74,14 @@ def test_data_that_change_while_they_are_read_are_noticed(
         assert "was appended to after it was opened; what is there since is not read" in caplog.text
 
 
-def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
+def test_another_process_finds_other_records(tmp_path: Path) -> None:
     written(tmp_path / "d.zarr", "", consolidated=False)
     sent = pickle.dumps(open_records(tmp_path / "d.zarr" / "t"))
     written(tmp_path / "d.zarr", "appended", consolidated=False)
     refused(lambda: pickle.loads(sent), "t has 30 records, but had 24 when it was opened: it was written again")
+
+
+def test_an_array_without_its_last_chunks_by_its_metadata_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.zarr"
     dataset(0, 24).to_zarr(path, zarr_format=2, consolidated=False)
     for name in ("t", "time"):
