@@ -234,9 +234,7 @@ def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     made = fitted("pandas")
     made.save(tmp_path)
     for used in (made, nn.load_model(tmp_path)):
-        with pytest.raises(
-            dsinga.UserError, match="has the label 'topp' in record .*not among the classes; did you me"
-        ):
+        with pytest.raises(dsinga.UserError, match="'topp'.*among the classes"):
             used.evaluate(FRAME, WORDS.cat.rename_categories({"top": "topp"}))
         opened = dsinga.data.open_records((FRAME, WORDS.astype(str)), classes=CLASSES[::-1])
         with pytest.raises(dsinga.UserError, match="for the classes top, low, those of training low, top"):

@@ -177,9 +177,7 @@ def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     x = observations(3)
     x[1, 2] = np.nan
     for act in (agent.sample, agent.predict):
-        with pytest.raises(
-            dsinga.UserError, match=r"an observation has nan at \(2,\); let the environment give finite"
-        ):
+        with pytest.raises(dsinga.UserError, match="an observation has nan at.*let the environment"):
             act(x)
     zeros = np.zeros(3, np.float32)
     batch = rl.Transitions(observations(3), zeros.astype(int), zeros, x, zeros > 0, zeros, zeros.astype(int), zeros)
@@ -225,9 +223,7 @@ def test_an_agent_of_other_actions_is_refused() -> None:
 
     agent = rl.Agent(rl.PPO(actor_critic(3), SPACES))
     refused(lambda: rl.evaluate(agent, "CartPole-v1", 1), "'CartPole-v1' are 2 disc")
-    with pytest.raises(
-        dsinga.UserError, match=r"but those of the environment 'Reaching' are float32 .* from \[-1.\] to"
-    ):
+    with pytest.raises(dsinga.UserError, match=r"'Reaching'.*from \[-1"):
         agent.check_environments(rl.make_environments(Reaching, 1))
     wide = rl.PPO(rl.Model(nn.Model(x := nn.Input(shape=4), [nn.Dense(2)(x), nn.Dense(1)(x)])), rl.Spaces(
         SPACES.observation, rl.box((1,), -2, 2)

@@ -42,24 +42,18 @@ def test_layers_pass_on_the_kind_of_their_labels(info: RecordInfo):
 def test_float_labels_are_refused_by_layers_that_take_classes(kind: str):
     words = {"vocab_size": 3, "class_start": [0]}
     loss = layer("loss", kind, "ip", "relu", classsoftmaxloss_conf=words)
-    with pytest.raises(
-        UserError, match="layer 'loss': takes labels that are classes, .* of 'relu' are float32; .* kEu"
-    ):
+    with pytest.raises(UserError, match="'relu'.*are float32"):
         net_of(KINDS["a number"], layer("relu", "kReLU", "data"), dense("ip", "data"), loss)
 
 
 @pytest.mark.parametrize("kind", ["kSoftmaxLoss", "kHingeLoss", "kAccuracy"])
 def test_matrices_are_refused_by_layers_that_take_one_label(kind: str):
-    with pytest.raises(
-        UserError, match="layer 'loss': takes one label a row, but gets 2; .* matrix, use kSigmoidCross"
-    ):
+    with pytest.raises(UserError, match="takes one label a row.*matrix, use kSigmoidCross"):
         net_of(KINDS["a matrix of integers"], dense("ip", "data"), layer("loss", kind, "ip", "data"))
 
 
 def test_mistakes_are_named_with_their_remedies() -> None:
-    with pytest.raises(
-        UserError, match="layer 'loss' takes labels from 'data', whose records have none; give labels: y"
-    ):
+    with pytest.raises(UserError, match="'data'.*give labels: y"):
         net_of(
             RecordInfo((3,), ROWS, has_labels=False), dense("ip", "data"), layer("loss", "kSoftmaxLoss", "ip", "data")
         )

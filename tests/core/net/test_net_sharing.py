@@ -97,9 +97,7 @@ def test_mistakes_are_named_with_their_remedies() -> None:
         )
     with pytest.raises(UserError, match=r"layer 'relu' \(kReLU\) has no params, but the job gives it 1"):
         build(layer("data", "kCSVInput"), layer("relu", "kReLU", "data", param=[{"name": "w"}]))
-    with pytest.raises(
-        UserError, match="it cannot share 'bn_scale': 'bn_scale' is trained and 'mean' is state of its layer"
-    ):
+    with pytest.raises(UserError, match="'bn_scale'.*of its layer"):
         build(
             layer("data", "kCSVInput"),
             layer("bn", "kBM", "data", param=[{}, {}, {"name": "mean", "share_from": "bn_scale"}, {}]),

@@ -91,9 +91,7 @@ def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
     for use in (nn.Sequential.get_weights, lambda model: model.predict(X), moved):
         model = dense()
         model.params = {"nonsense": np.ones(3)}
-        with pytest.raises(
-            UserError, match=r"^none of the given params \(nonsense\) is a param of the net, which has "
-        ):
+        with pytest.raises(UserError, match="none of the given params.*net, which has"):
             use(model)
     model = dense()
     weights = model.get_weights()

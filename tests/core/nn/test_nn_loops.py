@@ -226,7 +226,7 @@ REFUSED = {
     "net().fit(X, Y, callbacks=callbacks.LearningRateScheduler(lambda epoch: None))": "the learning rate of epoch 0 is",
     "callbacks.LambdaCallback(on_epoch=print)": "LambdaCallback has no event 'on_epoch'; its events are on_train_begin",
     "callbacks.ModelCheckpoint('a', save_freq=10)": "give fit checkpoint_freq= for a number of steps",
-    "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('a', save_best_only=True))": "there is no 'val_loss'; there",
+    "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('a', save_best_only=True))": "watches val_loss, but",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{val_loss}'))": "('val_loss'); there are {epoch}, {loss}",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{}'))": "there are {epoch}, {loss}",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{loss:d}'))": "there are {epoch}, {loss}",
