@@ -93,10 +93,7 @@ def test_params_that_are_left_out_keep_their_values(tmp_path: Path) -> None:
         ({"pytorch_model.bin": b"\x80\x02"}, "pytorch_model.bin would run code; save the net with safe_serialization"),
         ({"model.safetensors": b"damaged"}, "model.safetensors cannot be read as safetensors"),
         ({"model.safetensors.index.json": b"[]"}, "index.json cannot be read as an index of weights"),
-        (
-            {"model.safetensors.index.json": b'{"weight_map": {"a": "../a"}}'},
-            "it names '../a', which is no file of the",
-        ),
+        ({"model.safetensors.index.json": b'{"weight_map": {"a": "../a"}}'}, "'../a', which is no file of the"),
         ({"model.safetensors.index.json": b'{"weight_map": {"a": "a.safetensors"}}'}, "a.safetensors cannot be read"),
     ],
 )
@@ -109,11 +106,7 @@ def test_folders_without_weights_are_refused(files: dict[str, bytes], message: s
 @pytest.mark.parametrize(
     ("change", "names", "message"),
     [
-        (
-            {"pooler.weight": np.ones((2, 2), np.float32)},
-            {},
-            "the model has no pooler.weight of .*'pooler.weight': None",
-        ),
+        ({"pooler.weight": np.ones((2, 2), np.float32)}, {}, "'pooler.weight': None"),
         (
             {"head.bias": np.ones(3, np.float32)},
             {},

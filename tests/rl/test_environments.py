@@ -387,10 +387,7 @@ class WithoutSeed(Counting):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        (
-            changed("OldReset", reset=lambda pair: pair[0]),
-            "reset of the environment 'OldReset' returned a ndarray; return observation, info, as in Gymnasium",
-        ),
+        (changed("OldReset", reset=lambda pair: pair[0]), "'OldReset' returned a ndarray; return observation, info,"),
         (WithoutSeed, r"of the environment 'WithoutSeed' takes no seed; define reset\(self, \*, seed=None, options"),
         (
             changed("OldStep", step=lambda observation, reward, end, _, info: (observation, reward, end, info)),

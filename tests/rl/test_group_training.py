@@ -230,11 +230,7 @@ class Preparing(rl.Agent):
             "10 steps cannot be divided into 3 equal minibatches",
         ),
         (new_agent(), {"workers": 0}, "workers is 0; give a whole number of at least 1"),
-        (
-            new_agent(),
-            {"cluster": {"nserver_groups": 2}},
-            "cluster is {'nserver_groups': 2}; give dsinga.job.ClusterConf",
-        ),
+        (new_agent(), {"cluster": {"nserver_groups": 2}}, "'nserver_groups': 2}; give dsinga.job.ClusterConf"),
         (new_agent().algorithm, {}, "takes an agent: give rl.Agent.algorithm., not A2C"),
         (new_agent(), {"n_envs": 2}, "rl.train has no argument 'n_envs'; use environments"),
         (Preparing(new_agent().algorithm), {}, "worker groups do not call the method learn of Preparing"),

@@ -229,11 +229,7 @@ def test_arrays_that_cannot_change_are_replaced(job: Job) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (
-            np.zeros((3, 63)),
-            np.zeros(3, int),
-            "'data' gets records of shape .63,., but the net was made for .64,.",
-        ),
+        (np.zeros((3, 63)), np.zeros(3, int), "'data' gets records of shape .63,., but the net was made for .64,."),
         (np.zeros((3, 64)), np.zeros(4, int), "'data' gets 4 labels in a batch of 3 records"),
         (np.zeros((0, 64)), np.zeros(0, int), "the batch is empty"),
         ({"date": np.zeros((3, 64))}, None, "lacks records for the input layer 'data'"),
