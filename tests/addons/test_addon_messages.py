@@ -5,6 +5,7 @@ import pytest
 from dsinga.job import ClusterConf, Job, JobError, StoreConf, loads
 from dsinga.job.message import added_fields, added_message
 from tests.support.programs import python
+from tests.support.refusals import refused_with
 
 ADDED = [added_message(cls, name) for cls in (ClusterConf, Job, StoreConf) for name in added_fields(cls)]
 JOB = """train_steps: 1
@@ -35,9 +36,7 @@ print(*{{{", ".join(repr(cls.__module__) for cls in ADDED)}}} & sys.modules.keys
     ],
 )
 def test_a_wrong_name_is_told_with_its_place(text, expected):
-    with pytest.raises(JobError) as caught:
-        loads(text, "job.conf")
-    assert expected in str(caught.value)
+    refused_with(lambda: loads(text, "job.conf"), expected, error=JobError)
 
 
 HIDDEN = """

@@ -9,6 +9,7 @@ import pytest
 
 from dsinga.base.errors import RunError
 from dsinga.cluster.serial_executor import SerialExecutor
+from tests.support.refusals import refused
 
 TIMEOUT_SECONDS = 60.0
 
@@ -58,8 +59,7 @@ def test_closing_finishes_calls_already_started_and_refuses_others(executor):
     assert begun.wait(TIMEOUT_SECONDS)
     executor.close("the run has ended")
     executor.close("again")
-    with pytest.raises(RunError, match="the run has ended"):
-        executor.run(lambda: None)
+    refused(lambda: executor.run(lambda: None), "the run has ended", error=RunError)
     proceed.set()
     assert running.result(TIMEOUT_SECONDS)
     assert waiting.result(TIMEOUT_SECONDS) == "scheduled before"

@@ -19,6 +19,7 @@ from tests.support.partitioned_run import (
     run_whole,
 )
 from tests.support.random_fields import random_net
+from tests.support.refusals import refused
 
 CUTS = [("stripes", 2), ("stripes", 3), ("columns", 2), ("blocks", 4)]
 
@@ -85,8 +86,7 @@ def test_a_batch_of_one_row_is_cut_by_space():
 
 def test_a_grid_for_another_number_of_workers_is_refused():
     net = small_net(4, partition_dim=2, partition_grid=[2, 2])
-    with pytest.raises(Exception, match="'data': partition_grid 2 x 2 is for 4 workers, but the group has 3"):
-        partition(net, 3)
+    refused(lambda: partition(net, 3), "'data'", "group has 3", error=Exception)
     partition(net, 1)
 
 

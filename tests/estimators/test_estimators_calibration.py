@@ -7,9 +7,9 @@ import pytest
 import sklearn
 from sklearn.metrics import log_loss
 
-from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier
 from dsinga.estimators.calibration import find_temperature
+from tests.support.refusals import refused
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.normal(size=(300, 3)) * 3
@@ -86,5 +86,4 @@ def test_an_estimator_is_calibrated_by_its_validation_records(tmp_path: Any) -> 
 
 
 def test_other_words_than_true_false_and_auto_are_refused() -> None:
-    with pytest.raises(UserError, match="calibrate is 'yes'; give True, False or 'auto'"):
-        Classifier(calibrate="yes").fit(X, Y)
+    refused(lambda: Classifier(calibrate="yes").fit(X, Y), "'yes'", "give True, False")

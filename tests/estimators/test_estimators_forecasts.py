@@ -10,8 +10,9 @@ import scipy.stats
 from sklearn.linear_model import QuantileRegressor
 from sklearn.metrics import mean_pinball_loss
 
-from dsinga import UserError, nn
+from dsinga import nn
 from dsinga.estimators import Regressor, load
+from tests.support.refusals import refused
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (900, 2))
@@ -88,19 +89,13 @@ def test_a_net_of_ones_own_says_by_its_loss_what_its_outputs_are():
     ],
 )
 def test_wrong_settings_are_refused_by_fit(settings: dict[str, Any], message: str):
-    with pytest.raises(UserError, match=message):
-        Regressor(**settings).fit(X, Y)
+    refused(lambda: Regressor(**settings).fit(X, Y), message)
 
 
 def test_quantiles_that_are_not_predicted_are_refused():
     plain, some = Regressor(epochs=1).fit(X, Y), Regressor(loss="quantile", quantiles=(0.1, 0.5), epochs=1).fit(X, Y)
-    with pytest.raises(UserError, match="the net predicts one number for each target, without quantiles; train Regre"):
-        plain.predict(X, quantiles=[0.1])
-    with pytest.raises(UserError, match="the net predicts the quantiles 0.1, 0.5, not 0.9; take some of these"):
-        some.predict(X, quantiles=[0.1, 0.9])
-    with pytest.raises(UserError, match=r"quantiles must be in \(0, 1\), not 1"):
-        some.predict(X, quantiles=[1])
-    with pytest.raises(UserError, match=r"coverage must be in \(0, 1\), not 90"):
-        some.predict_interval(X, coverage=90)
-    with pytest.raises(UserError, match="y has -5|a target is -5"):
-        Regressor(loss="poisson", epochs=1).fit(X, np.full(len(X), -5.0))
+    refused(lambda: plain.predict(X, quantiles=[0.1]), "the net predicts one number", "train Regre")
+    refused(lambda: some.predict(X, quantiles=[0.1, 0.9]), "the net predicts the quantiles", "take some of")
+    refused(lambda: some.predict(X, quantiles=[1]), "quantiles must be in", "not 1")
+    refused(lambda: some.predict_interval(X, coverage=90), "coverage must be in", "not 90")
+    refused(lambda: Regressor(loss="poisson", epochs=1).fit(X, np.full(len(X), -5.0)), "y has -5|a target is -5")

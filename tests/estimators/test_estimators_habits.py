@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dsinga import nn
-from dsinga.base.errors import UserError
 from dsinga.nn.model.training_state import FIRST_SEED
 from tests.core.nn.test_nn_habits import COMMON
+from tests.support.refusals import refused
 from tests.support.registries import restored_registry
 
 BEGIN = (
@@ -197,6 +197,5 @@ def test_a_habit_works_as_written(habit: str):
 @pytest.mark.parametrize("habit", INSTEAD)
 def test_a_habit_is_answered_by_what_to_write_which_works(habit: str):
     text, words, instead = INSTEAD[habit]
-    with pytest.raises(UserError, match=words):
-        run(text)
+    refused(lambda: run(text), words)
     run(instead)

@@ -11,6 +11,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier, Regressor, Transformer, load
+from tests.support.refusals import refused
 
 pd = pytest.importorskip("pandas")
 
@@ -73,14 +74,12 @@ def test_a_net_without_scaling_predicts_as_its_estimator():
 
 def test_each_loader_names_the_other_ones_call(tmp_path):
     fitted("regressor")[0].save(tmp_path / "estimator")
-    with pytest.raises(UserError, match=r"saved by an estimator; call dsinga\.estimators\.load\('"):
-        nn.load_model(tmp_path / "estimator")
+    refused(lambda: nn.load_model(tmp_path / "estimator"), "saved by an estimator", r"call dsinga.estimators.load\('")
     net = nn.Sequential([nn.Input((3,)), nn.Dense(1)])
     net.compile("adam", "mse")
     net.fit(X, Y, epochs=1, progress=False)
     net.save(tmp_path / "model")
-    with pytest.raises(UserError, match=r"lacks estimator\.json; if a model saved it, call dsinga\.nn\.load_model\('"):
-        load(tmp_path / "model")
+    refused(lambda: load(tmp_path / "model"), "lacks estimator.json", "if a model")
 
 
 def test_the_net_for_small_frames_is_that_of_small_arrays():

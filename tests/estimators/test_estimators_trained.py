@@ -13,6 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier, Regressor, Transformer, load
+from tests.support.refusals import refused
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(3, 2, (64, 6)).astype(np.float32)
@@ -120,8 +121,7 @@ def test_the_optimizer_goes_on_with_workers() -> None:
     ],
 )  # fmt: skip
 def test_settings_of_the_default_net_are_refused_beside_a_net(estimator: Any, name: str, value: Any) -> None:
-    with pytest.raises(UserError, match=f"{name} is a setting of the default net"):
-        estimator(net=trained(), **{name: value}).fit(X, Y)
+    refused(lambda: estimator(net=trained(), **{name: value}).fit(X, Y), f"{name} is a setting of the default net")
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])

@@ -119,7 +119,7 @@ def test_a_netcdf_file_is_regular(tmp_path: Path, damage: str) -> None:
             face(path)
 
 
-def test_a_chunk_of_a_prediction_is_named(tmp_path: Path) -> None:
+def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     path = tmp_path / "d.zarr"
     numbers = np.ones((6, 4, 4), np.float32)
     xr.Dataset({"t": (("time", "y", "x"), numbers)}).chunk(time=3).to_zarr(path, zarr_format=3, consolidated=False)
@@ -133,9 +133,6 @@ def test_a_chunk_of_a_prediction_is_named(tmp_path: Path) -> None:
         opened = path if chunks is None else xr.open_zarr(path, chunks=chunks, consolidated=False)
         with pytest.raises(UserError, match="variable 't': .*d.zarr: chunk t/c/1/0/0 cannot be read or decoded"):
             model.predict(opened).compute()
-
-
-def test_metadata_of_one_array_are_named(tmp_path: Path) -> None:
     zarr.open_group(tmp_path / "g.zarr", mode="w", zarr_format=3).create_array("t", data=np.ones((4, 2)))
     (tmp_path / "g.zarr" / "t" / "zarr.json").write_text('{"node_type": ')
     with pytest.raises(UserError, match="g.zarr: the metadata of 't' cannot be read"):

@@ -9,6 +9,7 @@ import dsinga
 from dsinga import models
 from dsinga.api.argument_types import typed
 from dsinga.base.errors import UserError
+from tests.support.refusals import refused
 
 WRONG = (None, "5", [3], float("nan"), -1, 2.5, True, {"a": 1}, object())
 SEARCH: dict[str, Any] = {"job": "job.conf", "space": {"seed": [0, 1]}}
@@ -36,8 +37,7 @@ def test_ready_nets_take_or_refuse_arguments_of_every_type(name):
      ("halving", "3"), ("workspace", 3), ("progress", [3])],
 )  # fmt: skip
 def test_a_search_names_an_argument_of_a_wrong_type(argument, value):
-    with pytest.raises(UserError, match=f"^search: {argument} is .*, not "):
-        dsinga.search(**SEARCH, **{argument: value})
+    refused(lambda: dsinga.search(**SEARCH, **{argument: value}), f"^search: {argument} is .*, not ")
 
 
 def test_which_values_fit_which_annotations():

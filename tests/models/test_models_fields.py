@@ -1,13 +1,11 @@
 """Nets for fields beside the same nets in PyTorch: the loss of each of 50 steps; what they refuse; cut nets."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dsinga import models, nn
-from dsinga.base.errors import UserError
 from tests.support.torch_fields import Peer
 from tests.support.torch_training import losses_of_both
 
@@ -41,18 +39,3 @@ def test_a_residual_net_has_the_losses_of_pytorchs_in_each_of_50_steps(normalisa
     ours, theirs = losses_of_both(model, forward, *batches(model), RATE)
     assert theirs[-1] < 0.5 * theirs[0]
     np.testing.assert_allclose(ours, theirs, rtol=3e-5)
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: models.unet((1, 12, 16), depth=3), "halves fields 3 times, which 12 x 16 points cannot be"),
-        (lambda: models.unet((16, 16)), r"takes fields of the shape \(channels, height, width\), not \(16, 16\)"),
-        (lambda: models.unet((1, 8, 8), normalisation="layer"), 'normalisation is "batch", "group" or "none"'),
-        (lambda: models.unet((1, 8, 8), padding="circular"), "padding_mode 'circular'; these are zero, edge, reflect"),
-        (lambda: models.field_resnet((8, 8)), r"takes fields of the shape"),
-    ],
-)
-def test_what_does_not_fit_is_refused(make: Callable[[], nn.Model], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        make()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dsinga import models, nn
-from dsinga.base.errors import UserError
 from tests.support.later_import import functional, torch
+from tests.support.refusals import refused
 from tests.support.torch_convlstm import conv_lstm
 from tests.support.torch_training import losses_of_both
 
@@ -107,5 +107,4 @@ def trained(model: nn.Model) -> Any:
     ],
 )
 def test_what_does_not_fit_is_refused(make: Callable[[], Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        make()
+    refused(lambda: make(), says)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dsinga import models, nn
-from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier
 from dsinga.training.schedules import schedule
 from tests.support.refusals import refused
@@ -147,20 +146,6 @@ def test_a_model_whose_loss_is_a_symbol_is_saved(tmp_path: Any) -> None:
     model.fit(X, Y, progress=False)
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(nn.load_model(tmp_path / "model").predict(X), model.predict(X))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        ((0,), r"a record has 0 numbers, 0 flags and the categories \[\]; give at least one column"),
-        ((2, 0, (-1,)), r"a record has 2 numbers, 0 flags and the categories \[-1\]; give at least one column"),
-        ((2, 0, (), 1, "regression"), 'task is "classes", "answers" or "numbers", not \'regression\''),
-    ],
-)
-def test_records_without_columns_and_unknown_tasks_are_refused(arguments: tuple[Any, ...], fault: str) -> None:
-    for make in (models.tabm, models.realmlp):
-        with pytest.raises(UserError, match=fault):
-            make(*arguments)
 
 
 def test_bins_of_other_columns_and_no_layer_are_refused() -> None:

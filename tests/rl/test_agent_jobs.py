@@ -171,9 +171,12 @@ def test_params_begin_an_agent_that_learns_from_rollouts(tmp_path: Path) -> None
         rl.train(dqn, "CartPole-v1", steps=2000, seed=1, resume=tmp_path / "checkpoint" / "step384", progress=False)
 
 
-def test_what_an_agent_saved_is_no_checkpoint_of_a_run(tmp_path: Path) -> None:
+def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     saved = train(job("", "train_steps=64")).agent.save(tmp_path / "saved")
     refused(lambda: train(job(), resume=saved), "no checkpoint of rl.train; agent.restore reads those of agent.save")
+    agent = 'reinforcement { environment: "CartPole-v1" algorithm: kDQN }\nupdater { type: kSGD\nema_conf { } }'
+    with pytest.raises(UserError, match="job.conf:3: ema_conf has no effect on an agent"):
+        dsinga.train(dsinga.loads(f"train_steps: 9 {agent}", "job.conf"), progress=False)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +188,3 @@ def test_what_an_agent_saved_is_no_checkpoint_of_a_run(tmp_path: Path) -> None:
 )
 def test_algorithms_and_environments_are_refused_where_they_are_defined(tmp_path, kind, base, imports) -> None:
     check_definitions(tmp_path, kind, base, imports)
-
-
-def test_params_of_an_agent_are_not_averaged() -> None:
-    agent = 'reinforcement { environment: "CartPole-v1" algorithm: kDQN }\nupdater { type: kSGD\nema_conf { } }'
-    with pytest.raises(UserError, match="job.conf:3: ema_conf has no effect on an agent"):
-        dsinga.train(dsinga.loads(f"train_steps: 9 {agent}", "job.conf"), progress=False)

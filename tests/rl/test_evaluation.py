@@ -68,8 +68,7 @@ def test_an_episode_without_end_is_refused(monkeypatch):
             return np.zeros(1, np.float32), 0.0, False, False, {}
 
     monkeypatch.setattr(evaluation, "LONGEST_EPISODE", 20)
-    with pytest.raises(RunError, match="of 'Endless' did not end within 20 steps; give the environment a time limit"):
-        rl.evaluate(Three(), Endless, 2)
+    refused(lambda: rl.evaluate(Three(), Endless, 2), "'Endless'", "give the environment", error=RunError)
     x = nn.Input(shape=1)
     evolving = rl.Agent(rl.ES(rl.Model(nn.Model(x, [nn.Dense(4)(x)])), rl.make_environments(Endless, 1).spaces))
     with pytest.raises(RunError, match="of 'Endless' did not end within 20 steps; give the environment a time limit"):
@@ -139,8 +138,7 @@ class Text(gymnasium.Env):
 def test_an_environment_that_renders_no_pictures_is_refused(tmp_path):
     path = tmp_path / "episode.gif"
     gymnasium.register("Text-test-v0", entry_point=Text)
-    with pytest.raises(UserError, match="'Text-test-v0' renders no pictures: its render modes are ansi, without rgb"):
-        rl.record_episode(Three(), "Text-test-v0", path)
+    refused(lambda: rl.record_episode(Three(), "Text-test-v0", path), "'Text-test-v0'", "ansi, without rgb")
     refused(lambda: rl.record_episode(Three(), Lasting, path), "'Lasting' cannot render: AttributeError")
     Lasting.render = lambda self: None
     try:

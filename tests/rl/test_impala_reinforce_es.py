@@ -10,6 +10,7 @@ from dsinga.base.errors import UserError
 from dsinga.rl.algorithms.actor_critic import discounted_returns
 from dsinga.rl.algorithms.es import centred_ranks
 from dsinga.rl.environments.spaces import policy_size
+from tests.support.refusals import refused
 from tests.support.rl_cases import actor_critic, torch_heads, torch_policy
 from tests.support.v_trace import v_trace
 
@@ -121,8 +122,7 @@ def test_settings_that_mean_nothing_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=text):
             cls(actor_critic(3), DISCRETE, **settings)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="needs one for the value of a state"):
-        rl.PPO(actor_critic(3, heads=1), DISCRETE)
+    refused(lambda: rl.PPO(actor_critic(3, heads=1), DISCRETE), "needs one for the value", "of a state")
 
 
 def test_reinforce_without_a_value_learns_from_episodes_that_were_cut_off() -> None:

@@ -19,6 +19,7 @@ from dsinga import nn, rl
 from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier, Regressor, Transformer
 from dsinga.extensions import EarlyStopping, EverySteps, Extension, KeepBest, LoopView
+from tests.support.refusals import refused
 from tests.support.rl_cases import actor_critic
 from tests.support.small_job import assert_same
 
@@ -266,8 +267,7 @@ def test_a_job_may_say_that_it_resumes(tmp_path: Path) -> None:
     assert search.best["steps"] == 8
     with pytest.raises(UserError, match="there is no checkpoint to resume from"):
         dsinga.train(longer, workspace=tmp_path / "empty", progress=False)
-    with pytest.raises(UserError, match="an estimator begins with its params, not with a checkpoint; leave resume out"):
-        Classifier(longer).fit(X, Y)
+    refused(lambda: Classifier(longer).fit(X, Y), "an estimator begins with its", "leave resume out")
 
 
 def test_a_model_takes_the_params_of_a_result() -> None:

@@ -186,7 +186,7 @@ def test_a_restored_memory_goes_on_with_the_same_batches(kind, steps):
             np.testing.assert_array_equal(array, getattr(again, name), err_msg=name)
 
 
-def test_a_memory_that_is_not_full_may_be_restored_into_a_larger_one():
+def test_mistakes_are_named_with_their_remedies() -> None:
     memory, stream = ReplayMemory(SPACES, 6), Stream(1, 0)
     for steps in range(1, 9):
         stream.put(memory)
@@ -200,9 +200,6 @@ def test_a_memory_that_is_not_full_may_be_restored_into_a_larger_one():
             with pytest.raises(UserError, match="the saved replay memory has observations of shape"):
                 larger.restore(memory.state())
     refused(lambda: ReplayMemory(SPACES, 6, count=2).restore(memory.state()), "environment, number of environments")
-
-
-def test_what_cannot_be_a_memory_or_a_batch_is_refused():
     refused(lambda: ReplayMemory(SPACES, 3, count=4), "3 transitions of 1 steps from 4 environments")
     refused(lambda: ReplayMemory(SPACES, 10**13), "of 10{13} transitions has no room: .*; lower its capacity")
     refused(lambda: ReplayMemory(SPACES, 10**18), "of 10{18} transitions has no room: .*; lower its capacity")

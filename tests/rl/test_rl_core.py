@@ -154,7 +154,7 @@ def test_an_algorithm_is_made_from_a_model_and_spaces(make: Any, text: str) -> N
     refused(lambda: make(x, net, gymnasium.make("CartPole-v1")), text)
 
 
-def test_messages_say_what_does_not_fit(tmp_path: Path) -> None:
+def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     refused(lambda: rl.Model(TEXT, heads=["polcy"]), "no layer 'polcy'; did you mean 'policy'")
     refused(lambda: rl.Model([nn.Dense(2)]), r"takes a dsinga.nn.Model\(inputs, outputs\), not a list")  # type: ignore[arg-type]
     with pytest.raises(dsinga.UserError, match="'loss' is a loss; leave it out"):
@@ -167,6 +167,23 @@ def test_messages_say_what_does_not_fit(tmp_path: Path) -> None:
     shaped = rl.Model(TEXT.replace("batchsize: 1", "batchsize: 1 shape: 4"))
     refused(lambda: ValueOnly(shaped, rl.Spaces(rl.box((6,)), rl.DiscreteSpace(3))), r"\(4,\), .* the shape \(6,\)")
     refused(lambda: rl.Agent(ValueOnly(rl.Model(TEXT))).restore(tmp_path), "no checkpoint in")
+    x = nn.Input(shape=(3, 8, 8), name="observation")
+    model = rl.Model(nn.Model(x, [nn.Dense(2)(nn.Flatten()(x)), nn.Dense(1)(nn.Flatten()(x))]))
+    with pytest.raises(dsinga.UserError, match=r"records of shape \(3, 8, 8\), .*\(8, 8, 3\); images are channels, he"):
+        rl.PPO(model, rl.Spaces(rl.box((8, 8, 3), 0, 255, np.uint8), rl.DiscreteSpace(2)))
+    for shape in ((3, 8, 8), (192,), (3, 1, 8, 8)):
+        rl.PPO(model, rl.Spaces(rl.box(shape, 0, 255, np.uint8), rl.DiscreteSpace(2)))
+    agent = rl.Agent(rl.DQN(actor_critic(3), SPACES, first_epsilon=0, last_epsilon=0))
+    x = observations(3)
+    x[1, 2] = np.nan
+    for act in (agent.sample, agent.predict):
+        with pytest.raises(dsinga.UserError, match="an observation has nan at.*let the environment"):
+            act(x)
+    zeros = np.zeros(3, np.float32)
+    batch = rl.Transitions(observations(3), zeros.astype(int), zeros, x, zeros > 0, zeros, zeros.astype(int), zeros)
+    refused(lambda: agent.learn(batch), r"an observation has nan at \(2,\)")
+    refused(lambda: agent.predict((observations(1)[0], {})), r"Gymnasium returns \(observation, info\): give the first")
+    refused(lambda: rl.Agent(agent.algorithm, seed=-1), "seed is -1; give a whole number of at least 0")
 
 
 def test_actions_are_drawn_by_their_probabilities() -> None:
@@ -199,31 +216,6 @@ def test_spaces_of_gymnasium_are_ours() -> None:
             space_of(space, "action")
 
 
-def test_images_whose_axes_are_in_another_order_are_refused() -> None:
-    x = nn.Input(shape=(3, 8, 8), name="observation")
-    model = rl.Model(nn.Model(x, [nn.Dense(2)(nn.Flatten()(x)), nn.Dense(1)(nn.Flatten()(x))]))
-    with pytest.raises(dsinga.UserError, match=r"records of shape \(3, 8, 8\), .*\(8, 8, 3\); images are channels, he"):
-        rl.PPO(model, rl.Spaces(rl.box((8, 8, 3), 0, 255, np.uint8), rl.DiscreteSpace(2)))
-    for shape in ((3, 8, 8), (192,), (3, 1, 8, 8)):
-        rl.PPO(model, rl.Spaces(rl.box(shape, 0, 255, np.uint8), rl.DiscreteSpace(2)))
-
-
-def test_an_agent_says_which_observations_it_cannot_take() -> None:
-    agent = rl.Agent(rl.DQN(actor_critic(3), SPACES, first_epsilon=0, last_epsilon=0))
-    x = observations(3)
-    x[1, 2] = np.nan
-    for act in (agent.sample, agent.predict):
-        with pytest.raises(
-            dsinga.UserError, match=r"an observation has nan at \(2,\); let the environment give finite"
-        ):
-            act(x)
-    zeros = np.zeros(3, np.float32)
-    batch = rl.Transitions(observations(3), zeros.astype(int), zeros, x, zeros > 0, zeros, zeros.astype(int), zeros)
-    refused(lambda: agent.learn(batch), r"an observation has nan at \(2,\)")
-    refused(lambda: agent.predict((observations(1)[0], {})), r"Gymnasium returns \(observation, info\): give the first")
-    refused(lambda: rl.Agent(agent.algorithm, seed=-1), "seed is -1; give a whole number of at least 0")
-
-
 def test_an_agent_of_other_actions_is_refused() -> None:
     class Reaching:
         observation_space, action_space = SPACES.observation, rl.box((1,), -1, 1)
@@ -231,9 +223,7 @@ def test_an_agent_of_other_actions_is_refused() -> None:
 
     agent = rl.Agent(rl.PPO(actor_critic(3), SPACES))
     refused(lambda: rl.evaluate(agent, "CartPole-v1", 1), "'CartPole-v1' are 2 disc")
-    with pytest.raises(
-        dsinga.UserError, match=r"but those of the environment 'Reaching' are float32 .* from \[-1.\] to"
-    ):
+    with pytest.raises(dsinga.UserError, match=r"'Reaching'.*from \[-1"):
         agent.check_environments(rl.make_environments(Reaching, 1))
     wide = rl.PPO(rl.Model(nn.Model(x := nn.Input(shape=4), [nn.Dense(2)(x), nn.Dense(1)(x)])), rl.Spaces(
         SPACES.observation, rl.box((1,), -2, 2)

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga import UserError
 from dsinga.job import Phase
 from dsinga.layers import Context, Layer, Rows
 from dsinga.ops import get_ops
 from dsinga.testing import LayerCase, LayerContract
+from tests.support.refusals import refused
 
 BATCH, STEPS, ACTIONS = 5, 4, 3
 STEP = (BATCH, STEPS)
@@ -106,5 +106,4 @@ def test_loss_and_gradients_are_those_of_pytorch() -> None:
 def test_an_action_that_is_not_there_is_named_with_its_source() -> None:
     sources = batch()
     sources[2][0, 0] = ACTIONS
-    with pytest.raises(UserError, match="has 3 actions, 0 to 2, but 'source2' gives 0 to 3"):
-        compute({}, sources)
+    refused(lambda: compute({}, sources), "3 actions", "'source2' gives 0 to 3")

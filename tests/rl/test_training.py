@@ -91,9 +91,7 @@ def test_a_run_of_another_layout_is_not_resumed(tmp_path: Path) -> None:
 
     train(steps=64, environments=8, workspace=tmp_path)
     again: dict[str, Any] = {"steps": 128, "workspace": tmp_path, "resume": True, "progress": False}
-    with pytest.raises(
-        UserError, match="the saved run had environments 8, this one has 4; resume with the same, or begin"
-    ):
+    with pytest.raises(UserError, match="environments 8, this one.*resume with the"):
         rl.train(agent_of(), "CartPole-v1", environments=4, **again)
     with pytest.raises(UserError, match="the saved run had environment 'CartPole-v1', this one has 'Other'"):
         rl.train(agent_of(), Other, environments=8, **again)

@@ -68,9 +68,15 @@ def test_a_wrong_kernel_fails_its_check(ops, check, example):
         getattr(contract, check).hypothesis.inner_test(contract, backend=KernelBackend(ops, np.float32), **example)
 
 
-def test_a_kernel_that_writes_to_its_argument_fails():
+def test_mistakes_are_named_with_their_remedies() -> None:
     with pytest.raises(ValueError, match="read-only"):
         KernelBackend(WritesToItsArgument, np.float32).run("relu", np.ones((2, 3)))
+
+    def refuse():
+        raise UserError("the kernel backend 'mine' needs a library")
+
+    with pytest.raises(pytest.skip.Exception, match="needs a library"):
+        _ = KernelBackend(refuse, np.float32).ops
 
 
 def test_images_in_rows_fail_where_channels_last_are_declared():
@@ -81,14 +87,6 @@ def test_images_in_rows_fail_where_channels_last_are_declared():
     for ops, failure in ((NumpyOps, nullcontext()), (RowMajorOps, pytest.raises(AssertionError))):
         with failure:
             Contract.test_avg_pool.hypothesis.inner_test(Contract(), KernelBackend(ops, np.float32), case=case)
-
-
-def test_a_backend_that_cannot_load_is_skipped():
-    def refuse():
-        raise UserError("the kernel backend 'mine' needs a library")
-
-    with pytest.raises(pytest.skip.Exception, match="needs a library"):
-        _ = KernelBackend(refuse, np.float32).ops
 
 
 def test_a_missing_library_is_one_clear_sentence():

@@ -9,6 +9,7 @@ from dsinga.base import registry
 from dsinga.job import UpdaterConf
 from dsinga.testing import UpdaterContract
 from dsinga.training import Updater
+from tests.support.refusals import refused
 from tests.support.registries import restored_registry
 
 
@@ -96,5 +97,4 @@ FAULTS: list[tuple[type[Updater], str, type[Exception], str]] = [
 @pytest.mark.parametrize(("cls", "check", "error", "message"), FAULTS)
 def test_a_fault_is_found(conf, monkeypatch, cls, check, error, message):
     more = [monkeypatch] if check.startswith("a_slice") else []
-    with pytest.raises(error, match=message):
-        getattr(TestLion(), f"test_{check}")(conf(cls), *more)
+    refused(lambda: getattr(TestLion(), f"test_{check}")(conf(cls), *more), message, error=error)

@@ -48,7 +48,7 @@ def test_functions_are_those_of_the_classes():
     ):
         with pytest.raises(UserError, match=message):
             wrong()
-    refused(lambda: nn.RandomErasing(), "write nn.augment.RandomErasing", AttributeError)
+    refused(lambda: nn.RandomErasing(), "write nn.augment.RandomErasing", error=AttributeError)
 
 
 def test_a_model_trains_on_crops_and_predicts_the_centre():

@@ -21,6 +21,7 @@ from dsinga.testing.layer_passes import layer_context
 from tests.support import emulated_cupy
 from tests.support.layer_cases import CASES
 from tests.support.recorded_layers import check, refusal
+from tests.support.refusals import refused
 
 # Layers whose host checks labels, reads features or chooses rows; the log says so, and their nets run eagerly.
 NOT_CAPTURED = (
@@ -84,5 +85,4 @@ def test_a_number_of_the_host_is_found(ops: Ops):
 
     case = LayerCase("kDummy", ((5, 3),), {"dummy_conf": {"output": True}})
     layer = Baked(LayerConf(name="layer", type="kDummy"), case.shapes)
-    with pytest.raises(AssertionError, match="step 0"):
-        check(case, ops, layer)
+    refused(lambda: check(case, ops, layer), "step 0", error=AssertionError)

@@ -34,6 +34,7 @@ from tests.support import emulated_cupy
 from tests.support.device_array import StubOps, load_backends
 from tests.support.device_worker import cudnn, device_worker
 from tests.support.programs import python
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 STEPS = 5
@@ -234,8 +235,7 @@ def test_a_device_that_there_is_not(
             "dsinga.device to auto"
         )
         if face in (by_train, FACES["LocalNet"]):
-            with pytest.raises(JobError, match="precision kTF32 is for GPUs, and the job has workers on CPU cores"):
-                face(job.replace(precision="kTF32"))
+            refused(lambda: face(job.replace(precision="kTF32")), "kTF32", "on CPU cores", error=JobError)
 
 
 class Halving(Extension):

@@ -79,9 +79,7 @@ class TestMissing:
         )
         refused(lambda: ops.library.check_device(runtime), words)
 
-    def test_without_a_library_of_cuda(self, ops):
-        """CuPy's packages bring none; what it says without one was read from CuPy 14.2."""
-
+    def test_mistakes_are_named_with_their_remedies(self, ops) -> None:
         def get_version() -> Any:
             raise RuntimeError('Failure finding "libnvrtc.so.13": No such file: libnvrtc.so.13, No such file: x')
 
@@ -90,6 +88,8 @@ class TestMissing:
         )
         words = r"needs cuBLAS and NVRTC of CUDA 13 \(.*libnvrtc.so.13\): pip install 'cupy-cuda13x\[ctk\]', or .*CPUs$"
         refused(lambda: ops.library.check_compiler(cuda), words)
+        refused(lambda: ops.for_worker(1), "there is no GPU 1: this process sees 1, counted from 0")
+        refused(lambda: ops.for_worker(0, "fp8"), "no precision 'fp8'")
 
     def test_without_cudnn_one_sentence_names_what_convolves_and_what_to_install(self, ops, cudnn):
         assert re.fullmatch(
@@ -102,10 +102,6 @@ class TestMissing:
         old = emulated_cupy.load(cudnn)
         assert "missing (cuDNN 9.8.0 is installed)" in old.lacks()
         assert emulated_cupy.load(FakeCudnn()).lacks() == ""
-
-    def test_a_missing_device_or_precision(self, ops):
-        refused(lambda: ops.for_worker(1), "there is no GPU 1: this process sees 1, counted from 0")
-        refused(lambda: ops.for_worker(0, "fp8"), "no precision 'fp8'")
 
     def test_workers_are_pickled(self, ops):
         function, arguments = ops.for_worker(0, "tf32").__reduce__()
@@ -260,9 +256,11 @@ class TestRecording:
         x, memory = worker.asarray(normal(3)), worker.new_pass()
         with memory.recording(0):
             worker.asarray(normal(2))
-            refused(lambda: worker.to_numpy(x), "the host reads an array of the device", NotCapturable)
-            refused(lambda: worker.read([x[0]]), "the host reads numbers", NotCapturable)
-            refused(lambda: worker.defer_read([np.float64(1)]), "a metric is computed in host memory", NotCapturable)
+            refused(lambda: worker.to_numpy(x), "the host reads an array of the device", error=NotCapturable)
+            refused(lambda: worker.read([x[0]]), "the host reads numbers", error=NotCapturable)
+            refused(
+                lambda: worker.defer_read([np.float64(1)]), "a metric is computed in host memory", error=NotCapturable
+            )
         with memory.recording(1), pytest.raises(NotCapturable, match="changes from batch to batch"):
             worker.asarray(2 * normal(2))
         assert not worker.is_recording

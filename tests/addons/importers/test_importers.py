@@ -10,6 +10,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, is_user_code
 from dsinga.data import RecordStore, import_records
 from tests.support.data_sources import SOURCES, Source
+from tests.support.refusals import refused
 
 
 @pytest.fixture(params=SOURCES)
@@ -83,8 +84,7 @@ def test_stores_are_written_to_urls(name: str, tmp_path: Path) -> None:
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
     source = SOURCES["npz"](tmp_path)
-    with pytest.raises(UserError, match="import of npz has no option 'colour'"):
-        import_records("npz", source.path, tmp_path / "out", colour=True)
+    refused(lambda: import_records("npz", source.path, tmp_path / "out", colour=True), "'colour'", "has no option")
 
 
 def image_classes(folder: Path, size: tuple[int, int] = (6, 5)) -> None:
@@ -123,5 +123,4 @@ class TestMissingExtra:
     ) -> None:
         source = SOURCES[source_name](tmp_path)
         monkeypatch.setitem(__import__("sys").modules, module, None)
-        with pytest.raises(UserError, match=r"^reading .* needs .*: pip install \w+$"):
-            import_records(source.kind, source.path, tmp_path / "out")
+        refused(lambda: import_records(source.kind, source.path, tmp_path / "out"), "pip install", "needs")

@@ -281,7 +281,7 @@ def test_a_second_destination_that_is_taken_meanwhile_leaves_no_first_store(tmp_
             stage_store(stores, tmp_path / "test.zarr", rows)
             (tmp_path / "test.zarr" / "other").mkdir(parents=True)
 
-    refused(write_both, "test.zarr exists and is not a record store", DestinationExists)
+    refused(write_both, "test.zarr exists and is not a record store", error=DestinationExists)
     assert RecordStore(tmp_path / "train.zarr").digest == digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.zarr", "train.zarr"]
 

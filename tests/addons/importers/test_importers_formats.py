@@ -134,10 +134,16 @@ def test_rows_wrap_as_in_singa(tmp_path: Path) -> None:
     assert store.read(sampler.rows(1))[1].tolist() == [1, 12]
 
 
-def test_an_empty_database(tmp_path: Path) -> None:
+def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "db"), map_size=1 << 20):
         pass
     refused(lambda: open_store(tmp_path / "db", "lmdb"), "there are no records to write")
+    value = RecordProto(data=[1.0]).SerializeToString()
+    (tmp_path / "m2.bin").write_bytes(pair(b"", value) * 3)
+    (tmp_path / "m5.bin").write_bytes(b"")
+    for name, message in {"m2.bin": "has more than one record", "m5.bin": "has no record"}.items():
+        with pytest.raises(UserError, match=f"{name}.* {message}"):
+            read_mean(tmp_path / name)
 
 
 def test_singas_kvfile(tmp_path: Path) -> None:
@@ -145,12 +151,3 @@ def test_singas_kvfile(tmp_path: Path) -> None:
     (tmp_path / "image_mean.bin").write_bytes(pair(b"mean", record))
     np.testing.assert_array_equal(read_mean("image_mean.bin", [str(tmp_path)]), MEAN)
     assert not (tmp_path / "image_mean.zarr").exists()
-
-
-def test_a_mean_file_of_another_number_of_records_is_refused(tmp_path: Path) -> None:
-    value = RecordProto(data=[1.0]).SerializeToString()
-    (tmp_path / "m2.bin").write_bytes(pair(b"", value) * 3)
-    (tmp_path / "m5.bin").write_bytes(b"")
-    for name, message in {"m2.bin": "has more than one record", "m5.bin": "has no record"}.items():
-        with pytest.raises(UserError, match=f"{name}.* {message}"):
-            read_mean(tmp_path / name)

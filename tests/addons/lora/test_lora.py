@@ -12,10 +12,10 @@ import dsinga
 from dsinga import extensions, models, nn
 from dsinga.addons.lora.low_rank_layers import LowRank, low_rank_shapes, with_low_rank, without_low_rank
 from dsinga.addons.lora.model_methods import merged_lora
-from dsinga.base.errors import UserError
 from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
 from dsinga.job import Job
 from dsinga.reading.checked_job import CheckedJob
+from tests.support.refusals import refused
 from tests.support.train_in_threads import train_in_threads
 
 RNG = np.random.default_rng(0)
@@ -161,8 +161,7 @@ def test_saved_alone_loaded_into_a_copy_and_merged(tmp_path: Path) -> None:
         assert sorted(merged.params) == sorted(perceptron().params)
         np.testing.assert_allclose(merged.predict(X), scores, atol=1e-6)
     copy.add_lora(rank=1, layers="top")
-    with pytest.raises(UserError, match=r"the model has other LoRA than .*lora.safetensors, for top; merge_lora\(\)"):
-        copy.load_lora(tmp_path / "lora.safetensors")
+    refused(lambda: copy.load_lora(tmp_path / "lora.safetensors"), "LoRA", r"merge_lora\(\)")
 
 
 def test_layers_that_are_trained_as_a_whole() -> None:
@@ -172,8 +171,7 @@ def test_layers_that_are_trained_as_a_whole() -> None:
     model.fit(X, Y, epochs=1, progress=False)
     changed = {name for name, value in before.items() if (model.params[name] != value).any()}
     assert changed == {"top_weight", "top_bias"}
-    with pytest.raises(UserError, match=r"add_lora: no layer is called 'tap'; did you mean 'top'\?"):
-        perceptron().add_lora(layers="hidden", trainable="tap")
+    refused(lambda: perceptron().add_lora(layers="hidden", trainable="tap"), "'tap'", "did you mean 'top'")
 
 
 def test_the_model_of_a_job_freezes_its_params_and_statistics() -> None:
@@ -300,8 +298,7 @@ def test_taking_out_leaves_the_layers_that_were_there() -> None:
 def test_a_model_with_lora_is_not_called_on_features() -> None:
     model = perceptron()
     model.add_lora(layers="top")
-    with pytest.raises(UserError, match="has layers of an add-on, which a call on features would leave out"):
-        model(nn.Input(5))
+    refused(lambda: model(nn.Input(5)), "has layers of an add-on", "would leave out")
 
 
 @pytest.mark.parametrize(
@@ -323,41 +320,32 @@ def test_a_model_with_lora_is_not_called_on_features() -> None:
 def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
     model = perceptron()
     text = str(model.job(train_steps=1))
-    with pytest.raises(UserError, match=message):
-        model.add_lora(**arguments)
+    refused(lambda: model.add_lora(**arguments), message)
     assert str(model.job(train_steps=1)) == text
 
 
 def test_refused_layers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = perceptron()
-    with pytest.raises(UserError, match="has no LoRA; call add_lora or load_lora first"):
-        model.merge_lora()
-    with pytest.raises(UserError, match="has no LoRA"):
-        model.save_lora(tmp_path / "lora.safetensors")
+    refused(lambda: model.merge_lora(), "LoRA", "call add_lora or")
+    refused(lambda: model.save_lora(tmp_path / "lora.safetensors"), "has no LoRA")
     model.add_lora(rank=2, layers="top")
-    with pytest.raises(UserError, match=r"the layer 'top' has LoRA of rank 2 already; merge_lora\(\) makes"):
-        model.add_lora(layers="*")
-    with pytest.raises(UserError, match="is a folder; name a file"):
-        model.save_lora(tmp_path)
+    refused(lambda: model.add_lora(layers="*"), "LoRA", r"merge_lora\(\) makes")
+    refused(lambda: model.save_lora(tmp_path), "is a folder; name a file")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file cannot be written"):
-        model.save_lora(tmp_path / "file" / "lora.safetensors")
+    refused(lambda: model.save_lora(tmp_path / "file" / "lora.safetensors"), "file cannot be written")
     model.save_lora(tmp_path / "new" / "lora.safetensors")
     assert (tmp_path / "new" / "lora.safetensors").is_file()
     codes = nn.Input(4)
     embedded = nn.Embedding(6, 5, name="codes")(codes)
     tied = nn.Dense(6, use_bias=False, name="scores", param=[nn.Param(share_from="codes_weight")])(embedded)
-    with pytest.raises(UserError, match="'codes' and 'scores' share a weight, but not its form; name other layers"):
-        nn.Model(codes, tied).add_lora(layers="codes")
+    refused(lambda: nn.Model(codes, tied).add_lora(layers="codes"), "'scores'", "name other layers")
     with caplog.at_level(logging.WARNING, "dsinga"):
         nn.Model(codes, nn.Dense(2, name="own")(tied)).add_lora(layers="*")
     assert "add_lora leaves out codes, scores, which share a weight" in caplog.text
     code = nn.Dense(4, use_bias=False, name="code")(codes)
     turned = nn.Dense(4, use_bias=False, transpose=True, name="turned", param=[nn.Param(share_from="code_weight")])
-    with pytest.raises(UserError, match="'code' and 'turned' share a weight, but not its form"):
-        nn.Model(codes, turned(code)).add_lora(layers="turned")
-    with pytest.raises(UserError, match="the shapes of the model's inputs are not known"):
-        nn.Sequential([nn.Dense(3)]).add_lora(layers="*")
+    refused(lambda: nn.Model(codes, turned(code)).add_lora(layers="turned"), "'turned'", "not its form")
+    refused(lambda: nn.Sequential([nn.Dense(3)]).add_lora(layers="*"), "the shapes of the model's", "are not known")
 
 
 def test_a_new_head_and_statistics_go_along(tmp_path: Path) -> None:
@@ -377,22 +365,16 @@ def test_a_new_head_and_statistics_go_along(tmp_path: Path) -> None:
     copy.load_lora(file)
     assert (copy.predict(X) == model.predict(X)).all()
     assert {each.name for each in copy.trainable_variables} == {each.name for each in model.trainable_variables}
-    with pytest.raises(UserError, match=r"'top_weight' has the shape \(3, 4\), but the model needs \(2, 4\)"):
-        normalised(2).load_lora(file)
+    refused(lambda: normalised(2).load_lora(file), "'top_weight'", r"needs \(2, 4")
     other = nn.Sequential([nn.Input(5), nn.Dense(4, name="hidden"), nn.Dense(3, name="last")])
-    with pytest.raises(
-        UserError, match="has 'norm_bias', which the model lacks.*; give the file of a copy of this net"
-    ):
-        other.load_lora(file)
+    refused(lambda: other.load_lora(file), "'norm_bias'", "give the file")
 
 
 def test_layers_that_are_called_as_those_of_lora_are_the_users() -> None:
     layers = [nn.Dense(4, name="own.lora_a"), nn.Dense(4, name="own.lora_b"), nn.Dense(4, name="own")]
     model = nn.Sequential([nn.Input(5), *layers, nn.Dense(3, name="top")])
-    with pytest.raises(UserError, match="has no LoRA"):
-        model.merge_lora()
-    with pytest.raises(UserError, match="the model has a layer called 'own.lora_a', as one of LoRA would be"):
-        model.add_lora(layers="own")
+    refused(lambda: model.merge_lora(), "has no LoRA")
+    refused(lambda: model.add_lora(layers="own"), "lora_a_weight", "LoRA would be")
     before, scores = model.params, model.predict(X)
     model.add_lora(rank=1, layers="top")
     model.merge_lora()
@@ -440,8 +422,7 @@ def test_a_convolution(settings: dict[str, Any], tmp_path: Path) -> None:
     model.compile(nn.SGD(0.1), "sparse_categorical_crossentropy")
     images = RNG.normal(size=(12, 2, 6, 6)).astype("float32")
     before, base = model.predict(images), model.params
-    with pytest.raises(UserError, match="'groups' is a kConvolution, no dense layer, embedding or convolution without"):
-        model.add_lora(layers="groups")
+    refused(lambda: model.add_lora(layers="groups"), "'groups'", "or convolution without")
     model.add_lora(rank=2, alpha=6, layers="conv*")
     assert (model.predict(images) == before).all()
     model.fit(images, Y, epochs=4, progress=False)
@@ -461,25 +442,19 @@ def test_refused_files(tmp_path: Path) -> None:
     model.save_lora(file)
     arrays = read_safetensors(file)
     other = nn.Sequential([nn.Input(5), nn.Dense(4, name="tops")])
-    with pytest.raises(UserError, match=r"has LoRA for the layer 'top', which the model lacks; did you mean 'tops'\?"):
-        other.load_lora(file)
+    refused(lambda: other.load_lora(file), "LoRA", "did you mean 'tops'")
     wide = nn.Sequential([nn.Input(5), nn.Dense(4, name="top")])
-    with pytest.raises(UserError, match=r"'top.lora_a_weight' has the shape \(2, 7\), but the model needs \(2, 5\)"):
-        wide.load_lora(file)
+    refused(lambda: wide.load_lora(file), "lora_a_weight", r"needs \(2, 5")
     assert list(wide.params) == ["top_weight", "top_bias"]
     said = '{"top": {"rank": 2, "alpha": 2}}'
     write_tensors(file, {"top.lora_a_weight": arrays["top.lora_a_weight"]}, {"lora": said})
-    with pytest.raises(UserError, match=r"'top.lora_b_weight' is missing, but the model needs \(3, 2\)"):
-        perceptron().load_lora(file)
+    refused(lambda: perceptron().load_lora(file), "lora_b_weight", r"needs \(3, 2")
     for metadata in (None, "no JSON", "[]", "{}", '{"top": 1}', '{"top": {"rank": 0, "alpha": 1}}', "[" * 100_000):
         write_tensors(file, arrays, {} if metadata is None else {"lora": metadata})
-        with pytest.raises(UserError, match="does not say the rank and alpha of LoRA"):
-            perceptron().load_lora(file)
+        refused(lambda: perceptron().load_lora(file), "LoRA", "and alpha of")
     file.write_bytes(b"damaged")
-    with pytest.raises(UserError, match="cannot be read as safetensors"):
-        perceptron().load_lora(file)
-    with pytest.raises(UserError, match="cannot be read as safetensors"):
-        perceptron().load_lora(tmp_path / "absent")
+    refused(lambda: perceptron().load_lora(file), "cannot be read as safetensors")
+    refused(lambda: perceptron().load_lora(tmp_path / "absent"), "cannot be read as safetensors")
 
 
 def test_the_exported_net_has_merged_weights(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dsinga import plotting
-from dsinga.base.errors import UserError
 from tests.support.later_import import LaterImport
+from tests.support.refusals import check_refusal, refusal
 
 plt = LaterImport("matplotlib.pyplot")
 measures = LaterImport("sklearn.metrics")
@@ -60,26 +60,6 @@ def test_of_two_classes_the_second_is_drawn():
     assert legend(axis) == [f"yes: {measures.roc_auc_score(LABELS == 0, SCORES[:, 0]):.3f}"]
 
 
-@pytest.mark.parametrize(
-    ("labels", "scores", "text"),
-    [
-        (LABELS[:5], SCORES, r"as many labels as rows of scores, .* not shapes \(5,\) and \(60, 3\)"),
-        (np.zeros(60, int), SCORES, "all records have one answer for '0'"),
-        (LABELS, SCORES[:, :1], "takes labels 0 and 1, but there is 2"),
-        (LABELS, SCORES * np.nan, "some scores are NaN; leave these records out"),
-        (np.zeros(60, int), np.zeros((60, 20)), "there are 20 curves, more than 12"),
-    ],
-)
-def test_what_has_no_curve(labels: Any, scores: Any, text: str):
-    with pytest.raises(UserError, match=text):
-        plotting.roc_curve(labels, scores)
-
-
-def test_as_many_names_as_curves():
-    with pytest.raises(UserError, match="there are 3 curves, but 2 names"):
-        plotting.roc_curve(LABELS, SCORES, classes=["a", "b"])
-
-
 def test_a_confusion_matrix_of_counts():
     counts = measures.confusion_matrix(LABELS, SCORES.argmax(axis=1)).tolist()
     axis = plotting.confusion_matrix({"loss": 1.0, "confusion": counts}, classes=["a", "b", "c"])
@@ -89,14 +69,16 @@ def test_a_confusion_matrix_of_counts():
     assert len(plotting.confusion_matrix(counts).texts) == len(same.texts)
 
 
-@pytest.mark.parametrize(
-    ("table", "text"),
-    [
-        ({"loss": 1.0}, 'these results have no "confusion"; compile the model with'),
-        ([[1, 2]], r"counts must be whole numbers \(classes, classes\), not int64 of shape \(1, 2\)"),
-        ([[0.5]], "not float64 of shape"),
-    ],
-)
-def test_what_is_no_confusion_matrix(table: Any, text: str):
-    with pytest.raises(UserError, match=text):
-        plotting.confusion_matrix(table)
+MISTAKES = [
+    refusal(lambda: plotting.roc_curve(LABELS[:5], SCORES), "as many labels as", "and (60, 3"),
+    refusal(lambda: plotting.roc_curve(np.zeros(60, int), SCORES), "all records have one", "answer for '0'"),
+    refusal(lambda: plotting.roc_curve(LABELS, SCORES[:, :1]), "but there is 2", "0 and 1"),
+    refusal(lambda: plotting.roc_curve(LABELS, SCORES * np.nan), "NaN", "leave these records"),
+    refusal(lambda: plotting.roc_curve(np.zeros(60, int), np.zeros((60, 20))), "20 curves", "more than 12"),
+    refusal(lambda: plotting.roc_curve(LABELS, SCORES, classes=["a", "b"]), "3 curves", "but 2 names"),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

@@ -11,6 +11,7 @@ from dsinga import plotting
 from dsinga.base.errors import UserError
 from dsinga.monitor import History
 from tests.support.later_import import LaterImport
+from tests.support.refusals import refused
 
 plt = LaterImport("matplotlib.pyplot")
 
@@ -93,13 +94,7 @@ def test_many_metrics_fill_rows_of_axes():
 def test_what_cannot_be_drawn_is_named(arguments, message):
     if "ax" in arguments:
         arguments = {"ax": plt.subplots()[1]}
-    with pytest.raises(UserError, match=message):
-        History(ROWS).plot(**arguments)
-
-
-def test_a_history_without_metrics_is_refused():
-    with pytest.raises(UserError, match="no metrics to draw; train for at least one step"):
-        History().plot()
+    refused(lambda: History(ROWS).plot(**arguments), message)
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
@@ -132,18 +127,11 @@ def test_returns_of_several_agents_have_their_names():
 
 @pytest.mark.parametrize("given", [History(ROWS), {"PPO": History(RETURNS[:1])}, 3, [History(RETURNS)] * 2])
 def test_a_history_without_returns_is_refused(given):
-    with pytest.raises(UserError, match="no returns of episodes: give what rl.train returns"):
-        plotting.returns(given)
-
-
-def test_nothing_to_draw_is_refused():
-    with pytest.raises(UserError, match="there are no results to draw"):
-        plotting.returns({})
+    refused(lambda: plotting.returns(given), "no returns of episodes", "give what rl")
 
 
 def test_the_name_that_keras_gives_a_metric_is_answered_by_its_line():
-    with pytest.raises(UserError, match="no metric 'val_loss'; it is the line 'val' of 'loss'"):
-        History(ROWS).plot("val_loss")
+    refused(lambda: History(ROWS).plot("val_loss"), "'val_loss'", "it is the")
 
 
 def test_a_history_is_displayed_as_curves():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dsinga import plotting
-from dsinga.base.errors import UserError
 from tests.support.later_import import LaterImport
+from tests.support.refusals import refused
 
 plt = LaterImport("matplotlib.pyplot")
 
@@ -130,5 +130,4 @@ def test_counts_of_many_classes_are_colours_only():
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):
-    with pytest.raises(UserError, match=message):
-        call()
+    refused(lambda: call(), message)

@@ -17,6 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.timings_file import PARTS, Places, RunTimings, read_timings, write_timings
 from tests.support.planner_nets import MACHINE
+from tests.support.refusals import refused
 
 SECONDS = {"total": 10e-3, "compute": 4e-3, "update": 1e-3, "exchange": 5e-3, "data": 1e-3}
 
@@ -79,8 +80,7 @@ def test_the_sentence_names_the_part_with_the_largest_miss() -> None:
 )
 def test_a_run_of_another_job_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     trained(tmp_path)
-    with pytest.raises(UserError, match=message):
-        dsinga.compare_with_plan(job(**changes), tmp_path, progress=False)
+    refused(lambda: dsinga.compare_with_plan(job(**changes), tmp_path, progress=False), message)
 
 
 def test_a_run_as_task_graphs_is_refused(tmp_path: Path) -> None:
@@ -90,18 +90,15 @@ def test_a_run_as_task_graphs_is_refused(tmp_path: Path) -> None:
 
 
 def test_workspaces_without_timings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no workspace"):
-        dsinga.compare_with_plan(job(), tmp_path / "none", progress=False)
+    refused(lambda: dsinga.compare_with_plan(job(), tmp_path / "none", progress=False), "there is no workspace")
     with pytest.raises(UserError, match=r"has no timings\.json, which a run writes at its end"):
         dsinga.compare_with_plan(job(), tmp_path, progress=False)
     (tmp_path / "timings.json").write_text("{}")
-    with pytest.raises(UserError, match="is damaged"):
-        dsinga.compare_with_plan(job(), tmp_path, progress=False)
+    refused(lambda: dsinga.compare_with_plan(job(), tmp_path, progress=False), "is damaged")
     write_timings(tmp_path, "job", "", Places(), {}, [dict.fromkeys(PARTS, 0.1)])
     content = json.loads((tmp_path / "timings.json").read_text())
     (tmp_path / "timings.json").write_text(json.dumps({**content, "seconds": {**content["seconds"], "total": -1}}))
-    with pytest.raises(UserError, match="is damaged"):
-        dsinga.compare_with_plan(job(), tmp_path, progress=False)
+    refused(lambda: dsinga.compare_with_plan(job(), tmp_path, progress=False), "is damaged")
 
 
 @pytest.mark.parametrize(
@@ -124,8 +121,7 @@ def test_damaged_timings_are_refused(tmp_path: Path, changes: dict[str, object])
     assert read_timings(tmp_path).cuts == {"fc": [0, 0]}
     content = json.loads((tmp_path / "timings.json").read_text())
     (tmp_path / "timings.json").write_text(json.dumps(content | changes))
-    with pytest.raises(UserError, match=r"timings\.json is damaged"):
-        read_timings(tmp_path)
+    refused(lambda: read_timings(tmp_path), r"timings\.json is damaged")
 
 
 def test_warm_up_iterations_are_left_out(tmp_path: Path) -> None:

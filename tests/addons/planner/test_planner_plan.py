@@ -17,7 +17,6 @@ from dsinga.addons.planner import cost_model, pricing
 from dsinga.addons.planner.commands import format_bytes
 from dsinga.addons.planner.link import FREE_BARRIER
 from dsinga.addons.planner.plan_picture import draw_plan
-from dsinga.base.errors import UserError
 from dsinga.commands.cli import main
 from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.cutting.partitioning import partition
@@ -27,6 +26,7 @@ from dsinga.net import NeuralNet
 from dsinga.ops import get_ops
 from tests.support.executed_pages import ROOT, blocks
 from tests.support.planner_nets import MACHINE
+from tests.support.refusals import refused
 
 JOB = """name: "planned"
 train_steps: 10
@@ -255,5 +255,4 @@ def test_refuses_bad_input(plan: Plan, arguments: list[str], message: str) -> No
 
 
 def test_a_job_of_contrastive_divergence_is_refused():
-    with pytest.raises(UserError, match="a plan needs a job trained by back-propagation"):
-        dsinga.plan(models.rbm(1), workers=2)
+    refused(lambda: dsinga.plan(models.rbm(1), workers=2), "a plan needs a job", "trained by back-propagation")

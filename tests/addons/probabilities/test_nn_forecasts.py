@@ -8,7 +8,6 @@ import pytest
 import dsinga
 from dsinga import nn
 from dsinga.addons.fields.prediction import tiles as field_tiles
-from dsinga.base.errors import UserError
 from tests.support.field_nets import make_dataset
 from tests.support.refusals import refused
 
@@ -57,8 +56,7 @@ def test_probabilities_have_a_brier_score():
     found, predicted = trained(2, "sparse_categorical_crossentropy", y, nn.Activation("softmax"), metrics=["brier"])
     assert found["brier"] == pytest.approx(2 * ((predicted[:, 1] - y) ** 2).mean(), rel=1e-5)
     numbers = np.random.default_rng(1).normal(size=64).astype(np.float32)
-    with pytest.raises(UserError, match="the metric 'crps' needs predictions that say how sure they are: train with n"):
-        trained(1, "mse", numbers, metrics=["crps"])
+    refused(lambda: trained(1, "mse", numbers, metrics=["crps"]), "'crps'", "train with n")
     refused(lambda: trained(1, "pinball", numbers), r"'pinball'; write nn.QuantileLoss\(\[0.1, 0.5, 0.9\]\)")
 
 
@@ -135,10 +133,7 @@ def test_several_numbers_are_not_fed_back_nor_along_a_dimension_of_the_data(loss
         model.fit(windows, train_steps=1, batch_size=2, progress=False)
         return model
 
-    with pytest.raises(
-        UserError, match="takes 2 numbers along .* for each number of a target, .* feeds one number back; train"
-    ):
-        fitted(plain, 2, loss, *last, leads=2)
+    refused(lambda: fitted(plain, 2, loss, *last, leads=2), "for each number of a", "train")
     one = plain.assign_coords(member=3, quantile=0.5, parameter="loc")  # as of one that was chosen
     predicted = fitted(one, 2, loss, *last).predict(one)
     assert predicted.t.dims.count(set(predicted.t.dims).difference(plain.t.dims).pop()) == 1

@@ -22,6 +22,7 @@ from dsinga.job import Job
 from dsinga.job.reader import with_fields
 from dsinga.monitor import History
 from tests.support.async_client import async_client
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 RATE = "updater.learning_rate.base_lr"
@@ -98,14 +99,11 @@ def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -
         dsinga.search(lambda units: nn.Sequential([nn.Dense(units)]), {"units": [1]}, client)  # type: ignore[arg-type,return-value]
     with pytest.raises(UserError, match="resuming needs a workspace"):
         dsinga.search(short, {"seed": [1, 2]}, client, progress=False, resume=True)
-    with pytest.raises(UserError, match="search has no argument 'worker'; did you mean 'workers'"):
-        dsinga.search(short, {"seed": [1, 2]}, client, worker=3)
-    with pytest.raises(UserError, match="search has no argument 'n_trials'; samples is how many settings are drawn"):
-        dsinga.search(short, {"seed": [1, 2]}, client, n_trials=3)
+    refused(lambda: dsinga.search(short, {"seed": [1, 2]}, client, worker=3), "'worker'", "did you mean 'workers'")
+    refused(lambda: dsinga.search(short, {"seed": [1, 2]}, client, n_trials=3), "'n_trials'", "samples is how")
     with pytest.raises(UserError, match=r"^<lambda> has no argument 'steps'; did you mean 'step'\?"):
         dsinga.search(lambda step: short, [{"step": 1}, {"steps": 1}], client)
-    with pytest.raises(UserError, match="^<lambda>: missing a required argument: 'rate'; it is called as"):
-        dsinga.search(lambda seed, rate: short, {"seed": [1, 2]}, client)
+    refused(lambda: dsinga.search(lambda seed, rate: short, {"seed": [1, 2]}, client), "'rate'", "it is called")
 
 
 @pytest.mark.parametrize(
@@ -130,8 +128,7 @@ def test_a_value_of_a_wrong_type_is_refused_before_training(
     short: Job, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SearchRuns, "execute", lambda self: pytest.fail("it trains"))
-    with pytest.raises(UserError, match=r"^setting 1: updater.learning_rate.base_lr=abc: .* takes a number, not 'abc'"):
-        dsinga.search(short, {RATE: [0.1, "abc"]}, client, progress=False)
+    refused(lambda: dsinga.search(short, {RATE: [0.1, "abc"]}, client, progress=False), "'abc'", "a number, not")
     with pytest.raises(UserError, match="^setting 2: seed=1.5: Job.seed takes a whole number, not 1.5"):
         dsinga.search(short, [{"seed": 1}, {RATE: 0.1}, {"seed": 1.5}], client, progress=False, only=[0])
 
@@ -261,8 +258,7 @@ def test_rows_are_sorted_by_any_column() -> None:
     assert [row["number"] for row in result.sorted()] == [2, 0, 4, 1, 3], "those that finished come first"
     assert [row["number"] for row in result.sorted("units")] == [4, 3, 2, 1, 0]
     assert [row["number"] for row in result.sorted("state")] == [1, 0, 2, 3, 4]
-    with pytest.raises(UserError, match="no column 'scores'; did you mean 'score'"):
-        result.sorted("scores")
+    refused(lambda: result.sorted("scores"), "'scores'", "did you mean 'score'")
 
 
 def test_the_table_is_one_of_pandas_and_of_notebooks() -> None:

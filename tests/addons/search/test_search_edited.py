@@ -15,6 +15,7 @@ from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.result import OUTCOME_FILE, read_outcome, write_outcome
 from dsinga.addons.search.setting import Setting
 from dsinga.job import Job
+from tests.support.refusals import refused
 
 RUNGS = [Rung(2, 8), Rung(8, 8)]
 ROW = {"number": 0, "rate": 0.5, "state": "finished", "score": 0.25, "steps": 8, "seconds": 1.5, "remark": ""}
@@ -47,8 +48,7 @@ def test_each_field_that_is_wrong_is_named(written: Path, part: str) -> None:
     for value in WRONG:
         if not is_right(part, value):
             path.write_text(json.dumps({**whole, part: value}))
-            with pytest.raises(UserError, match=str(written)):
-                outcomes(written)
+            refused(lambda: outcomes(written), str(written))
     if part in ("row", "earlier"):
         row = whole["row"] if part == "row" else whole["earlier"][0]
         for name in ("rung", "state", "score", "steps", "seconds", "remark"):
@@ -56,16 +56,14 @@ def test_each_field_that_is_wrong_is_named(written: Path, part: str) -> None:
             rows = [{**row, name: value} for value in WRONG if not is_right(name, value)]
             for damaged in [without, *(each for each in rows if each != row and each["steps"] != 7)]:
                 path.write_text(json.dumps({**whole, part: damaged if part == "row" else [damaged]}))
-                with pytest.raises(UserError, match=f"{OUTCOME_FILE} cannot be read: .*; remove the folder"):
-                    outcomes(written)
+                refused(lambda: outcomes(written), f"{OUTCOME_FILE} cannot be read: .*; remove the folder")
 
 
 @pytest.mark.parametrize("keep", [0, 1, 60, -3])
 def test_a_truncated_file_is_named(written: Path, keep: int) -> None:
     path = written / OUTCOME_FILE
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(UserError, match=f"{OUTCOME_FILE} cannot be read"):
-        outcomes(written)
+    refused(lambda: outcomes(written), f"{OUTCOME_FILE} cannot be read")
 
 
 EDITS: dict[str, tuple[Callable[[Path], Any], str]] = {

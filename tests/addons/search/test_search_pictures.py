@@ -20,6 +20,7 @@ from dsinga.addons.search.space import Setting
 from dsinga.base.errors import UserError
 from dsinga.monitor import History
 from tests.support.executed_pages import ROOT
+from tests.support.refusals import refused
 
 RANGES = {"job.rate": SearchRange(1e-4, 1, log=True), "units": SearchRange(16, 128, step=16)}
 
@@ -70,8 +71,7 @@ def test_a_picture_may_be_written_as_png() -> None:
 def test_without_matplotlib_a_notebook_shows_the_table_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     result = searched(8)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(UserError, match=r"drawing needs Matplotlib .*: pip install 'dsinga\[plot\]'"):
-        result.draw()
+    refused(lambda: result.draw(), r"'dsinga\[plot\]'", "pip install")
     shown = result._repr_html_()
     assert "drawing needs Matplotlib" in shown
     assert "<table>" in shown

@@ -11,6 +11,7 @@ import scipy.stats
 
 from dsinga import SearchRange, UserError
 from dsinga.addons.search.space import make_settings
+from tests.support.refusals import refused_with
 
 
 @pytest.mark.parametrize(
@@ -78,8 +79,6 @@ def test_a_range_is_sent_and_shown() -> None:
     ],
 )
 def test_what_is_no_range_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as error:
-        SearchRange(**arguments)
-    assert message in str(error.value)
+    refused_with(lambda: SearchRange(**arguments), message)
     with pytest.raises(UserError, match=r"too many positional arguments; it is called as SearchRange\(low, high, \*, "):
         SearchRange(16, 128, 16)  # type: ignore[misc]  # what users who know range() write

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsinga.addons.search.ranges import SearchRange
 from dsinga.addons.search.space import make_settings
-from dsinga.base.errors import UserError
+from tests.support.refusals import refused_with
 
 # Clusters that other tests have left running draw random numbers while hypothesis makes examples.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
@@ -125,6 +125,4 @@ def _with_itself() -> list[Any]:
     ],
 )
 def test_a_space_without_settings_is_refused(space: Any, samples: int | None, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        make_settings(space, samples)
-    assert message in str(error.value)
+    refused_with(lambda: make_settings(space, samples), message)

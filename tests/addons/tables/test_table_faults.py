@@ -128,7 +128,7 @@ def test_arrays_are_refused_unless_they_are_opened_as_records(model):
     np.testing.assert_array_equal(model.predict(dsinga.data.open_records(x)), model.predict(FRAME))
 
 
-def test_a_frame_that_is_not_understood_is_refused_with_a_remedy(model):
+def test_mistakes_are_named_with_their_remedies(model) -> None:
     net = nn.Sequential([nn.Dense(2)])
     net.compile("sgd", "sparse_categorical_crossentropy")
     for frame in (FRAME, in_dask(FRAME), in_polars(FRAME), in_arrow(FRAME)):
@@ -137,6 +137,12 @@ def test_a_frame_that_is_not_understood_is_refused_with_a_remedy(model):
     for frame in (FRAME, in_dask(FRAME), TABLE):
         with pytest.raises(dsinga.UserError, match=f"not a {type(frame).__name__}; use predict, whose outputs"):
             model.predict_lazily(frame)
+    with pytest.raises(dsinga.UserError, match="validation_data has no labels"):
+        model.fit(TABLE, validation_data=FRAME.drop(columns="late"), progress=False)
+    labels = FRAME[["stops", "distance"]]
+    for y in (labels, in_dask(labels)):
+        with pytest.raises(dsinga.UserError, match="no label in record 0 of column 'distance'"):
+            dsinga.table(FRAME.drop(columns="late"), y)
 
 
 def test_a_batch_of_a_frame_is_tested_but_not_trained_on(model):
@@ -144,18 +150,6 @@ def test_a_batch_of_a_frame_is_tested_but_not_trained_on(model):
     for x, y in ((FRAME[:9], None), (FRAME[:9], [0] * 9), (TABLE, None)):
         with pytest.raises(dsinga.UserError, match="train_on_batch takes arrays; give fit the data fr"):
             model.train_on_batch(x, y)
-
-
-def test_the_shape_of_a_frame_hides_no_other_fault(model):
-    with pytest.raises(dsinga.UserError, match="validation_data has no labels"):
-        model.fit(TABLE, validation_data=FRAME.drop(columns="late"), progress=False)
-
-
-def test_missing_labels_in_several_columns_name_theirs():
-    labels = FRAME[["stops", "distance"]]
-    for y in (labels, in_dask(labels)):
-        with pytest.raises(dsinga.UserError, match="no label in record 0 of column 'distance'"):
-            dsinga.table(FRAME.drop(columns="late"), y)
 
 
 def test_a_table_has_no_more_columns_than_a_job(monkeypatch):

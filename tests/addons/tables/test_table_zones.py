@@ -119,9 +119,7 @@ def test_files_partitions_and_objects_of_two_clocks_are_refused(tmp_path: Path, 
     if "naive" in clocks:
         both = pd.concat([as_objects(frame) for frame in frames], ignore_index=True)
         for mixed in (both, both.assign(when=both.when.astype("category"))):
-            with pytest.raises(
-                dsinga.UserError, match="'when' of the data frame has dates with and without a time zone"
-            ):
+            with pytest.raises(dsinga.UserError, match="'when'.*a time zone"):
                 dsinga.table(mixed)
 
 

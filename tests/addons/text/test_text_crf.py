@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.base.errors import UserError
 from dsinga.layers import Output
 from dsinga.ops import BACKENDS
 from tests.core.nn.test_nn_freezing import moved
 from tests.support.layer_cases import context, layer_of
+from tests.support.refusals import check_refusal, refusal
 
 OPS = BACKENDS["numpy"]()
 WORDS = np.random.default_rng(0).integers(7, size=(20, 5)).astype(np.uint8)
@@ -29,21 +29,6 @@ def test_without_transitions_each_step_is_a_softmax_of_its_own():
     assert output.metrics["loss"] == (pytest.approx(5 * math.log(4)), 2)
     assert output.metrics["accuracy"] == (1, 5)
     assert output.feature.tolist() == [[0, 0, -1], [0, 0, 0]]
-
-
-@pytest.mark.parametrize(
-    ("tags", "message"),
-    [
-        ([[0, 1], [0, 3]], r"row 1 .* a label that is none of its 3 classes \(0 to 2, or -1 after the end\): 3"),
-        ([[0, -2], [0, 1]], r"row 0 .* a label that is none of its 3 classes .*: -2"),
-        ([[-1, 1], [0, 1]], r"row 0 .* a label -1 before its last step.*: -1, 1"),
-        ([[0, 1], [-1, -1]], r"row 1 .* no step at all.*leave sequences of length 0 out"),
-        ([0, 1], r"a label for each of 2 steps, but gets labels of shape \(2,\)"),
-    ],
-)
-def test_wrong_label_sequences_are_refused(tags: list, message: str):
-    with pytest.raises(UserError, match=f"layer 'layer': .*{message}"):
-        run(np.zeros((2, 2, 3), np.float32), tags)
 
 
 @pytest.mark.parametrize("loss", [nn.CRF(), "crf"], ids=str)
@@ -68,6 +53,15 @@ def test_a_frozen_model_keeps_the_params_of_a_loss_with_sources():
     assert moved(model, WORDS, WORDS % 3) == set()
 
 
-def test_a_loss_that_is_not_called_is_refused():
-    with pytest.raises(UserError, match=r"CRF is a function; call it: nn.CRF\(\)"):
-        nn.Sequential([nn.Input(4), nn.Dense(3)]).compile("sgd", nn.CRF)
+MISTAKES = [
+    refusal(lambda: run(np.zeros((2, 2, 3), np.float32), [[0, 1], [0, 3]]), "3 classes", "the end): 3"),
+    refusal(lambda: run(np.zeros((2, 2, 3), np.float32), [[0, -2], [0, 1]]), "3 classes", "none of its"),
+    refusal(lambda: run(np.zeros((2, 2, 3), np.float32), [[-1, 1], [0, 1]]), "1 before", "-1, 1"),
+    refusal(lambda: run(np.zeros((2, 2, 3), np.float32), [[0, 1], [-1, -1]]), "0 out", "sequences of length"),
+    refusal(lambda: run(np.zeros((2, 2, 3), np.float32), [0, 1]), "2 steps", "of shape (2"),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

@@ -1,14 +1,15 @@
 """kCTCLoss beside PyTorch's ctc_loss: ragged labels and steps, forward and backward; and what it refuses."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
 from tests.support.later_import import functional, torch
 from tests.support.layer_cases import context, layer_of
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refusal, refused
 
 OPS, BATCH, STEPS, CLASSES = BACKENDS["numpy"](), 5, 9, 4
 LABELS = np.array([[1, 1, 3], [2, -1, -1], [3, 2, 3], [-1, -1, -1], [2, 2, -1]])
@@ -69,26 +70,6 @@ def test_long_sequences_neither_overflow_nor_vanish():
     np.testing.assert_allclose(gradient.sum(axis=2), 0, atol=1e-5)  # both are probabilities: of classes, of states
 
 
-@pytest.mark.parametrize(
-    ("labels", "text"),
-    [
-        ([[1, 1, 1, 1, 1, 1]], "row 0 of the batch has labels that need 11 steps, .* but 9 steps"),
-        ([[4]], r"label 4 is none of its 4 classes \(0 to 3, without 0, the blank"),
-        ([[2, 0]], "label 0 is none of its 4 classes"),
-        ([[-1, 2]], "has -1 before its last step"),
-    ],
-)
-def test_labels_that_it_refuses(labels: list[list[int]], text: str):
-    refused(lambda: run(scores()[:1], np.array(labels), None), f"layer 'layer': .*{text}")
-
-
-def test_settings_and_sources_that_it_refuses():
-    with pytest.raises(UserError, match="blank is 4, but there are 4 classes"):
-        layer_of("kCTCLoss", (BATCH, STEPS, CLASSES), (BATCH, 3), ctcloss_conf={"blank": 4})
-    with pytest.raises(UserError, match="lengths of sequences of 9 steps from 'source2', which gives 5 x 8"):
-        layer_of("kCTCLoss", (BATCH, STEPS, CLASSES), (BATCH, 3), (BATCH, 8))
-
-
 def test_labels_without_places_in_time():
     rng = np.random.default_rng(0)
     labels = rng.integers(1, 5, (200, 3))
@@ -103,3 +84,22 @@ def test_labels_without_places_in_time():
     assert made.evaluate(sounds, labels)["accuracy"] > 0.8
     assert made.predict(sounds).shape == (200, 12, 5)
     refused(lambda: made.fit(sounds, labels, sample_weight=np.ones(200), progress=False), "takes no weights of records")
+
+
+MISTAKES = [
+    refusal(lambda: run(scores()[:1], np.array([[1, 1, 1, 1, 1, 1]]), None), "0 of", "but 9 steps"),
+    refusal(lambda: run(scores()[:1], np.array([[4]]), None), "4 is", "0, the blank"),
+    refusal(lambda: run(scores()[:1], np.array([[2, 0]]), None), "0 is", "its 4 classes"),
+    refusal(lambda: run(scores()[:1], np.array([[-1, 2]]), None), "has -1 before its", "last step"),
+    refusal(
+        lambda: layer_of("kCTCLoss", (BATCH, STEPS, CLASSES), (BATCH, 3), ctcloss_conf={"blank": 4}),
+        "blank is 4",
+        "are 4 classes",
+    ),
+    refusal(lambda: layer_of("kCTCLoss", (BATCH, STEPS, CLASSES), (BATCH, 3), (BATCH, 8)), "'source2'", "5 x 8"),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

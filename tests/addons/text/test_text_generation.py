@@ -120,12 +120,9 @@ def test_a_text_begins_with_any_character(trained: Path):
     assert texts == set(SYMBOLS)
 
 
-def test_unknown_characters_are_named(trained: Path):
+def test_mistakes_are_named_with_their_remedies(trained: Path, params: dict[str, np.ndarray]) -> None:
     with pytest.raises(UserError, match=r"the vocabulary of 5 characters has no 'X', 'Z'"):
         dsinga.generate(trained / "job.conf", trained / "workspace/checkpoint", "aZX")
-
-
-def test_params_of_another_net_are_refused(params: dict[str, np.ndarray]):
     text_generator = generator(small().neuralnet, len(SYMBOLS))
     refused(lambda: list(generated_codes(text_generator, {}, [0], 1)), r"a param 'gru1_z_hx' of shape \(16, 5\).* lack")
     with pytest.raises(UserError, match=r"'ip1_bias' of shape \(5,\), but the given one has \(3,\)"):

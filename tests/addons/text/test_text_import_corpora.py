@@ -111,16 +111,18 @@ def test_errors_are_raised_before_a_store_is_written(tmp_path, text: str, option
     import_text(tmp_path, TRAIN)
     if "vocabulary" in options:
         options = {"vocabulary": str(tmp_path / options["vocabulary"])}
-    with pytest.raises(UserError, match=message):
-        import_text(tmp_path, text, "destination", **options)
+    refused(lambda: import_text(tmp_path, text, "destination", **options), message)
     assert not (tmp_path / "destination").exists()
 
 
-def test_stores_without_a_vocabulary_are_refused(tmp_path):
+def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
     for name in ("words", "shapes", "prefixes", "suffixes"):
         write_store(tmp_path / "train" / f"{name}.zarr", [(np.ones((1, 2)), None)])
     with pytest.raises(UserError, match="words.zarr has no vocabulary"):
         import_text(tmp_path, "is O\n", "val", vocabulary=str(tmp_path / "train"))
+    raw = write_files(tmp_path)
+    (raw / "u.item").unlink()
+    refused(lambda: import_records("movielens", raw, tmp_path / "stores"), r"has no file u\.item")
 
 
 TEXT = "The cat sat on the mat.\nThe dog's mat, on <unk> 12 mats: the cat!\n" * 30
@@ -192,8 +194,7 @@ def test_a_window_slides_by_one_word():
 def test_bad_texts_and_options_are_refused(content: bytes, options: dict, message: str, tmp_path: Path):
     path = tmp_path / "text.txt"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        import_records("contexts", path, tmp_path / "out", **options)
+    refused(lambda: import_records("contexts", path, tmp_path / "out", **options), message)
 
 
 def film(number: int, title: str, *genres: str) -> str:
@@ -260,9 +261,3 @@ def test_a_record_is_a_rating(tmp_path):
 )
 def test_damaged_files_are_refused_with_file_and_line(tmp_path, changes, message):
     refused(lambda: import_records("movielens", write_files(tmp_path, **changes), tmp_path / "stores"), message)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    raw = write_files(tmp_path)
-    (raw / "u.item").unlink()
-    refused(lambda: import_records("movielens", raw, tmp_path / "stores"), r"has no file u\.item")

@@ -8,6 +8,7 @@ import pytest
 from dsinga.addons.text.vocabulary import is_held_out
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records
+from tests.support.refusals import refused
 
 FILES = {"raw/reviews.pos": b"A good film\ngood , GOOD !\n", "raw/reviews.neg": b"a bad film\n"}
 
@@ -88,8 +89,7 @@ def test_damaged_files_are_refused_with_file_and_line(tmp_path, files, options, 
 
 
 def test_a_folder_with_one_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"has r\.pos; give a folder with a file of sentences for each class"):
-        imported(tmp_path, {"raw/r.pos": b"x\n"})
+    refused(lambda: imported(tmp_path, {"raw/r.pos": b"x\n"}), "has r.pos", "give a folder")
 
 
 SOURCE, TARGET = "Das Haus\ndas alte haus .\n", "the house\nthe old House .\n"
@@ -144,6 +144,5 @@ def test_longer_pairs_are_left_out_and_counted(tmp_path, caplog):
     ],
 )
 def test_errors_are_raised_before_a_store_is_written(tmp_path, source, target, options, message):
-    with pytest.raises(UserError, match=message):
-        import_pairs(tmp_path, source, target, **options)
+    refused(lambda: import_pairs(tmp_path, source, target, **options), message)
     assert not (tmp_path / "train").exists()

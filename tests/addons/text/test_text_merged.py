@@ -1,14 +1,13 @@
 """Copies of a language model over a text, by step, merged into layers over sequences; its text is read by its steps."""
 
 import numpy as np
-import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.job import loads
 from dsinga.layers import RecordInfo, Records
 from dsinga.net.unroll import unroll
 from tests.support.merged_nets import assert_same_training, both
 from tests.support.net_cases import names
+from tests.support.refusals import refused
 
 STEPS, BATCH, VOCABULARY = 4, 5, 6
 INFO = {"data": RecordInfo((STEPS + 1,), BATCH, has_labels=False)}
@@ -52,5 +51,4 @@ def test_a_text_of_another_number_of_steps_than_its_layers_is_refused_with_its_p
         'layer { name: "t" type: kCharRNN unroll_len: 1 char_rnn_conf {\nunroll_len: 5 } }\n'
         'layer { name: "x" type: kOneHot srclayers: "t" unroll_conn_type: kUnrollOneToAll }\n}'
     )
-    with pytest.raises(UserError, match="job.conf:4: the text is read 5 characters at a time, but layer 'x' has 3"):
-        unroll(loads(text, "job.conf").neuralnet)
+    refused(lambda: unroll(loads(text, "job.conf").neuralnet), "conf:4: ", "5 characters", "'x' has 3")

@@ -101,9 +101,16 @@ def test_a_net_of_tokens_writes_text(folder: Path):
     assert text.startswith(" fox – naïve")
 
 
-def test_more_tokens_than_the_embedding_has_are_refused(folder: Path):
+def test_mistakes_are_named_with_their_remedies(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"'data' has 300 different codes, but vocab_size is 128; make it 300"):
         dsinga.train(small(folder, 128), workers=1, progress=False)
+    (tmp_path / "input").write_bytes(b"one\ntwo\xff")
+    with pytest.raises(UserError, match=r"input:2: not UTF-8 text"):
+        import_records("text", tmp_path / "input", tmp_path / "x.zarr", vocabulary=str(folder / "tokenizer.json"))
+    with pytest.raises(UserError, match="leave words and skip_unseen out"):
+        import_records(
+            "text", tmp_path / "input", tmp_path / "x.zarr", vocabulary=str(folder / "tokenizer.json"), words=True
+        )
 
 
 def test_without_the_library_one_sentence_says_what_to_install(folder: Path):
@@ -130,13 +137,3 @@ def test_other_files_are_refused(content: str | bytes, message: str, tmp_path: P
     (tmp_path / "other.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     refused(lambda: read_tokenizer(tmp_path / "other.json"), message)
     refused(lambda: read_tokenizer(tmp_path / "missing.json"), r"missing\.json cannot be read: No such file")
-
-
-def test_text_that_is_not_utf8_and_options_without_meaning_are_refused(folder: Path, tmp_path: Path):
-    (tmp_path / "input").write_bytes(b"one\ntwo\xff")
-    with pytest.raises(UserError, match=r"input:2: not UTF-8 text"):
-        import_records("text", tmp_path / "input", tmp_path / "x.zarr", vocabulary=str(folder / "tokenizer.json"))
-    with pytest.raises(UserError, match="leave words and skip_unseen out"):
-        import_records(
-            "text", tmp_path / "input", tmp_path / "x.zarr", vocabulary=str(folder / "tokenizer.json"), words=True
-        )

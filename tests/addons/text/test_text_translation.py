@@ -129,8 +129,3 @@ def test_bad_input_is_refused(trained, arguments: dict, message: str):
     _, job, result = trained
     with pytest.raises(UserError, match=message):
         dsinga.translate(job, **{"params": result.params, "sentences": ["der hund ."], **arguments})
-
-
-def test_other_nets_are_refused():
-    with pytest.raises(UserError, match="the net cannot translate: it needs two input layers"):
-        dsinga.translate(models.mlp(), {}, ["a"])

@@ -134,10 +134,8 @@ class TestOpenText:
         import_records("text", text, text.with_suffix(".zarr"))
         assert len(open_text(text, "vocab.txt")) == len(TEXT)
 
-    def test_a_file_without_a_vocabulary_is_refused(self, text: Path) -> None:
+    def test_mistakes_are_named_with_their_remedies(self, text: Path) -> None:
         refused(lambda: open_text(text), r"without a vocabulary; set vocab_path.*dsinga data import text")
-
-    def test_a_store_of_another_vocabulary_is_refused(self, text: Path) -> None:
         import_records("text", text, text.with_suffix(".zarr"))
         text.with_name("vocab.txt").write_text("abcdefghijkl\n ")
         refused(lambda: open_text(text.with_suffix(".zarr"), text.with_name("vocab.txt")), "another vocabulary")
@@ -162,11 +160,9 @@ class TestWindows:
                 read = "".join(windows.vocabulary[code] for code in codes)
                 assert read == TEXT[start : start + 11]
 
-    def test_a_text_too_short_is_refused(self, windows: TextWindows) -> None:
+    def test_mistakes_are_named_with_their_remedies(self, windows: TextWindows, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"has 220 codes, too few for 30 rows of 11; .*batchsize"):
             TextWindows(RecordStore(windows.location), batchsize=30, steps=10)
-
-    def test_a_store_of_images_is_refused(self, tmp_path: Path) -> None:
         write_store(tmp_path / "images.zarr", [(np.zeros((9, 4), np.uint8), None)])
         refused(lambda: TextWindows(RecordStore(tmp_path / "images.zarr"), 2, 3), r"text with: dsinga data import text")
 
@@ -181,19 +177,6 @@ def test_words_that_are_not_in_the_vocabulary_get_the_code_of_unk() -> None:
 def test_characters_are_bytes_of_utf_8() -> None:
     symbols = tuple(sorted(set("aé".encode().decode("latin-1"))))
     assert decode(encode("éa", symbols), symbols) == "éa"
-
-
-@pytest.mark.parametrize(
-    ("symbols", "message"),
-    [
-        (("ab", "c"), "of 2 words has no 'x', 'y', and no <unk> in their place; leave such out of the text"),
-        (("a", "b", " "), "of 3 characters has no 'c', 'x', 'y'; leave such out"),
-    ],
-)
-def test_what_has_no_code_is_named(symbols: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        encode("ab y c x y", symbols)
-    assert message in str(caught.value)
 
 
 def test_a_text_layer_takes_no_records(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from dsinga.extensions import (
 )
 from dsinga.job import Job
 from dsinga.testing import ExtensionContract, SimulatedLoop
+from tests.support.refusals import refused
 
 CREATE: dict[str, Callable[[Path], Extension]] = {
     "Display": lambda folder: Display(EverySteps(13) | AtEnd()),
@@ -112,5 +113,4 @@ def test_the_contract_names_the_fault_of_a_wrong_extension(wrong: dict[str, bool
         def create(self) -> Extension:
             return Counting(**wrong)
 
-    with pytest.raises((AssertionError, TypeError), match=message):
-        getattr(Wrong(), check)()
+    refused(lambda: getattr(Wrong(), check)(), message, error=(AssertionError, TypeError))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dsinga import UserError
 from dsinga.api import train
 from dsinga.checkpoint import read_params
 from dsinga.extensions import CSV, EverySteps, Extension, KeepBest, MLflow, TensorBoard
 from dsinga.job import Job, LRGenConf, loads, to_text
 from tests.support.extension_runs import Acting, rows, validating
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 
@@ -146,6 +146,5 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_old_run_is_moved(
     for name in ("a_file", "work/metrics.jsonl"):
         (tmp_path / name).write_text("")
     job = job.replace(extension=loads(f"train_steps: 1\nextension {{ {extension} }}", "own.conf").extension)
-    with pytest.raises(UserError, match=f"^own.conf:2: extension {message}"):
-        train(job, workspace=tmp_path / "work", progress=False)
+    refused(lambda: train(job, workspace=tmp_path / "work", progress=False), f"^own.conf:2: extension {message}")
     assert os.listdir(tmp_path / "work") == ["metrics.jsonl"]

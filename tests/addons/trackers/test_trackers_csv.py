@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.extensions import CSV, CSVLogger
 from dsinga.testing import SimulatedLoop
 from tests.core.nn.test_nn_loops import X, Y, net
@@ -46,10 +45,7 @@ def test_each_row_is_a_line_whatever_metrics_come_late(tmp_path: Path) -> None:
 
 def test_the_file_is_in_the_workspace_unless_told_otherwise(tmp_path: Path) -> None:
     assert_holds(tmp_path / "metrics.csv", SimulatedLoop([CSV()], metrics_of, workspace=tmp_path).run())
-    with pytest.raises(
-        UserError, match=r'^extension CSV: give it path, as in path: "metrics.csv", or the run a workspace'
-    ):
-        SimulatedLoop([CSV()], metrics_of).run()
+    refused(lambda: SimulatedLoop([CSV()], metrics_of).run(), "extension CSV", "give it path")
 
 
 @pytest.mark.parametrize("step", [7, 70, 105, 112, 200])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.extensions import TensorBoard, create_extensions
 from dsinga.job import loads
 from dsinga.testing import SimulatedLoop
@@ -78,10 +77,7 @@ def test_the_rows_are_there_by_phase(tmp_path: Path) -> None:
 def test_the_folder_is_in_the_workspace_unless_told_otherwise(tmp_path: Path) -> None:
     loop = SimulatedLoop([TensorBoard()], metrics_of, workspace=tmp_path).run()
     assert_holds(tmp_path / "tensorboard", loop)
-    with pytest.raises(
-        UserError, match='^extension TensorBoard: give it folder, as in folder: "tensorboard", or the run a workspace'
-    ):
-        SimulatedLoop([TensorBoard()], metrics_of).run()
+    refused(lambda: SimulatedLoop([TensorBoard()], metrics_of).run(), "TensorBoard", "give it folder")
 
 
 @pytest.mark.parametrize("step", [7, 70, 112])

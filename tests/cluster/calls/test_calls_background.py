@@ -92,7 +92,7 @@ def test_a_run_waits_behind_another_one_and_can_be_cancelled_there(short: Job, s
     second, third = dsinga.submit(short, single), dsinga.submit(short, single)
     assert second.state == third.state == "queued"
     assert second.cancel()
-    refused(lambda: second.result(LIMIT), "the run was cancelled", Cancelled)
+    refused(lambda: second.result(LIMIT), "the run was cancelled", error=Cancelled)
     assert second.cancelled()
     assert second.state == "cancelled"
     gate.opened.set()
@@ -104,7 +104,7 @@ def test_a_run_that_is_cancelled_goes_on_from_its_checkpoint(short: Job, single:
     run = dsinga.submit(endless(short), single, workspace=tmp_path, extensions=[lambda *_: running.set()])
     assert running.wait(LIMIT)
     assert run.cancel()
-    refused(lambda: run.result(LIMIT), r"\d+ steps were done; go on from .*step\d+ with resume=True", Cancelled)
+    refused(lambda: run.result(LIMIT), r"\d+ steps were done; go on from .*step\d+ with resume=True", error=Cancelled)
     steps = run.progress["step"] + 3
     resumed = dsinga.train(
         endless(short).replace(train_steps=steps), single, workspace=tmp_path, resume=True, progress=False
@@ -144,8 +144,8 @@ def test_the_fault_of_a_run_is_raised_by_its_result(short: Job, single: Client) 
 
 def test_a_timeout_leaves_the_run_as_it_is(short: Job, single: Client, gate: Gate) -> None:
     run = dsinga.submit(short, single, extensions=[gate])
-    refused(lambda: run.result(0.01), "<Run.*> has not ended after 0.01 s", TimeoutError)
-    refused(lambda: run.exception("10ms"), "has not ended after 0.01 s", TimeoutError)
+    refused(lambda: run.result(0.01), "<Run.*> has not ended after 0.01 s", error=TimeoutError)
+    refused(lambda: run.exception("10ms"), "has not ended after 0.01 s", error=TimeoutError)
     refused(lambda: run.result("soon"), "^timeout= takes seconds or a time such as '5s', not 'soon'")
 
     async def wait() -> dsinga.Result:
@@ -198,7 +198,7 @@ def test_to_cancel_what_awaits_training_cancels_the_run(short: Job) -> None:
 
 
 def test_an_argument_that_training_does_not_have_is_refused_at_once(short: Job) -> None:
-    refused(lambda: dsinga.submit(short, epoch=3), r"'epoch'; did you mean 'epochs'", TypeError)
+    refused(lambda: dsinga.submit(short, epoch=3), r"'epoch'; did you mean 'epochs'", error=TypeError)
 
 
 def test_the_options_are_the_arguments_of_train() -> None:

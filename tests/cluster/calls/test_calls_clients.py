@@ -18,6 +18,7 @@ from dsinga.api.runners import THIS_PROCESS, TrainingOptions
 from dsinga.cluster.clients import ClusterSource, find_cluster
 from dsinga.job import Job
 from tests.support.async_client import IN_PROCESS, async_client
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same, with_topology
 
 LOGGER = "dsinga.cluster.clients"
@@ -114,8 +115,7 @@ def test_a_closed_client_is_refused(local: LocalCluster) -> None:
     client.close()
     with client.as_current(), pytest.raises(UserError, match="the current Dask client is closed; create a new one"):
         find_cluster()
-    with pytest.raises(UserError, match="the given Dask client is closed"):
-        find_cluster(client)
+    refused(lambda: find_cluster(client), "the given Dask client is", "closed")
 
 
 def test_a_cluster_without_workers_that_was_not_named_is_named_in_the_log(caplog) -> None:
@@ -130,8 +130,7 @@ def test_a_cluster_without_workers_that_was_not_named_is_named_in_the_log(caplog
 
 @pytest.mark.parametrize("given", ["tcp://host:1", 3])
 def test_what_is_no_client_is_refused(given: Any) -> None:
-    with pytest.raises(UserError, match="client= takes a Dask client, not"):
-        find_cluster(given)
+    refused(lambda: find_cluster(given), "client= takes a Dask client")
 
 
 def test_an_asynchronous_client_gets_awaitables(short: Job, tmp_path) -> None:
@@ -141,8 +140,7 @@ def test_an_asynchronous_client_gets_awaitables(short: Job, tmp_path) -> None:
             metrics, outputs = await asyncio.gather(
                 dsinga.evaluate(short, result), dsinga.predict(short, result, "ip", client=client)
             )
-            with pytest.raises(UserError, match=r"await asyncio.to_thread\(function, ...\)"):
-                next(dsinga.predict_batches(short, result, "ip", client=client))
+            refused(lambda: next(dsinga.predict_batches(short, result, "ip", client=client)), "to_thread", "function")
             return result, metrics, outputs
 
     result, metrics, outputs = asyncio.run(asyncio.wait_for(use(), 100))
@@ -168,8 +166,7 @@ def test_what_can_only_wait_is_refused_in_the_event_loop_of_its_client_and_runs_
 def test_a_client_that_is_not_connected_yet_is_refused() -> None:
     async def use() -> None:
         client = Client("tcp://127.0.0.1:9", asynchronous=True, timeout=0.1)
-        with pytest.raises(UserError, match="is not connected yet; await it first"):
-            find_cluster(client)
+        refused(lambda: find_cluster(client), "is not connected yet", "await it first")
         with pytest.raises(OSError, match="Timed out"):
             await client
 

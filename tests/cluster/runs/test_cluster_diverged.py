@@ -87,13 +87,9 @@ def test_a_checkpoint_that_is_not_finite_is_neither_gone_on_from_nor_named(
     with pytest.raises(Diverged, match="at step 7: .*; the last good checkpoint is .*checkpoint/step3$"):
         train(job, threads, workspace=tmp_path, resume=True, progress=False)
     write_checkpoint(root, 6, good.params | {"w1": good.params["w1"] * np.inf}, good.state, good.meta, good.loop)
-    with pytest.raises(
-        UserError, match="step6 has NaN or infinity in param 'w1', .*; the last good .*checkpoint/step3$"
-    ):
-        train(job, threads, workspace=tmp_path, resume=True, progress=False)
+    refused(lambda: train(job, threads, workspace=tmp_path, resume=True, progress=False), "'w1'", "the last good")
     shutil.rmtree(root / "step3")
-    with pytest.raises(UserError, match="; no checkpoint in .*checkpoint is intact and finite$"):
-        train(job, threads, workspace=tmp_path, resume=True, progress=False)
+    refused(lambda: train(job, threads, workspace=tmp_path, resume=True, progress=False), "no checkpoint in", "finite$")
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run(job: Job, threads: Client, tmp_path: Path) -> None:
@@ -115,8 +111,7 @@ def overflowing(job: Job) -> Job:
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid")
 def test_params_that_are_not_finite_are_not_returned(job: Job, threads: Client) -> None:
     job = overflowing(with_topology(job, 1)).replace(train_steps=1)
-    with pytest.raises(Diverged, match="param '.*' is not finite after 1 steps; lower .*; no checkpoint was written"):
-        train(job, threads, progress=False)
+    refused(lambda: train(job, threads, progress=False), "is not finite after", "no checkpoint was", error=Diverged)
 
 
 def test_a_metric_of_a_custom_algorithm_ends_the_run(job: Job, threads: Client) -> None:
@@ -126,7 +121,7 @@ def test_a_metric_of_a_custom_algorithm_ends_the_run(job: Job, threads: Client) 
         return {**metrics, "energy": (float("inf") if ctx.step == 3 else 1.0, 1)}
 
     job = with_topology(job, 2).replace(train_one_batch=AlgConf(alg="kUserAlg", user_alg="InfiniteEnergy"))
-    refused(lambda: train(job, threads, progress=False), "'energy' is not finite at step 3", Diverged)
+    refused(lambda: train(job, threads, progress=False), "'energy' is not finite at step 3", error=Diverged)
 
 
 class TestSkipping:
@@ -196,7 +191,7 @@ class TestSkipping:
         """Every batch after them is bad: skipping would go on to the end of the run."""
         job = overflowing(with_topology(job, 2)).replace(skip_bad_batches=True)
         cause = "param '.*' is not finite at step 1, so that no batch can have a finite loss; lower the learning rate, "
-        refused(lambda: train(job, threads, progress=False), cause, Diverged)
+        refused(lambda: train(job, threads, progress=False), cause, error=Diverged)
 
     def test_graph_grain_is_refused(self, job: Job, threads: Client) -> None:
         job = with_topology(job, 2).replace(skip_bad_batches=True)

@@ -21,6 +21,7 @@ from dsinga.loop import training_loop
 from dsinga.training.bp import bp
 from tests.support.observers import AtRow, Silent, train_observed
 from tests.support.polling import wait_until
+from tests.support.refusals import refused
 from tests.support.small_disk import files_of_at_most
 from tests.support.small_job import assert_same, with_topology
 
@@ -53,8 +54,7 @@ def test_a_run_whose_client_closes_is_cleaned_up(job: Job, client: Client, befor
     """To the scheduler, a client that closes is the same as one whose process was killed."""
     driver = Client(client.cluster, set_as_default=False)
     endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
-    with pytest.raises(Exception, match="(?i)client is closed"):
-        train_observed(endless, driver, AtRow(10, driver.close))
+    refused(lambda: train_observed(endless, driver, AtRow(10, driver.close)), "(?i)client is closed", error=Exception)
     wait_until_cleaned_up(before)
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
 
@@ -79,8 +79,7 @@ def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client, befo
         return bp(net, values, records, ctx, push)
 
     job = with_topology(job, 2, 2).replace(train_one_batch=AlgConf(user_alg="FailsOnce"))
-    with pytest.raises(Exception, match="a fault of the second partition"):
-        train(job, client, progress=False)
+    refused(lambda: train(job, client, progress=False), "a fault of the second", "partitions", error=Exception)
     wait_until_cleaned_up(before)  # the others' calls would wait for five minutes, longer than a test may take
 
 

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, LocalCluster, Status, Worker
 
 from dsinga.api import evaluate, train
-from dsinga.base.errors import Cancelled, RunError, UserError
+from dsinga.base.errors import Cancelled, RunError
 from dsinga.cluster.connecting import expected_workers
 from dsinga.cluster.connecting.expected_workers import SlurmJobs, await_workers, keep_workers
 from dsinga.cluster.dask import waiting
@@ -21,6 +21,7 @@ from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor import RunMonitor
 from tests.support.polling import wait_until
+from tests.support.refusals import refused
 
 GATE = threading.Event()
 
@@ -92,20 +93,12 @@ def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, anno
     assert announced[-1].startswith("the wait is over after 0:00:")
 
 
-def test_a_cluster_that_has_all_its_workers_is_refused_at_once(threads: Client, small: Job) -> None:
-    with pytest.raises(UserError, match="the job needs 4 workers, but the Dask cluster has 3 worker threads; start"):
-        train(small, threads, workers=4, progress=False)
-
-
-def test_workers_that_could_not_start_are_not_waited_for(small: Job) -> None:
+def test_mistakes_are_named_with_their_remedies(threads: Client, small: Job) -> None:
+    refused(lambda: train(small, threads, workers=4, progress=False), "needs 4 workers", "starting")
     with start_cluster(FailingWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
-        with pytest.raises(UserError, match="has no workers; LocalCluster could not start its worker 0"):
-            train(small, client, workers=1, progress=False)
+        refused(lambda: train(small, client, workers=1, progress=False), "has no workers", "LocalCluster could not")
         cluster.worker_spec.clear()
-
-
-def test_the_wait_ends_after_the_timeout_of_the_queue(small: Job) -> None:
     with start_cluster(QueuedWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
         limited = dask.config.set({"dsinga.queue_timeout": "10ms"})
@@ -202,8 +195,7 @@ def test_a_worker_that_is_being_retired_is_not_taken(small: Job) -> None:
         retired = next(iter(available_workers(client)))
         client.retire_workers([retired], close_workers=False, remove=False)
         assert train(small, client, workers=1, progress=False).step == 2
-        with pytest.raises(UserError, match="the job needs 2 workers, but the Dask cluster has 1 worker thread"):
-            train(small, client, workers=2, progress=False)
+        refused(lambda: train(small, client, workers=2, progress=False), "needs 2 workers", "1 worker thread")
 
 
 def test_a_cluster_that_is_not_adaptive_stays_as_it_is(threads: Client) -> None:

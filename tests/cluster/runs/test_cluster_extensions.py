@@ -13,6 +13,7 @@ from dsinga.checkpoint import read_checkpoint, read_params
 from dsinga.extensions import EarlyStopping, KeepBest, StopOnTime
 from dsinga.job import ClusterConf, Job, LRGenConf, UpdatePlace
 from tests.support.extension_runs import Acting, rows, validating
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same, with_topology
 
 
@@ -86,13 +87,10 @@ def test_an_extension_sees_the_run_at_its_step(job: Job, threads: Client) -> Non
     assert {"train/loss", "val/accuracy"} <= latest.keys()
 
 
-def test_a_phase_that_the_job_lacks_cannot_be_evaluated(job: Job, threads: Client) -> None:
+def test_mistakes_are_named_with_their_remedies(job: Job, threads: Client) -> None:
     act = Acting(10, lambda loop: loop.evaluate("test"))
-    with pytest.raises(UserError, match=r"no phase 'test' to evaluate; give it test_freq .extension Act"):
-        train(validating(job), threads, extensions=[act], progress=False)
+    refused(lambda: train(validating(job), threads, extensions=[act], progress=False), "'test'", "give it test_freq")
 
-
-def test_an_extension_that_does_not_pause_cannot_ask_workers(job: Job, threads: Client) -> None:
     class Hasty(Acting):
         pauses = False
 

@@ -12,6 +12,7 @@ from dsinga.cluster.graph_grain import _restore
 from dsinga.cluster.transport.message import flatten
 from dsinga.job import AlgConf, AlgType, Job
 from dsinga.job.reader import with_fields
+from tests.support.refusals import refused
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import assert_same, with_topology
 
@@ -70,8 +71,7 @@ def test_clipping_all_gradients_together_is_refused(job: Job, threads: Client) -
 
 def test_another_algorithm_is_refused(job: Job, threads: Client) -> None:
     job = job.replace(train_one_batch=AlgConf(alg=AlgType.kUserAlg, user_alg="custom"))
-    with pytest.raises(UserError, match="graph grain"):
-        train(job, threads, progress=False, grain="graph")
+    refused(lambda: train(job, threads, progress=False, grain="graph"), "graph grain")
 
 
 @pytest.mark.parametrize("layout", ["rows", "channels last"])

@@ -1,10 +1,12 @@
 """Which Dask worker each partition and each server gets, and how many cores."""
 
+from typing import Any
+
 import pytest
 
-from dsinga import UserError
 from dsinga.cluster.dask.placement import place
 from dsinga.cutting.cluster_topology import Topology
+from tests.support.refusals import check_refusal, refusal, refused
 
 
 def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:
@@ -36,16 +38,8 @@ def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
     assert place(Topology(1, 1, groups=2), dask_workers(2, 2)).threads == ((2,), (2,))
 
 
-def test_too_few_threads_are_refused() -> None:
-    with pytest.raises(UserError, match="the job needs 3 workers, but the Dask cluster has 2 worker threads; start"):
-        place(Topology(3, 1), dask_workers(1, 1))
-    with pytest.raises(UserError, match=r"needs 4 workers, .* request fewer with workers=N or cluster.nworker_groups"):
-        place(Topology(2, 1, groups=2), dask_workers(1, 1))
-
-
 def test_a_cluster_without_workers_is_refused() -> None:
-    with pytest.raises(UserError, match="has no workers; start some with `dask worker"):
-        place(Topology(1, 1), {})
+    refused(lambda: place(Topology(1, 1), {}), "has no workers", "start some with")
 
 
 def test_blocks_of_workers_share_a_process() -> None:
@@ -81,11 +75,14 @@ def test_threads_of_one_process_cannot_be_separate() -> None:
     assert numbers(Topology(2, 1, separate=True), 1, 1, inproc=True) == ([[0, 1]], [[0]])
 
 
-def test_too_few_processes_for_separate_servers_are_refused() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"2 servers, 1 a process, need 2 processes of their own, .* has 2 processes",
-    ):
-        place(Topology(1, 2, separate=True), dask_workers(4, 4))
-    with pytest.raises(UserError, match=r"needs 2 workers, .* has 1 worker thread beside those of the servers"):
-        place(Topology(2, 2, separate=True), dask_workers(1, 1, 1))
+MISTAKES = [
+    refusal(lambda: place(Topology(3, 1), dask_workers(1, 1)), "3 workers", "start"),
+    refusal(lambda: place(Topology(2, 1, groups=2), dask_workers(1, 1)), "nworker_groups", "workers=N or cluster"),
+    refusal(lambda: place(Topology(1, 2, separate=True), dask_workers(4, 4)), "2 servers", "has 2 processes"),
+    refusal(lambda: place(Topology(2, 2, separate=True), dask_workers(1, 1, 1)), "1 worker", "of the servers"),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

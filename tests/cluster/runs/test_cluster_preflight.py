@@ -7,6 +7,7 @@ from distributed import Client
 
 from dsinga import UserError, predict, train
 from dsinga.base.registry import register
+from tests.support.refusals import refused
 from tests.support.user_layers import Identity, with_user_layer
 
 MODULE = """
@@ -37,8 +38,7 @@ def test_a_module_that_workers_lack_is_refused_until_it_is_uploaded(job, process
     __import__(file.stem)
     job = with_user_layer(job, "Uploaded")
     error = "cannot load layer 'own': ModuleNotFoundError: No module named 'uploaded_layers'; .* client.upload_file"
-    with pytest.raises(UserError, match=error):
-        train(job, processes, progress=False)
+    refused(lambda: train(job, processes, progress=False), error)
     processes.upload_file(str(file))
     params = train(job, processes, progress=False).params
     assert len(predict(job, params, "own", client=processes)) == 150

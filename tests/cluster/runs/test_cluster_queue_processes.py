@@ -16,6 +16,7 @@ from dsinga.cluster.dask import waiting
 from dsinga.job import Job
 from tests.support.gated_runs import PATIENCE, Gate
 from tests.support.observers import train_observed
+from tests.support.refusals import refused
 from tests.support.small_job import JOB, with_topology, without_restarts
 
 pytestmark = [pytest.mark.process, pytest.mark.ci]
@@ -64,6 +65,5 @@ def test_a_run_that_waits_begins_on_the_workers_that_a_lost_one_leaves(job: Job)
         assert second.waited.wait(PATIENCE)
         os.kill(client.run(os.getpid).popitem()[1], signal.SIGKILL)
         first.go.set()
-        with pytest.raises(RunError, match="was lost"):
-            lost.result(PATIENCE)
+        refused(lambda: lost.result(PATIENCE), "was lost", error=RunError)
         assert other.result(PATIENCE).step == 50

@@ -12,12 +12,12 @@ import pytest
 
 from dsinga import cluster
 from dsinga.api import train
-from dsinga.base.errors import UserError
 from dsinga.cluster import connect
 from dsinga.cluster.run import recovery
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.timings_file import read_timings
 from tests.support.observers import Recorder, of_phase, train_observed
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 pytestmark = pytest.mark.process
@@ -110,5 +110,4 @@ def test_a_busy_worker_is_waited_for(job: Job) -> None:
 
 
 def test_retry_needs_a_workspace(job: Job) -> None:
-    with pytest.raises(UserError, match="retry=True goes on from checkpoints; name a workspace for them"):
-        train(job, retry=True, progress=False)
+    refused(lambda: train(job, retry=True, progress=False), "retry=True goes on from checkpoints", "name a workspace")

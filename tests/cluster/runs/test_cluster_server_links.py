@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 def test_a_service_that_has_left_this_process_is_missed_at_once() -> None:
     """Else a worker that begins when its run has ended already would hold its thread until Dask's time limit."""
     connect = connection_to("inproc://192.0.2.1/1/2", "server 0", node=object())
-    refused(connect, "server 0 is not on the Dask worker inproc://192.0.2.1/1/2: the run has ended", RunError)
+    refused(connect, "server 0 is not on the Dask worker inproc://192.0.2.1/1/2: the run has ended", error=RunError)
 
 
 def test_a_process_that_has_ended_is_missed_soon(processes: Client) -> None:
@@ -33,7 +33,7 @@ def test_a_process_that_has_ended_is_missed_soon(processes: Client) -> None:
         address = f"tcp://127.0.0.1:{ended.getsockname()[1]}"
         with dask.config.set({"distributed.comm.timeouts.connect": "10m"}):
             opening = ThreadPoolExecutor(1).submit(connection_to(address, "server", processes))
-            refused(lambda: opening.result(timeout=60), f"no connection to the Dask worker {address}", WorkerLost)
+            refused(lambda: opening.result(timeout=60), f"no connection to the Dask worker {address}", error=WorkerLost)
 
 
 class AnswersWhenAllHaveCome:

@@ -20,6 +20,7 @@ from dsinga.cluster.dask.worker_memory import Packed, share, unpacked
 from dsinga.job import ClusterConf, Job
 from dsinga.job.reader import with_fields
 from tests.support.polling import wait_until
+from tests.support.refusals import refused
 from tests.support.small_job import with_topology
 from tests.support.user_layers import Identity, with_user_layer
 
@@ -72,8 +73,7 @@ def test_a_worker_that_has_gone_keeps_nobody_else_from_sharing(client: Client) -
     addresses = list(available_workers(client))
     gone = addresses[-1]
     client.retire_workers([gone])
-    with pytest.raises(RunError, match=f"the Dask worker {gone} was lost"):
-        share(client, [1], [gone])
+    refused(lambda: share(client, [1], [gone]), f"the Dask worker {gone} was lost", error=RunError)
     with pytest.raises(RunError, match=f"the Dask worker {gone} was lost"):
         share(client, [1], sorted(addresses, key=lambda address: address == gone))
     assert share(client, [2], addresses[:-1]).result(timeout=60) == [2]
@@ -153,10 +153,11 @@ def test_they_keep_their_values(job: Job, threads: Client, dim: int, update: str
         assert alone.params[name].tobytes() == rest.params[name].tobytes()
 
 
-def test_several_worker_groups_are_refused(job: Job) -> None:
+def test_mistakes_are_named_with_their_remedies(job: Job) -> None:
     groups = frozen(job, "w1", static=True).replace(cluster=ClusterConf(nworker_groups=2))
-    with pytest.raises(UserError, match="static params are kept by the workers of one group.*use lr_scale: 0, or one"):
-        train(groups, progress=False)
+    refused(lambda: train(groups, progress=False), "lr_scale", "0, or one")
+    with pytest.raises(UserError, match="use_global_stats keeps.*there are 2"):
+        train(with_global_stats(job).replace(cluster=ClusterConf(nworker_groups=2)), progress=False)
 
 
 def with_global_stats(job: Job) -> Job:
@@ -180,13 +181,6 @@ def test_statistics_of_a_frozen_batch_normalisation_do_not_drift(
     assert not np.array_equal(alone.params["norm_scale"], np.ones(8))
     for name, value in alone.params.items():
         np.testing.assert_allclose(result.params[name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_global_statistics_of_several_worker_groups_are_refused(job: Job) -> None:
-    with pytest.raises(
-        UserError, match="use_global_stats keeps statistics in the workers of one group, but there are 2"
-    ):
-        train(with_global_stats(job).replace(cluster=ClusterConf(nworker_groups=2)), progress=False)
 
 
 FEATURES = {"partition_dim": 1}

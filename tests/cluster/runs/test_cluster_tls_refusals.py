@@ -128,15 +128,12 @@ def test_credentials_come_from_the_argument_a_file_of_the_scheduler_or_dasks_set
         assert client.scheduler.address == address
 
 
-def test_a_file_that_no_scheduler_wrote_is_refused(tmp_path: Path) -> None:
+def test_mistakes_are_named_with_their_remedies(tmp_path: Path, folder: Path, schedulers: dict[str, str]) -> None:
     path = tmp_path / "scheduler.json"
     for text in ("x", "[]", '{"id": 1}'):
         path.write_text(text)
         with pytest.raises(UserError, match="is not a file that `dask scheduler"), connect(scheduler_file=str(path)):
             pass
-
-
-def test_credentials_without_anything_to_secure_are_refused(folder: Path, schedulers: dict[str, str]) -> None:
     with pytest.raises(UserError, match="TLS is for a running scheduler"), connect(security=security(folder)):
         pass
     with pytest.raises(UserError, match="security= takes a distributed.Security, not a dict"):

@@ -18,12 +18,12 @@ def test_a_wait_ends_with_the_result_and_calls_its_check_before_each_new_attempt
 
 def test_a_wait_ends_with_its_failure_and_with_the_error_of_its_check() -> None:
     missing = StillWaiting("one is missing", RunError("none came"))
-    refused(lambda: wait_until(lambda _: missing, 0.0, Announcements(print)), "none came", RunError)
+    refused(lambda: wait_until(lambda _: missing, 0.0, Announcements(print)), "none came", error=RunError)
 
     def refuse() -> None:
         raise RunError("cancelled")
 
-    refused(lambda: wait_until(lambda _: missing, 60.0, Announcements(print), refuse), "cancelled", RunError)
+    refused(lambda: wait_until(lambda _: missing, 60.0, Announcements(print), refuse), "cancelled", error=RunError)
 
 
 def test_a_new_topic_is_announced_again_and_the_same_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

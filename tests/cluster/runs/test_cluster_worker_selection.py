@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster, Worker, get_task_stream
 
-from dsinga import UserError, cluster
+from dsinga import cluster
 from dsinga.api import evaluate, predict, roots, train
 from dsinga.cluster import WorkerSelection
 from dsinga.cluster.dask.dask_workers import available_workers
@@ -16,6 +16,7 @@ from dsinga.cluster.queue.usable_workers import usable_workers
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import Gate
+from tests.support.refusals import refused
 from tests.support.small_job import with_topology
 
 
@@ -89,8 +90,7 @@ def test_a_run_gets_the_dask_workers_that_it_may_use(client: Client, job: Job) -
 def test_what_the_cluster_does_not_have_is_refused_at_once(
     client: Client, job: Job, selection: WorkerSelection, workers: int, message: str
 ) -> None:
-    with pytest.raises(UserError, match=message):
-        place(client, job, selection, workers)
+    refused(lambda: place(client, job, selection, workers), message)
 
 
 def test_evaluations_and_predictions_use_the_chosen_dask_workers(client: Client, job: Job) -> None:

@@ -74,8 +74,12 @@ def test_a_group_that_begins_anew_is_clipped_anew() -> None:
     request = shard.norms.squares(Push(0, 1, 0, 0))
     shard.push(Push(0, 1, 0, 0), {0: ones(5)})
     assert shard.restart(1, 1) == 0
-    refused(lambda: request.result(WAIT), "has begun anew as generation 1", RunError)
-    refused(lambda: shard.clip(Push(0, 1, 0, 0), 1.0), "is of generation 0, but the group is of generation 1", RunError)
+    refused(lambda: request.result(WAIT), "has begun anew as generation 1", error=RunError)
+    refused(
+        lambda: shard.clip(Push(0, 1, 0, 0), 1.0),
+        "is of generation 0, but the group is of generation 1",
+        error=RunError,
+    )
     push = Push(1, 1, 0, 0)
     shard.push(push, {0: ones(), 1: ones()})
     np.testing.assert_array_equal(shard.norms.squares(push).result(WAIT), [SIZE, SIZE])
@@ -87,4 +91,4 @@ def test_a_closed_shard_ends_the_wait() -> None:
     shard = clipping()
     request = shard.norms.squares(Push(0, 0, 0, 0))
     shard.close(RunError("the run has ended"))
-    refused(lambda: request.result(WAIT), "the run has ended", RunError)
+    refused(lambda: request.result(WAIT), "the run has ended", error=RunError)

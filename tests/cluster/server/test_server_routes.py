@@ -3,12 +3,12 @@
 from collections import Counter
 from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
 from dsinga.cluster.server import routes
+from tests.support.refusals import refused
 
 
 @st.composite
@@ -119,7 +119,5 @@ def test_linked_groups_on_a_ring_send_a_sum_for_each_length_of_subtree():
 
 
 def test_groups_that_are_not_connected_are_refused():
-    with pytest.raises(UserError, match="no sync_edge connects server groups 2, 3 with group 0: add a sync_edge"):
-        routes([(0, 1), (2, 3)], 4)
-    with pytest.raises(UserError, match="no sync_edge connects server group 1 with group 0"):
-        routes([], 2)
+    refused(lambda: routes([(0, 1), (2, 3)], 4), "sync_edge connects", "add a sync_edge")
+    refused(lambda: routes([], 2), "sync_edge connects", "with group 0")

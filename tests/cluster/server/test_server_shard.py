@@ -277,7 +277,11 @@ def test_waiting_for_a_missing_worker_ends_at_the_timeout():
     shard.push(Push(0, 0, 0, 1), gradients(all_specs, 0, 1))
     with pytest.raises(TimeoutError):
         shard.pull(ids_of(all_specs), 1).result(0.01)
-    refused(lambda: shard.snapshot(1, 0.01), r"of version 1 within 0.01 s: slice w1.*worker 1 has come, 0 is", RunError)
+    refused(
+        lambda: shard.snapshot(1, 0.01),
+        r"of version 1 within 0.01 s: slice w1.*worker 1 has come, 0 is",
+        error=RunError,
+    )
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
     with pytest.raises(RunError):
         shard.snapshot(2, 0.01)
@@ -324,7 +328,7 @@ def test_a_copy_without_memory_fails_the_snapshot_only(monkeypatch):
             assert not snapshot.done()
         pulled = shard.pull([spec.slice.id for spec in all_specs], 1)
         shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
-        refused(lambda: snapshot.result(WAIT), "no memory", MemoryError)
+        refused(lambda: snapshot.result(WAIT), "no memory", error=MemoryError)
     assert pulled.result(WAIT).keys() == {spec.slice.id for spec in all_specs}
 
 
@@ -358,7 +362,7 @@ def test_an_update_of_one_slice_does_not_block_others():
         assert shard.pull([1], 0).done()
         assert not shard.pull([0], 1).done()
         assert "b1[0:7] at step 0: all workers have come, the update is running" in shard.pending()
-        refused(lambda: shard.snapshot(0, WAIT), "already past version 0", RunError)
+        refused(lambda: shard.snapshot(0, WAIT), "already past version 0", error=RunError)
         updater.gate.set()
         last.result(WAIT)
     assert shard.pull([0], 1).done()

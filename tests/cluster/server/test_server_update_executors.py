@@ -142,8 +142,8 @@ def test_an_error_of_the_updater_fails_pushes_and_waiting_pulls(broken, executor
     with contextlib.suppress(ZeroDivisionError):  # in the thread that pushes or in that of the server
         push(shard, 0, 1)
     failed = "updating slice w.* at step 0 failed: ZeroDivisionError"
-    refused(lambda: shard.executor.wait(waiting, WAIT), failed, RunError)
-    refused(lambda: push(shard, 1, 0), failed, RunError)
+    refused(lambda: shard.executor.wait(waiting, WAIT), failed, error=RunError)
+    refused(lambda: push(shard, 1, 0), failed, error=RunError)
 
 
 @pytest.mark.parametrize("executor", [InlineExecutor, *SHARING])

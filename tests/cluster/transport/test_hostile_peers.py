@@ -262,7 +262,7 @@ def test_values_that_are_no_reply_fail_the_calls_that_wait(values: object) -> No
     transport, server = SharedMemoryTransport(Channel(here)), Channel(there)
     reply = transport.call("anything")
     server.send(values)
-    refused(lambda: reply.result(WAIT), "not a reply", ConnectionError)
+    refused(lambda: reply.result(WAIT), "not a reply", error=ConnectionError)
     server.close()
     transport.close()
 
@@ -295,7 +295,7 @@ def test_nonsense_between_hosts_ends_its_connection_only(values: object) -> None
     waits, lives = bad.call("anything"), good.call("anything")
     body = pack([values, []])
     pairs[0][1].sendall(len(body).to_bytes(4, "little") + body)
-    refused(lambda: waits.result(WAIT), "not a message", ConnectionError)
+    refused(lambda: waits.result(WAIT), "not a message", error=ConnectionError)
     body = pack([[0, None], []])
     pairs[1][1].sendall(len(body).to_bytes(4, "little") + body)
     assert lives.result(WAIT) == []

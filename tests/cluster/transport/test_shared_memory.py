@@ -89,15 +89,15 @@ def test_waits_end_when_the_server_closes(server: SharedMemoryServer, name: str)
     transport = connected(name)
     reply = transport.call("later")
     threading.Timer(0.1, server.close).start()
-    refused(lambda: reply.result(WAIT), "gone", OSError)
-    refused(lambda: transport.call("double", (), [np.ones(1)]).result(WAIT), "gone", OSError)
+    refused(lambda: reply.result(WAIT), "gone", error=OSError)
+    refused(lambda: transport.call("double", (), [np.ones(1)]).result(WAIT), "gone", error=OSError)
 
 
 def test_waits_end_when_the_client_closes(server: SharedMemoryServer, name: str) -> None:
     transport = connected(name)
     reply = transport.call("later")
     transport.close()
-    refused(lambda: reply.result(WAIT), "closed", OSError)
+    refused(lambda: reply.result(WAIT), "closed", error=OSError)
 
 
 def test_a_name_is_free_again_when_its_server_has_closed(name: str) -> None:
@@ -176,7 +176,7 @@ def test_a_buffer_returned_twice_is_refused() -> None:
     gc.collect()
     assert left.receive() is None
     ends[1].send(HEAD.pack(1, 0, 0, 0, 0))
-    refused(lambda: left.receive(), "not taken", OSError)
+    refused(lambda: left.receive(), "not taken", error=OSError)
 
 
 CHILD = """
@@ -210,7 +210,7 @@ def test_nothing_is_left_of_a_process_that_is_killed(name: str) -> None:
         (value,) = transport.call("value").result(WAIT)
         reply = transport.call("wait")
         os.kill(child.pid, signal.SIGKILL)
-    refused(lambda: reply.result(WAIT), "gone|reset", OSError)
+    refused(lambda: reply.result(WAIT), "gone|reset", error=OSError)
     assert value.all()
     assert connect_to_host(name) is None
     with contextlib.suppress(PermissionError):

@@ -107,7 +107,7 @@ def test_what_is_no_message_ends_the_connection(garbage: bytes) -> None:
     assert "not a message" in inbox.error or "the other end is gone" in inbox.error
     assert not inbox.messages
     wait_until(lambda: stream.socket.fileno() < 0)
-    refused(lambda: stream.send("late"), re.escape(inbox.error), OSError)
+    refused(lambda: stream.send("late"), re.escape(inbox.error), error=OSError)
     here.close()
 
 
@@ -145,7 +145,7 @@ class TestRemoteTransport:
 
     def test_an_error_leaves_the_memory_as_it_was(self, transport: RemoteTransport) -> None:
         memory = np.zeros(7, np.float32)
-        refused(lambda: transport.call("refuse", into=[memory]).result(WAIT), "refused", RunError)
+        refused(lambda: transport.call("refuse", into=[memory]).result(WAIT), "refused", error=RunError)
         assert not memory.any()
 
     def test_memory_of_released_arrays_is_reused(self, transport: RemoteTransport, service: EchoService) -> None:
@@ -184,7 +184,7 @@ class TestRemoteTransport:
             with pytest.raises(RunError, match="a server was lost while waiting for w1"):
                 wait_for(reply, WAIT, "w1")
         wait_until(lambda: here.fileno() < 0)
-        refused(lambda: transport.call("later").result(WAIT), "gone|reset|pipe", OSError)
+        refused(lambda: transport.call("later").result(WAIT), "gone|reset|pipe", error=OSError)
         transport.close()
 
     def test_an_ended_run_says_so_and_not_that_a_server_was_lost(self, transport: RemoteTransport) -> None:

@@ -112,8 +112,8 @@ class TestTransport:
             assert replies[number].done()
 
     def test_a_refused_call_says_why_and_later_calls_are_served(self, transport: Transport) -> None:
-        refused(lambda: transport.call("refuse").result(WAIT), "refused", RunError)
-        refused(lambda: transport.call("fail").result(WAIT), "a fault", (RunError, ValueError))
+        refused(lambda: transport.call("refuse").result(WAIT), "refused", error=RunError)
+        refused(lambda: transport.call("fail").result(WAIT), "a fault", error=(RunError, ValueError))
         (answer,) = transport.call("double", (), [np.ones(1)]).result(WAIT)
         assert answer == [2]
 
@@ -122,8 +122,10 @@ class TestTransport:
         with pytest.raises(TimeoutError):
             reply.result(0.05)
         assert not reply.done()
-        refused(lambda: wait_for(reply, 0.1, "an echo"), r"waited 0\.1 s for an echo", RunError)
-        refused(lambda: wait_for(reply, 100, "an echo", lambda: "the run has ended"), "the run has ended", RunError)
+        refused(lambda: wait_for(reply, 0.1, "an echo"), r"waited 0\.1 s for an echo", error=RunError)
+        refused(
+            lambda: wait_for(reply, 100, "an echo", lambda: "the run has ended"), "the run has ended", error=RunError
+        )
 
     def test_a_reply_that_is_done_is_read_without_waiting(self, transport: Transport) -> None:
         reply = transport.call("double", (), [np.ones(2)])
@@ -140,7 +142,7 @@ class TestTransport:
         np.testing.assert_array_equal(answer, [1, 1])
         timer.join()
         service.waiting[1].set_exception(RunError("too late"))
-        refused(lambda: replies[1].result(WAIT), "too late", RunError)
+        refused(lambda: replies[1].result(WAIT), "too late", error=RunError)
 
 
 def test_direct_calls_hand_over_the_arrays_themselves(name: str, service: EchoService) -> None:
@@ -157,11 +159,11 @@ def test_a_transport_of_this_process_does_not_keep_a_service_alive(name: str) ->
     endpoint.close("the run has ended")
     del service, endpoint
     assert gone() is None
-    refused(lambda: transport.call("echo"), "no longer in this process", RunError)
+    refused(lambda: transport.call("echo"), "no longer in this process", error=RunError)
 
 
 def test_the_nearest_way_is_taken(name: str) -> None:
-    refused(lambda: connect(name), "is not on this host", RunError)
+    refused(lambda: connect(name), "is not on this host", error=RunError)
     ends = socket_pair()
     remote = connect(name, lambda: ends[0])
     assert isinstance(remote, RemoteTransport)
@@ -180,4 +182,4 @@ def test_a_cancelled_future_is_an_error_at_the_other_end(name: str, service: Ech
     transport.call("nothing").result(WAIT)
     pending: Future[object] = service.waiting[0]
     pending.cancel()
-    refused(lambda: reply.result(WAIT), "Cancelled", RunError)
+    refused(lambda: reply.result(WAIT), "Cancelled", error=RunError)

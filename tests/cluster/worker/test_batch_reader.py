@@ -11,7 +11,6 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.cutting.partitioning import partition
 from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, training_phases
@@ -21,6 +20,7 @@ from dsinga.net import create_net
 from dsinga.reading.batch_reader import BatchReader, WorkerBatches, count_batches, readers_of_all_records
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.sampler import Sampler
+from tests.support.refusals import refused
 
 
 def reader(records: int, sizes: list[int]) -> BatchReader:
@@ -76,22 +76,17 @@ def test_steps_of_epochs(job: Job, stores: Path, epochs: int, groups: int, steps
     assert resolve_epochs(check_job(resolved, [str(stores)])).job.train_steps == steps, "both given, but they agree"
 
 
-def test_a_warm_up_longer_than_the_epochs_is_refused(job: Job, stores: Path):
+def test_mistakes_are_named_with_their_remedies(job: Job, stores: Path) -> None:
     rate = job.updater.learning_rate.replace(warmup_steps=11)
     counted = job.replace(train_steps=0, epochs=1, updater=job.updater.replace(learning_rate=rate))
-    with pytest.raises(UserError, match="warmup_steps: 11 is more than the 10 steps of the run"):
-        resolve_epochs(check_job(counted, [str(stores)]))
+    refused(lambda: resolve_epochs(check_job(counted, [str(stores)])), "warmup_steps", "of the run")
+    refused(lambda: resolve_epochs(check_job(job.replace(epochs=3), [str(stores)])), "train_steps", "of these records")
 
 
 def test_steps_of_uneven_batches(job: Job, stores: Path):
     net = loads(to_text(job).replace("batchsize: 100", "batchsize: [50, 30, 17]")).neuralnet
     counted = job.replace(train_steps=0, epochs=1, neuralnet=net)
     assert resolve_epochs(check_job(counted, [str(stores)])).job.train_steps == 11
-
-
-def test_steps_and_epochs_that_disagree_are_refused(job: Job, stores: Path):
-    with pytest.raises(UserError, match="has train_steps: 50 and epochs: 3, which are 30 steps of these records; give"):
-        resolve_epochs(check_job(job.replace(epochs=3), [str(stores)]))
 
 
 def test_a_job_without_epochs_is_left_alone(job: Job):

@@ -185,11 +185,18 @@ class TestExchange:
         view.push("b1", np.zeros(4, np.float32))
         refused(lambda: view.push(name, gradient), message)
 
-    def test_a_param_is_not_looked_up_after_its_push(self, make_transports) -> None:
+    def test_mistakes_are_named_with_their_remedies(self, make_transports) -> None:
         view = exchange(make_transports(1))
         view.begin(0)
         view.push("w1", np.zeros(SHAPES["w1"], np.float32))
         refused(lambda: view["w1"], "'w1' was looked up after its gradient was pushed")
+        view = exchange(make_transports(2), options=ExchangeOptions(timeout=0.1))
+        view.begin(1)
+        refused(lambda: view["w1"], r"waited 0.1 s for the value of 'w1' at step 1 from server 0", error=RunError)
+        view = exchange(make_transports(2))
+        view.begin(1)
+        threading.Timer(0.2, lambda: view.abort("the driver has ended the run")).start()
+        refused(lambda: view["b1"], "the driver has ended the run", error=RunError)
 
     def test_a_gradient_does_not_overtake_that_of_the_step_before(self, make_transports) -> None:
         """Also for a worker that looks up no value."""
@@ -233,17 +240,6 @@ class TestExchange:
             for sum_, rows in pool.map(work, range(2)):
                 np.testing.assert_array_equal(sum_, [2.0, 1.0])
                 np.testing.assert_array_equal(rows, [[0, 0], [1, 1], [1, 1]])
-
-    def test_a_wait_ends_and_says_what_it_waited_for(self, make_transports) -> None:
-        view = exchange(make_transports(2), options=ExchangeOptions(timeout=0.1))
-        view.begin(1)
-        refused(lambda: view["w1"], r"waited 0.1 s for the value of 'w1' at step 1 from server 0", RunError)
-
-    def test_an_abort_ends_a_wait(self, make_transports) -> None:
-        view = exchange(make_transports(2))
-        view.begin(1)
-        threading.Timer(0.2, lambda: view.abort("the driver has ended the run")).start()
-        refused(lambda: view["b1"], "the driver has ended the run", RunError)
 
 
 def train_two(transports: list[Transport], steps: int = 3, **options: Any) -> list[dict[str, np.ndarray]]:
@@ -424,7 +420,7 @@ def test_a_copied_replica_state_goes_on_to_the_same_bits() -> None:
     assert state["w1"]["history"].any()
 
 
-def test_an_updater_that_fails_is_not_a_lost_server() -> None:
+def test_mistakes_are_named_with_their_remedies() -> None:
     class Failing(SGD):
         def change(self, *arguments: object) -> None:
             raise OSError("no such file")
@@ -435,8 +431,10 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     here, there = socket_pair()
     endpoint.accept(there)
     reply = client_of(RemoteTransport(here)).push_pull(0, {0: np.zeros(2, np.float32)}, {}, False)
-    refused(lambda: reply.result(60), r"push_pull failed: OSError\('no such file'\)", RunError)
+    refused(lambda: reply.result(60), r"push_pull failed: OSError\('no such file'\)", error=RunError)
     endpoint.close("the test is over")
+    service = ShardService(Shard([], create_updater(plain_sgd())))
+    refused(lambda: service.handle("__init__", [], []), "a server has no method '__init__'", error=RunError)
 
 
 def test_a_released_server_actor_is_not_found() -> None:
@@ -461,11 +459,6 @@ def test_a_service_goes_with_its_last_reference() -> None:
         assert gone() is None
     finally:
         gc.enable()
-
-
-def test_a_method_that_a_server_lacks_is_refused() -> None:
-    service = ShardService(Shard([], create_updater(plain_sgd())))
-    refused(lambda: service.handle("__init__", [], []), "a server has no method '__init__'", RunError)
 
 
 def served_value(shard: Shard) -> np.ndarray:

@@ -12,6 +12,7 @@ import dsinga
 from dsinga.job import ClusterConf, Job, check, loads
 from dsinga.reading.bind_records import bind_records
 from dsinga.training import create_updater
+from tests.support.refusals import refused
 from tests.support.small_job import JOB, assert_close, assert_same
 from tests.support.train_in_threads import train_in_threads
 
@@ -104,8 +105,7 @@ def test_a_batch_may_be_skipped() -> None:
 def test_what_cannot_hold_is_refused(fields: dict[str, Any], message: str) -> None:
     job = job_of()
     job = job.replace(updater=job.updater.replace(**fields))
-    with pytest.raises(dsinga.UserError, match=message):
-        prepare_updater(job)
+    refused(lambda: prepare_updater(job), message, error=dsinga.UserError)
 
 
 def prepare_updater(job: Job) -> None:

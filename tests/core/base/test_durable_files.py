@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dsinga.base.durable_files import SAVED, draft_folder, finish_save, holds_files, replace_file, replaced_files
-from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular, read_regular, read_regular_text
+from tests.support.refusals import refused
 
 
 def test_drafts_that_a_process_has_left_are_removed_and_those_in_use_are_not(tmp_path: Path):
@@ -70,8 +70,7 @@ def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path):
     (tmp_path / SAVED).mkdir()
     (tmp_path / SAVED / "kept").write_text("new")
     (tmp_path / "kept").mkdir()
-    with pytest.raises(UserError, match=r"cannot be written: .*; name a folder that can be written"):
-        finish_save(tmp_path, ["gone", "kept"])
+    refused(lambda: finish_save(tmp_path, ["gone", "kept"]), "cannot be written", "name a folder")
 
 
 WRITER = """
@@ -132,8 +131,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_meanwhile(tmp_path: Path, monkeyp
     os.mkfifo(path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", lambda _: status)
-        with pytest.raises(OSError, match="it is a pipe"):
-            open_regular(path)
+        refused(lambda: open_regular(path), "it is a pipe", error=OSError)
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dsinga.base.errors import RunError, UserError
+from dsinga.base.errors import RunError
 from dsinga.checkpoint import latest, read_checkpoint, read_newest_checkpoint, remove_old_checkpoints, write_checkpoint
 from dsinga.checkpoint.directory import read_checkpoint_params
 from dsinga.checkpoint.metadata import write_metadata
@@ -141,8 +141,7 @@ def test_a_damaged_checkpoint_names_the_one_before_it(tmp_path):
     for step in (3, 5, 8, 20):
         write_checkpoint(tmp_path, step, PARAMS, STATE, META)
     (tmp_path / "step8" / "state.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step8/state.safetensors is damaged: .*the checkpoint before it is .*step5$"):
-        read_checkpoint(tmp_path / "step8")
+    refused(lambda: read_checkpoint(tmp_path / "step8"), "step8/state.safetensors", "step5$")
 
 
 @pytest.mark.parametrize("step", [-1, True, 1.5, "5", None, 10**30, [5]])

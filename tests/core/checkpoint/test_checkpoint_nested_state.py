@@ -59,7 +59,7 @@ def test_numbers_of_numpy_are_plain_values() -> None:
     ],
 )
 def test_what_cannot_be_saved_is_named(state, message: str) -> None:
-    refused(lambda: separate_arrays(state), message, TypeError)
+    refused(lambda: separate_arrays(state), message, error=TypeError)
 
 
 def test_a_checkpoint_holds_it(tmp_path: Path) -> None:

@@ -15,11 +15,10 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.data import open_records, write_store
 from dsinga.data.sources.dask_arrays import DaskColumn
 from dsinga.data.stores.record_store import RecordStore
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refusal, refused
 
 X, Y = np.arange(60, dtype=np.float32).reshape(20, 3), np.arange(20) % 4
 
@@ -164,47 +163,11 @@ def test_records_and_labels_may_be_paths_of_two_zarr_arrays(tmp_path: Path) -> N
     write_store(tmp_path / "store.zarr", [(X, Y)])
     source = open_records((tmp_path / "store.zarr", 2 * Y))  # labels beside it take the place of a store's
     np.testing.assert_array_equal(source.read([19])[1], 2 * Y[[19]])
-    with pytest.raises(UserError, match=r"store.zarr is a group, .* one zarr array; .* such as .*store.zarr/data$"):
-        open_records((X, tmp_path / "store.zarr"))
+    refused(lambda: open_records((X, tmp_path / "store.zarr")), "zarr is a group", "store")
     np.testing.assert_array_equal(open_records((X, tmp_path / "store.zarr" / "labels")).read([19])[1], Y[[19]])
 
 
 NAN = np.where(np.arange(60).reshape(20, 3) == 31, np.nan, X)
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        (3.5, "records cannot be read from a float; give an array, a pair"),
-        (("x.zarr", [1, 2]), r"/x.zarr was not found; make a store with: dsinga data import KIND SOURCE x.zarr"),
-        ((X, "y.csv"), r"labels beside .*, and y.csv is a file of text; .* as pandas.read_csv returns it"),
-        ("zip://::x.zip", "zip://::x.zip is a zip archive, which is not read in place; unpack it first"),
-        ((X, "y.zarr"), r"/y.zarr was not found; make a store with: dsinga data import KIND SOURCE y.zarr"),
-        ("a.npz", r"a.npz is a file of numpy, .*numpy.load.*dsinga data import npz"),
-        (("x.npy", "y.npy"), r"x.npy is a file of numpy, which is not read in place; give its arrays"),
-        ((scipy.sparse.eye(2).tocsr(), [1, 2]), r"from a csr_matrix; sparse matrices are not read; give x.toarray\(\)"),
-        ((X, Y, Y), "a tuple of records has 2 parts, x and y, not 3"),
-        (np.float32(3), r"'x' has the shape \(\), but records need a row each"),
-        ([[1], [1, 2], [1]], "'x', a list, does not convert to a numpy array"),
-        ([X, Y], r"'x', a list, does not convert .*; give records and labels as a tuple, \(x, y\)"),
-        (X[:0], "numpy array has no records: 'x' is empty"),
-        ((X, Y[:19]), "numpy array has 20 records in 'x', but 19 labels in 'y'; give one label"),
-        (da.from_array(X.astype("M8[D]")), r"'x': records must be numbers, not datetime64\[D\]; give a number"),
-        ((X, np.full(20, "a")), r"'y' has labels that are strings; name the classes .*classes=\['a'\]"),
-        (np.ma.masked_less(X, 3), r"'x' has masked numbers; fill them: x.filled\(0\)"),
-        (filtered(), r"'x' has chunks of unknown sizes; call x.compute_chunk_sizes\(\) first"),
-        (
-            da.from_array(X, chunks=(20, 1)),
-            r"'x' has chunks of shape \(20, 1\), which cut .* shape \(3,\); .*x.rechunk\({0: 'auto', 1: -1}",
-        ),
-        (
-            da.zeros((100, 10_000_000), chunks=(50, -1), dtype="f4"),
-            r"'x' has chunks of 1907 MiB, and reading .*at most 256 MiB do; chunk it finer: x.rechunk\({0: 1}\)",
-        ),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_said_when_the_source_is_opened(source: Any, expected: str) -> None:
-    refused(lambda: open_records(source), expected)
 
 
 @pytest.mark.parametrize(
@@ -223,29 +186,12 @@ def test_what_is_wrong_with_numbers_is_said_when_they_are_read(source: Any, expe
     refused(lambda: records.read(range(len(records))), expected)
 
 
-def test_an_unknown_class_is_named_with_its_record() -> None:
-    with pytest.raises(UserError, match="'y' has the label 'dig' in record 1, which is not among the classes; did you"):
-        open_records((X[:3], ["cat", "dig", "cat"]), classes=["cat", "dog"])
-
-
 def test_no_scheduler_of_dask_is_asked_for_rows() -> None:
     def scheduler(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("a scheduler was asked")
 
     with dask.config.set(scheduler=scheduler):
         assert open_records(da.from_array(X, chunks=(5, -1)) + 1).read([6])[0].tolist() == [[19, 20, 21]]
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "expected"),
-    [
-        (X, {"dim": "time"}, "has no use for dim= with an array; it takes classes; leave it out"),
-        ((X, Y), {"label": "y"}, "has no use for label= with an array"),
-        ("x.zarr", {"columns": ["a"]}, "has no use for columns= with a path or URL; it takes data, label"),
-    ],
-)
-def test_options_of_other_kinds_of_sources_are_refused(source: Any, options: dict[str, Any], expected: str) -> None:
-    refused(lambda: open_records(source, **options), expected)
 
 
 def test_an_array_is_not_kept_in_memory_after_its_last_source() -> None:
@@ -260,3 +206,36 @@ def test_an_array_is_not_kept_in_memory_after_its_last_source() -> None:
     del again
     gc.collect()
     assert alive() is None
+
+
+MISTAKES = [
+    refusal(lambda: open_records(3.5), "records cannot be read", "give an array"),
+    refusal(lambda: open_records(("x.zarr", [1, 2])), "zarr was not found", "make a store"),
+    refusal(lambda: open_records((X, "y.csv")), "csv is a file", "as pandas"),
+    refusal(lambda: open_records("zip://::x.zip"), "zip is a zip", "unpack it first"),
+    refusal(lambda: open_records((X, "y.zarr")), "zarr was not found", "make a store"),
+    refusal(lambda: open_records("a.npz"), "npz is a file", "data import npz"),
+    refusal(lambda: open_records(("x.npy", "y.npy")), "npy is a file", "give its arrays"),
+    refusal(lambda: open_records((scipy.sparse.eye(2).tocsr(), [1, 2])), "csr_matrix", "sparse matrices are"),
+    refusal(lambda: open_records((X, Y, Y)), "2 parts", "y, not 3"),
+    refusal(lambda: open_records(np.float32(3)), "'x' has the shape", "a row each"),
+    refusal(lambda: open_records([[1], [1, 2], [1]]), "'x', a list, does", "a numpy array"),
+    refusal(lambda: open_records([X, Y]), "'x', a list, does", "give records and"),
+    refusal(lambda: open_records(X[:0]), "numpy array has no", "'x' is empty"),
+    refusal(lambda: open_records((X, Y[:19])), "20 records", "give one label"),
+    refusal(lambda: open_records(da.from_array(X.astype("M8[D]"))), "'x': records must be", "give a number"),
+    refusal(lambda: open_records((X, np.full(20, "a"))), "'y' has labels that", "name the classes"),
+    refusal(lambda: open_records(np.ma.masked_less(X, 3)), "'x' has masked numbers", "fill them: x"),
+    refusal(lambda: open_records(filtered()), "'x' has chunks of", "compute_chunk_sizes() first"),
+    refusal(lambda: open_records(da.from_array(X, chunks=(20, 1))), "'x' has chunks of", "rechunk({0: 'auto', 1: -1}"),
+    refusal(lambda: open_records(da.zeros((100, 10000000), chunks=(50, -1), dtype="f4")), "MiB", "chunk it finer"),
+    refusal(lambda: open_records((X[:3], ["cat", "dig", "cat"]), classes=["cat", "dog"]), "'dig'", "among the classes"),
+    refusal(lambda: open_records(X, dim="time"), "has no use for", "it takes classes"),
+    refusal(lambda: open_records((X, Y), label="y"), "has no use for", "with an array"),
+    refusal(lambda: open_records("x.zarr", columns=["a"]), "has no use for", "it takes data"),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

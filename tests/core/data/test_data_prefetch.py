@@ -107,7 +107,7 @@ def test_close_ends_the_thread_and_does_not_wait_for_a_blocked_read(waiting: str
     thread.join(60)
     assert not thread.is_alive()
     assert len(read.steps) <= 3
-    refused(lambda: next(prefetch), "cannot read the batch of step . after the end of prefetching", RunError)
+    refused(lambda: next(prefetch), "cannot read the batch of step . after the end of prefetching", error=RunError)
 
 
 def test_close_wakes_a_waiting_consumer() -> None:
@@ -136,7 +136,7 @@ def test_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Recorder()
     read.unblocked.clear()
     prefetch = Prefetch(read, 7)
-    refused(lambda: next(prefetch), "waited 0 s for the batch of step 7 to be read", RunError)
+    refused(lambda: next(prefetch), "waited 0 s for the batch of step 7 to be read", error=RunError)
     read.unblocked.set()
 
 

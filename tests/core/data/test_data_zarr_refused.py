@@ -57,12 +57,6 @@ def test_a_fault_of_the_arrays_is_named(tmp_path: Path, fault: str, zarr_format:
     assert str(refused.value).startswith(str(path))
 
 
-def test_numbers_beyond_float32_are_named(tmp_path: Path) -> None:
-    source = open_store(write_group(tmp_path / "g", {"x": np.full((4, 1), 1e300)}))
-    with pytest.raises(UserError, match="g: 'x', rows 0 to 3: records have values beyond the range of float32; scale"):
-        source.read([0])
-
-
 @pytest.mark.parametrize(("zarr_format", "chunk"), [(2, "x/1.0"), (3, "x/c/1/0")])
 def test_an_unreadable_chunk_is_named(tmp_path: Path, zarr_format: int, chunk: str) -> None:
     array = np.random.default_rng(0).random((64, 1 << 13), np.float32)

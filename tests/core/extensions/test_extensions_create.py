@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.extensions import (
     AtEnd,
@@ -25,7 +24,7 @@ from dsinga.extensions.plateaus import parse_seconds
 from dsinga.job import Job, JobError, Settings, check, loads, required, setting
 from dsinga.job.limits import Count, NonNegative
 from dsinga.testing import SimulatedLoop
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refusal, refused
 
 
 def names(job: Job, given=()) -> list[str]:
@@ -156,20 +155,6 @@ class WithoutTrigger(Extension):
         pass
 
 
-@pytest.mark.parametrize(
-    ("extension", "message"),
-    [
-        (Counting, "not the class Counting; call it"),
-        ("EarlyStopping", "functions of .step, metrics., not 'EarlyStopping'"),
-        (WithoutTrigger(), "extension WithoutTrigger: it has no trigger; set self.trigger in __init__"),
-    ],
-)
-def test_what_is_no_extension_is_refused(extension, message: str) -> None:
-    for given_ in (extension, [extension]):
-        with pytest.raises(UserError, match=message):
-            create_extensions(Job(train_steps=10), given_)
-
-
 @register("extension", "NotOne")
 def not_one(conf):
     return 3
@@ -234,26 +219,6 @@ def test_a_users_extension_has_typed_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("threshhold: 1", "3: ExtensionConf has no field 'threshhold'; did you mean 'threshold'?"),
-        ('threshold: "a"', "3: ExtensionConf.threshold takes a number, not 'a'"),
-        ("threshold: -1", "3: threshold must be at least 0, not -1.0"),
-        ("every: 3", "2: user_type 'StopBelow' needs threshold: ..."),
-        (
-            "threshold: 1\npatience: 3",
-            "4: extension StopBelow has no field 'patience'; it has threshold, every, freq, after",
-        ),
-        ("threshold: 1\nafter: 3", "4: after has no effect without freq; give freq: every how many steps it runs"),
-    ],
-)
-def test_wrong_settings_of_a_users_extension_are_refused_with_their_line(settings: str, message: str) -> None:
-    with pytest.raises(JobError) as caught:
-        check(below(settings))
-    assert str(caught.value) == f"job.conf:{message}"
-
-
-@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: StopBelow(), "missing a required argument: 'threshold'"),
@@ -280,3 +245,26 @@ def test_constructors_show_the_settings() -> None:
 
     assert [*inspect.signature(Seldom).parameters] == ["steps"]
     assert Seldom(9).trigger.freq == 9
+
+
+MISTAKES = [
+    refusal(lambda: create_extensions(Job(train_steps=10), Counting), "not the class Counting", "call it"),
+    refusal(lambda: create_extensions(Job(train_steps=10), [Counting]), "not the class Counting", "call it"),
+    refusal(lambda: create_extensions(Job(train_steps=10), "EarlyStopping"), "'EarlyStopping'", "step, metrics"),
+    refusal(lambda: create_extensions(Job(train_steps=10), ["EarlyStopping"]), "'EarlyStopping'", "step, metrics"),
+    refusal(lambda: create_extensions(Job(train_steps=10), WithoutTrigger()), "WithoutTrigger", "trigger in __init__"),
+    refusal(
+        lambda: create_extensions(Job(train_steps=10), [WithoutTrigger()]), "WithoutTrigger", "trigger in __init__"
+    ),
+    refusal(lambda: check(below("threshhold: 1")), "'threshhold'", "did you mean 'threshold'", error=JobError),
+    refusal(lambda: check(below('threshold: "a"')), "ExtensionConf", "number, not 'a'", error=JobError),
+    refusal(lambda: check(below("threshold: -1")), "job.conf", "0, not -1.0", error=JobError),
+    refusal(lambda: check(below("every: 3")), "'StopBelow'", "needs threshold", error=JobError),
+    refusal(lambda: check(below("threshold: 1\npatience: 3")), "'patience'", "it has threshold", error=JobError),
+    refusal(lambda: check(below("threshold: 1\nafter: 3")), "job.conf", "give freq: every", error=JobError),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
 from dsinga.extensions import (
     EarlyStopping,
@@ -24,6 +23,7 @@ from dsinga.extensions import (
 )
 from dsinga.job import Job
 from dsinga.testing import SimulatedLoop
+from tests.support.refusals import refused
 
 LOSSES = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4, 0.5]), min_size=1, max_size=20)
 
@@ -242,5 +242,4 @@ class TestTriggersInARun:
     ],
 )
 def test_what_makes_no_rule_is_refused(make, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+    refused(lambda: make(), message)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from dsinga import register
-from dsinga.base.errors import UserError
 from dsinga.job import Job, JobError, Settings, check, loads, required, setting, to_text
 from dsinga.job.limits import Natural
 from dsinga.job.message import added_fields, field_names
@@ -73,9 +72,3 @@ def test_what_is_wrong_in_a_message_is_told_with_its_line(before, after, expecte
     with pytest.raises(JobError) as caught:
         check(loads(TEXT.replace(before, after), "job.conf"))
     assert str(caught.value).startswith(expected)
-
-
-def test_what_is_no_message_cannot_be_registered_as_one():
-    register("message", "Job.climate")(lambda: None)
-    with pytest.raises(UserError, match=r"the message Job.climate is .*; register a subclass of dsinga.job.Settings"):
-        Job(climate={})

@@ -15,7 +15,7 @@ from dsinga.job.component import docs
 from dsinga.job.limits import Count, NonNegative, Range, Share
 from dsinga.layers import Layer
 from dsinga.training import Initialiser
-from tests.support.refusals import refused
+from tests.support.refusals import refused, refused_with
 from tests.support.registries import restored_registry
 
 
@@ -92,9 +92,7 @@ def test_settings_have_the_values_of_the_job_and_the_defaults_of_the_class():
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_line(settings: str, message: str) -> None:
-    with pytest.raises(JobError) as error:
-        check(job(settings), [Phase.kTrain], needs_paths=False)
-    assert message in str(error.value)
+    refused_with(lambda: check(job(settings), [Phase.kTrain], needs_paths=False), message, error=JobError)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +195,7 @@ def test_what_contradicts_each_other_is_told_with_its_line(fault: Any, message: 
     register("layer", "Bounds")(Bounds)
     text = job("bounds_conf {\nlow: 2 }")
     text.neuralnet.layer[0].user_type = "Bounds"
-    with pytest.raises(UserError) as error:
-        check(text, [Phase.kTrain], needs_paths=False)
-    assert message in str(error.value)
+    refused_with(lambda: check(text, [Phase.kTrain], needs_paths=False), message)
 
 
 def test_a_conf_that_declares_no_settings_is_refused():
@@ -253,7 +249,7 @@ def test_an_extension_of_singa_is_read_into_flat_settings(init: str, expected: i
         register("initialiser", "Zeros")(lambda shape, conf, rng: np.zeros(shape))
         text = f'window_conf {{ width: 3 }} param {{ name: "w" init {{ user_type: "FooParam"\n{init} }} }}'
         if isinstance(expected, str):
-            refused(lambda: job(text), re.escape(expected), JobError)
+            refused(lambda: job(text), re.escape(expected), error=JobError)
         else:
             conf = job(text).neuralnet.layer[0].param[0].init
             assert conf.settings_of(FooParam.Conf).x == expected

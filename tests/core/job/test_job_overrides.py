@@ -6,6 +6,7 @@ import pytest
 from dsinga.data import open_records
 from dsinga.job import ChangeMethod, JobError, LayerType, PoolMethod, UpdaterType, loads, to_text
 from dsinga.job.reader import with_fields
+from tests.support.refusals import refused_with
 
 JOB = """name: "small"
 train_steps: 10
@@ -187,6 +188,4 @@ def test_a_job_with_other_fields_keeps_its_records_and_its_places():
     ],
 )
 def test_fields_and_values_that_there_are_not_are_refused_by_their_path(fields, message):
-    with pytest.raises(JobError) as error:
-        with_fields(changed(), fields)
-    assert message in str(error.value)
+    refused_with(lambda: with_fields(changed(), fields), message, error=JobError)

@@ -15,6 +15,7 @@ from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import BATCH, context
 from tests.support.net_cases import net_of
+from tests.support.refusals import refused
 
 NUMPY = BACKENDS["numpy"]()
 QUERY, KEYS, VALUES = (BATCH, 3, 8), (BATCH, 4, 8), (BATCH, 4, 8)
@@ -115,11 +116,27 @@ def test_rotated_scores_depend_on_the_difference_of_steps_only():
     np.testing.assert_allclose(rotate(rotated[1], 2, NUMPY, start=3, back=True), x, rtol=1e-12)
 
 
-def test_rotations_that_cannot_be_are_refused():
+def test_mistakes_are_named_with_their_remedies() -> None:
     with pytest.raises(JobError, match="rotates pairs of features, but a head has 3; give queries and keys an even"):
         attention((BATCH, 3, 6), (BATCH, 3, 6), rotary=True).layer()
     with pytest.raises(JobError, match="rotates what only products compare; leave rotary or kAdditive out"):
         attention(QUERY, KEYS, rotary=True, score="kAdditive").layer()
+    layer, sources = attention(QUERY, KEYS, (BATCH, 4)).layer(), [np.zeros(QUERY), np.zeros(KEYS)]
+    with pytest.raises(UserError, match=r"the lengths of 4 keys from the labels of 'source2', which gives 6 a row"):
+        layer.compute_feature([], [*sources, np.zeros((BATCH, 6), np.int64)], context(NUMPY))
+    gap = np.tile(np.array([2, -1, 3, -1]), (BATCH, 1))
+    refused(lambda: layer.compute_feature([], [*sources, gap], context(NUMPY)), "'source2'", "-1, 3, -1")
+    refused(lambda: layer.compute_feature([], [*sources, None], context(NUMPY)), "'source2' has no labels")
+    net = net_of(
+        """
+        layer { name: "data" type: kCSVInput store_conf { path: "x" } }
+        layer { name: "heads" type: kAttention srclayers: ["data", "data"] partition_dim: 1
+          attention_conf { num_heads: 2 } }
+        """,
+        data=RecordInfo((4, 6), 6, has_labels=False),
+    )
+    partition(net, 2)
+    refused(lambda: partition(net, 3), "has 2 heads", "give it a", error=JobError)
 
 
 @pytest.mark.parametrize("name", ["numpy", "onednn"])
@@ -162,28 +179,3 @@ def test_positions_are_sines_and_cosines():
     layer = case.layer()
     output = layer.compute_feature([], [x], context(NUMPY))
     np.testing.assert_allclose(output.feature, expected, rtol=1e-12)
-
-
-def test_lengths_of_other_sequences_are_refused():
-    layer, sources = attention(QUERY, KEYS, (BATCH, 4)).layer(), [np.zeros(QUERY), np.zeros(KEYS)]
-    with pytest.raises(UserError, match=r"the lengths of 4 keys from the labels of 'source2', which gives 6 a row"):
-        layer.compute_feature([], [*sources, np.zeros((BATCH, 6), np.int64)], context(NUMPY))
-    gap = np.tile(np.array([2, -1, 3, -1]), (BATCH, 1))
-    with pytest.raises(UserError, match="row 0 that 'source2' gives has -1 before its last step: 2, -1, 3, -1"):
-        layer.compute_feature([], [*sources, gap], context(NUMPY))
-    with pytest.raises(UserError, match="'source2' has no labels"):
-        layer.compute_feature([], [*sources, None], context(NUMPY))
-
-
-def test_heads_that_workers_do_not_divide_are_refused():
-    net = net_of(
-        """
-        layer { name: "data" type: kCSVInput store_conf { path: "x" } }
-        layer { name: "heads" type: kAttention srclayers: ["data", "data"] partition_dim: 1
-          attention_conf { num_heads: 2 } }
-        """,
-        data=RecordInfo((4, 6), 6, has_labels=False),
-    )
-    partition(net, 2)
-    with pytest.raises(JobError, match="has 2 heads, which cannot be cut over 3 workers; give it a num_heads"):
-        partition(net, 3)

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
 from tests.support.layer_cases import context
+from tests.support.refusals import refused
 
 CTX = context(BACKENDS["numpy"]())
 STARTS = [0, 1, 4]
@@ -63,5 +63,4 @@ def test_without_classes_it_is_a_softmax():
 
 @pytest.mark.parametrize("starts", [[1, 4], [0, 4, 4], [0, 5, 2], [0, 9]])
 def test_classes_that_leave_words_out_are_refused(starts: list[int]):
-    with pytest.raises(UserError, match="layer 'loss': class_start must rise from 0 to less than the 9 words"):
-        make(5, 4, class_start=starts)
+    refused(lambda: make(5, 4, class_start=starts), "class_start must", "the 9 words")

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.cutting.layer_parts import make_part
 from dsinga.job import LayerConf
 from dsinga.layers import Columns, Connection, Cut, Layer, Output, ParamSpec
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import CASES, FEED_FORWARD
+from tests.support.refusals import refused
 
 CUT = [case for case in CASES if case.layer().cut.connection is not None]
 GATHERED = [case for case in CASES if case.layer().cut.connection is None]
@@ -82,11 +82,8 @@ def test_a_users_layer_that_is_cut_wrongly_is_refused():
             self.params *= self.shape[1]
 
     conf = LayerConf(name="mine", user_type="Mine")
-    with pytest.raises(UserError, match=r"layer 'mine': Unchanged.cut_conf must make 4 x 10 into 4 x 3, not 4 x 10"):
-        make_part(Unchanged(conf, [(4, 10)]), [(4, 10)], Columns(7, 10, 10))
-    with pytest.raises(
-        UserError, match=r"layer 'mine': .*param 'factor', 10, .* must be 10, not 3; correct its cut_axis"
-    ):
-        make_part(Uncut(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10))
-    with pytest.raises(UserError, match=r"layer 'mine': PerColumn has 10 params, but 3 for 3 of 10 columns; make as"):
-        make_part(PerColumn(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10))
+    refused(
+        lambda: make_part(Unchanged(conf, [(4, 10)]), [(4, 10)], Columns(7, 10, 10)), "'mine'", "cut_conf", "into 4 x 3"
+    )
+    refused(lambda: make_part(Uncut(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10)), "'factor'", "correct its cut_axis")
+    refused(lambda: make_part(PerColumn(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10)), "PerColumn", "make as")

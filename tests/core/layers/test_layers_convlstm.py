@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga import nn
-from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.ops import Ops, get_ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
 from tests.support.later_import import torch
+from tests.support.refusals import check_refusal, refusal
 from tests.support.torch_convlstm import conv_lstm
 
 SHARED = settings(deadline=None, derandomize=True, database=None, max_examples=15)
@@ -91,21 +90,13 @@ def test_what_it_saves_is_as_large_as_it_says() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("shape", "conf", "says"),
-    [
-        ((2, 3, 5, 6), {}, "takes images over steps .batch, steps, channels, height, width."),
-        ((2, 3, 1, 2, 6), {}, "a kernel of 3 x 3 does not fit images of 2 x 6"),
-        ((2, 3, 1, 5, 6), {"kernel_z": 3}, "leave kernel_z out"),
-    ],
-)
-def test_what_it_cannot_take_is_refused(shape: tuple[int, ...], conf: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        case_of(shape, num_filters=2, **conf).layer()
+MISTAKES = [
+    refusal(lambda: case_of((2, 3, 5, 6), num_filters=2).layer(), "batch, steps, channels, height", "width"),
+    refusal(lambda: case_of((2, 3, 1, 2, 6), num_filters=2).layer(), "a kernel of 3 x"),
+    refusal(lambda: case_of((2, 3, 1, 5, 6), num_filters=2, kernel_z=3).layer(), "leave kernel_z out"),
+]
 
 
-def test_nn_refuses_images_without_steps() -> None:
-    with pytest.raises(UserError, match="put nn.Reshape between"):
-        nn.Sequential([nn.Input((3, 8, 8)), nn.ConvLSTM2D(4, 3), nn.Flatten(), nn.Dense(1)]).job(
-            train_steps=1, batch_size=2
-        )
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

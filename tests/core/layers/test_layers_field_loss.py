@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers.losses.field_targets import FieldTargets
 from dsinga.ops import BACKENDS
@@ -93,8 +92,7 @@ def test_a_target_that_is_nan_is_refused_with_its_place():
     refused(lambda: layer.compute_feature([], [prediction, target], ctx), place)
     masked = layer_of("kHuberLoss", prediction.shape, target.shape, huberloss_conf={"masked": True})
     target[4, 0, 1, 1] = np.inf
-    with pytest.raises(UserError, match=r"is infinite in row 4 of the batch, channel 0 at point \(1, 1\); put a numb"):
-        masked.compute_feature([], [prediction, target], ctx)
+    refused(lambda: masked.compute_feature([], [prediction, target], ctx), "row 4 of the", "put a numb")
 
 
 @pytest.mark.parametrize(

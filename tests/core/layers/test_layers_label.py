@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.cutting.bridges import FeatureAsLabels, LabelsAsFeature
 from dsinga.job import LayerConf
 from dsinga.layers.connection import join
@@ -14,6 +13,7 @@ from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import read_only
 from tests.support.device_array import DeviceArray, StubOps
 from tests.support.layer_cases import BATCH, context
+from tests.support.refusals import refused
 
 LABELS = read_only(np.array([3, 1, 4, 1, 5]))
 CTX = context(BACKENDS["numpy"]())
@@ -56,18 +56,15 @@ def test_float_labels_are_sent_from_a_device(dtype: type, on_device: bool):
 ONE_LABEL = "'loss': takes one label a row, but gets 4; .* steps .* per_step: true.* matrix, use kSigmoidCross"
 
 
-def test_several_labels_a_row_are_refused_where_one_is_needed():
+def test_mistakes_are_named_with_their_remedies() -> None:
     conf = LayerConf(name="loss", srclayers=["ip", "words"])
     sources = [np.zeros((2, 3), np.float32), np.zeros((2, 4), int)]
-    with pytest.raises(UserError, match=ONE_LABEL):
-        SoftmaxLoss(conf, [(2, 3), (2,)]).compute_feature([], sources, CTX)
-
-
-def test_float_labels_are_refused_where_classes_are_needed():
+    refused(lambda: SoftmaxLoss(conf, [(2, 3), (2,)]).compute_feature([], sources, CTX), ONE_LABEL)
     loss = SoftmaxLoss(LayerConf(name="loss", srclayers=["ip", "prices"]), [(2, 3), (2,)])
     sources = [np.zeros((2, 3), np.float32), np.zeros(2, np.float32)]
-    with pytest.raises(UserError, match="'loss': .* those of 'prices' are float32; .* kEuclideanLoss with a kLabel"):
-        loss.compute_feature([], sources, CTX)
+    refused(lambda: loss.compute_feature([], sources, CTX), "'loss'", "kEuclideanLoss with a")
+    label = Label(LayerConf(name="label", srclayers=["data"]), [(2,)])
+    refused(lambda: label.compute_feature([], [np.zeros((2, 3))], CTX), "'label'", "set new_la")
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
@@ -78,9 +75,3 @@ def test_labels_are_a_feature_of_their_shape(shape: tuple[int, ...], dtype: type
     assert output.labels is labels
     assert output.feature.dtype == np.float32
     assert np.array_equal(output.feature, labels)
-
-
-def test_labels_of_another_shape_than_declared_are_refused():
-    label = Label(LayerConf(name="label", srclayers=["data"]), [(2,)])
-    with pytest.raises(UserError, match=r"'label': gets labels of shape \(2, 3\) from 'data', not \(2,\); set new_la"):
-        label.compute_feature([], [np.zeros((2, 3))], CTX)

@@ -11,6 +11,7 @@ from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import BATCH, context
+from tests.support.refusals import refused
 
 NUMPY = BACKENDS["numpy"]()
 TIMES, INPUTS, SIZE = 6, 3, 4
@@ -148,8 +149,7 @@ def test_numbers_that_are_no_codes_are_refused(code: float):
     ids=lambda value: value if isinstance(value, str) else str(value),
 )
 def test_unsuitable_sources_are_refused_in_the_constructor(case: LayerCase, message: str):
-    with pytest.raises(JobError, match=f"'layer'.*{message}"):
-        case.layer()
+    refused(lambda: case.layer(), f"'layer'.*{message}", error=JobError)
 
 
 def test_lengths_of_other_sequences_are_refused():

@@ -5,11 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf
 from dsinga.layers import RecordInfo
 from dsinga.layers.interface.checks import shape_text
+from dsinga.layers.metrics.score_curves import roc_auc
+from tests.support.refusals import check_refusal, refusal
 
 ROWS, IMAGES, STEPS = (6, 12), (6, 3, 8, 8), (6, 7, 3)
 QUERIES, KEYS = (6, 4, 8), (6, 5, 8)
@@ -195,3 +198,23 @@ def test_shapes_in_messages_are_short() -> None:
     assert shape_text((3, 32, 32)) == "3 x 32 x 32"
     assert shape_text(()) == "a single number"
     assert shape_text([36] * 300) == "36 x 36 x 36 x 36 x ... (300 axes)"
+
+
+MISTAKES = [
+    refusal(
+        lambda: nn.Sequential([nn.Input((3, 8, 8)), nn.ConvLSTM2D(4, 3), nn.Flatten(), nn.Dense(1)]).job(
+            train_steps=1, batch_size=2
+        ),
+        "put nn",
+        "Reshape between",
+    ),
+    refusal(lambda: roc_auc(np.array([0, 2]), np.ones(2)), "but there is 2", "for numbers to"),
+    refusal(lambda: roc_auc(np.array(["a", "b"]), np.ones(2)), "0 and", "1, not a"),
+    refusal(lambda: roc_auc(np.array([0, 3]), np.ones((2, 3))), "0 to", "for each column"),
+    refusal(lambda: roc_auc(np.ones((2, 4)), np.ones((2, 3))), "3 predictions", "record with labels"),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.job import NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net
@@ -12,6 +11,7 @@ from dsinga.testing.layer_cases import available_backends
 from dsinga.testing.layer_passes import layer_context
 from dsinga.training.metrics import read_metrics
 from tests.support.layer_cases import layer_of
+from tests.support.refusals import refused
 from tests.support.training_cases import layer
 
 ROWS = 6
@@ -61,5 +61,4 @@ def test_weights_for_each_step_of_a_sequence():
         net = NetConf(layer=[data, weights, ip, loss])
         assert create_net(net, Phase.kTrain, infos).layer("loss").shape == (ROWS, 4, 3)
     infos["weights"] = RecordInfo((3,), ROWS, has_labels=False)
-    with pytest.raises(UserError, match="needs 4 steps .* from every source, but 'weights' gives 6 x 3"):
-        create_net(net, Phase.kTrain, infos)
+    refused(lambda: create_net(net, Phase.kTrain, infos), "4 steps", "'weights' gives 6 x 3")

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
 from tests.support.layer_cases import context
+from tests.support.refusals import refused
 
 CTX = context(BACKENDS["numpy"]())
 WORDS, INPUTS = 9, 4
@@ -89,5 +89,4 @@ def test_the_gradient_of_nce_is_on_average_that_of_the_full_softmax_where_scores
     ],
 )
 def test_other_counts_are_refused(settings: dict[str, Any], message: str):
-    with pytest.raises(UserError, match=f"layer 'loss': {message}"):
-        make(4, INPUTS, **settings)
+    refused(lambda: make(4, INPUTS, **settings), f"layer 'loss': {message}")

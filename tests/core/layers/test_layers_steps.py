@@ -11,6 +11,7 @@ from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import BATCH, context
+from tests.support.refusals import refused
 
 NUMPY = BACKENDS["numpy"]()
 STEPS, FEATURES = 7, 4
@@ -127,8 +128,7 @@ class TestSequenceLength:
     )
     def test_other_codes_are_refused(self, row: list[float], message: str):
         codes = np.array([[3, 0, -1], row, [0, -1, -1], [9, 9, 9], [4, 4, -1]])
-        with pytest.raises(UserError, match=re.escape(message)):
-            self.layer.compute_feature([], [codes], context(NUMPY))
+        refused(lambda: self.layer.compute_feature([], [codes], context(NUMPY)), re.escape(message))
 
 
 class TestCosineSimilarity:

@@ -14,6 +14,7 @@ from dsinga.ops import Ops, get_ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
 from tests.support.later_import import functional, torch
+from tests.support.refusals import refused
 
 THREE = st.tuples(*[st.integers(1, 3)] * 3)
 SHARED = settings(deadline=None, derandomize=True, database=None, max_examples=15)
@@ -121,8 +122,7 @@ def test_records_that_are_volumes_with_the_channels_last_come_with_the_channels_
     ],
 )
 def test_windows_that_do_not_fit_are_refused(kind: str, shape: tuple[int, ...], conf: Any, says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        LayerCase(kind, [shape], conf).layer()
+    refused(lambda: LayerCase(kind, [shape], conf).layer(), says)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 import dsinga
 from dsinga.api.jobs_with_data import job_with_data
 from dsinga.api.runners import THIS_PROCESS
-from dsinga.base.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import (
@@ -33,6 +32,7 @@ from dsinga.loop.local_run import continue_locally, trains_locally
 from dsinga.testing import EngineContract
 from tests.support.observers import Silent
 from tests.support.programs import python
+from tests.support.refusals import refused
 from tests.support.small_job import linear
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
@@ -87,8 +87,7 @@ def test_an_updater_that_is_refused_leaves_an_earlier_run_in_its_place(tmp_path:
     (tmp_path / "metrics.jsonl").write_text("")
     rate = LRGenConf(user_type="Unknown")
     job = small_job(updater=UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate))
-    with pytest.raises(UserError, match="no schedule is registered as 'Unknown'"):
-        dsinga.train(job, data=DATA, workspace=tmp_path, progress=False)
+    refused(lambda: dsinga.train(job, data=DATA, workspace=tmp_path, progress=False), "'Unknown'", "is registered as")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
@@ -119,8 +118,7 @@ def test_a_run_whose_step_fails_saves_the_steps_before(tmp_path: Path) -> None:
     loss = loss.replace(srclayers=["once", *loss.srclayers[1:]])
     job = job.replace(neuralnet=job.neuralnet.replace(layer=[*layers, once, loss]))
     options: dict[str, Any] = {"data": DATA, "progress": False, "workspace": tmp_path / "failing"}
-    with pytest.raises(dsinga.RunError, match=r"a device is lost; 13 steps were done; go on from .*/step13 with"):
-        dsinga.train(job, **options)
+    refused(lambda: dsinga.train(job, **options), "a device is lost", "13 steps were", error=dsinga.RunError)
     resumed = dsinga.train(job, resume=True, **options)
     whole = dsinga.train(job, **{**options, "workspace": tmp_path / "whole"})
     for name, value in whole.params.items():

@@ -15,6 +15,7 @@ from dsinga.checkpoint import read_checkpoint
 from dsinga.extensions import EarlyStopping, EverySteps, Extension, KeepBest, ReduceOnPlateau
 from dsinga.job import ClusterConf, Job, loads
 from tests.support.extension_runs import rows, validating
+from tests.support.refusals import refused
 from tests.support.small_job import JOB, assert_same
 from tests.support.user_layers import Identity, with_user_layer
 
@@ -179,7 +180,6 @@ def test_a_state_that_is_none_is_refused_in_one_message(job: Job, tmp_path: Path
             holder = holder[key]
         holder[keys[-1]] = value
         path.write_text(json.dumps(damaged), encoding="utf-8")
-        with pytest.raises(UserError, match=message):
-            train(job, workspace=run, resume=path.parent, extensions=extensions(), progress=False)
+        refused(lambda: train(job, workspace=run, resume=path.parent, extensions=extensions(), progress=False), message)
     path.write_text(json.dumps(fields), encoding="utf-8")
     assert train(job, workspace=run, resume=path.parent, extensions=extensions(), progress=False).step == 10

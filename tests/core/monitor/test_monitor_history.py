@@ -51,12 +51,12 @@ def test_phase_filters(history):
 
 @pytest.mark.parametrize("index", [(-1, "acuracy"), (slice(None), "acuracy")], ids=["row", "slice"])
 def test_an_unknown_column_names_the_nearest(history, index):
-    refused(lambda: history[index], "no column 'acuracy'; did you mean 'accuracy'", KeyError)
+    refused(lambda: history[index], "no column 'acuracy'; did you mean 'accuracy'", error=KeyError)
 
 
 def test_columns_that_no_row_has_together_are_an_error(history):
     rows = History([{"step": 1, "loss": 1.0}, {"step": 2, "rate": 0.1}])
-    refused(lambda: rows[:, ("loss", "rate")], "no row has all of loss, rate", KeyError)
+    refused(lambda: rows[:, ("loss", "rate")], "no row has all of loss, rate", error=KeyError)
 
 
 def test_an_empty_history_has_empty_columns():

@@ -62,7 +62,7 @@ def test_a_crash_while_resuming_loses_nothing(tmp_path, monkeypatch):
     path = tmp_path / "m.jsonl"
     write(path, rows(0, 10, 20))
     monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError("power cut")))
-    refused(lambda: MetricsFile(path, resumed_step=10), "power cut", OSError)
+    refused(lambda: MetricsFile(path, resumed_step=10), "power cut", error=OSError)
     assert read_metrics(path)[:, "step"] == [0, 10, 20]
 
 

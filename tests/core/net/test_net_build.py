@@ -11,6 +11,7 @@ from dsinga.job import LayerConf, LayerType, NetConf, Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net, filter_layers, input_layers
 from tests.support.net_cases import FLAT, IMAGES, layer, names, net_of, sources
+from tests.support.refusals import refused
 
 CONVNET = """
 layer { name: "data" type: kRecordInput store_conf { path: "train" } include: kTrain }
@@ -42,9 +43,14 @@ def test_filter_and_input_layers():
     assert data.store_conf.path == "test"
 
 
-def test_an_unknown_layer_name_is_answered_with_the_nearest():
-    with pytest.raises(UserError, match="the kTrain net has no layer 'pol'; did you mean 'pool'?"):
-        net_of(CONVNET).layer("pol")
+def test_mistakes_are_named_with_their_remedies() -> None:
+    refused(lambda: net_of(CONVNET).layer("pol"), "'pol'", "did you mean 'pool'")
+    refused(lambda: net_of("\n" + DATA, other=IMAGES), "conf:3: ", "'data' reads a store")
+    with pytest.raises(UserError, match=r"job.conf:3: layer 'loss' takes labels from 'data', .* give labels: y"):
+        net_of(
+            DATA + 'layer { name: "loss" type: kSoftmaxLoss srclayers: ["data", "data"] }',
+            data=RecordInfo((6,), 4, has_labels=False),
+        )
 
 
 def test_a_net_can_be_pickled():
@@ -83,21 +89,7 @@ DATA = 'layer { name: "data" type: kRecordInput }\n'
     ],
 )
 def test_what_cannot_be_built_is_refused_with_its_place(text, message):
-    with pytest.raises(UserError, match=message):
-        net_of(text)
-
-
-def test_an_input_layer_without_records_is_refused():
-    with pytest.raises(UserError, match=r"job.conf:3: layer 'data' reads a store"):
-        net_of("\n" + DATA, other=IMAGES)
-
-
-def test_labels_from_a_store_that_has_none_are_refused_before_training():
-    with pytest.raises(UserError, match=r"job.conf:3: layer 'loss' takes labels from 'data', .* give labels: y"):
-        net_of(
-            DATA + 'layer { name: "loss" type: kSoftmaxLoss srclayers: ["data", "data"] }',
-            data=RecordInfo((6,), 4, has_labels=False),
-        )
+    refused(lambda: net_of(text), message)
 
 
 def test_destinations_of_a_slice_take_its_parts_in_order():

@@ -11,6 +11,7 @@ from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
 from dsinga.training import forward
 from tests.support.partitioned_run import initial
+from tests.support.refusals import refused
 from tests.support.training_cases import context, dense, layer
 
 ROWS = 6
@@ -41,40 +42,26 @@ def test_layers_pass_on_the_kind_of_their_labels(info: RecordInfo):
 def test_float_labels_are_refused_by_layers_that_take_classes(kind: str):
     words = {"vocab_size": 3, "class_start": [0]}
     loss = layer("loss", kind, "ip", "relu", classsoftmaxloss_conf=words)
-    with pytest.raises(
-        UserError, match="layer 'loss': takes labels that are classes, .* of 'relu' are float32; .* kEu"
-    ):
+    with pytest.raises(UserError, match="'relu'.*are float32"):
         net_of(KINDS["a number"], layer("relu", "kReLU", "data"), dense("ip", "data"), loss)
 
 
 @pytest.mark.parametrize("kind", ["kSoftmaxLoss", "kHingeLoss", "kAccuracy"])
 def test_matrices_are_refused_by_layers_that_take_one_label(kind: str):
-    with pytest.raises(
-        UserError, match="layer 'loss': takes one label a row, but gets 2; .* matrix, use kSigmoidCross"
-    ):
+    with pytest.raises(UserError, match="takes one label a row.*matrix, use kSigmoidCross"):
         net_of(KINDS["a matrix of integers"], dense("ip", "data"), layer("loss", kind, "ip", "data"))
 
 
-def test_records_without_labels_are_refused_by_losses():
-    with pytest.raises(
-        UserError, match="layer 'loss' takes labels from 'data', whose records have none; give labels: y"
-    ):
+def test_mistakes_are_named_with_their_remedies() -> None:
+    with pytest.raises(UserError, match="'data'.*give labels: y"):
         net_of(
             RecordInfo((3,), ROWS, has_labels=False), dense("ip", "data"), layer("loss", "kSoftmaxLoss", "ip", "data")
         )
-
-
-def test_a_prediction_of_another_width_than_the_labels_is_refused():
     layers = dense("ip", "data", 3), layer("label", "kLabel", "data"), layer("loss", "kEuclideanLoss", "ip", "label")
-    with pytest.raises(UserError, match="layer 'loss': compares 'ip', 6 x 3, with 'label', 6 x 2; give both as many"):
-        net_of(KINDS["a matrix of numbers"], *layers)
-
-
-def test_codes_are_refused_by_layers_that_compute_with_numbers():
+    refused(lambda: net_of(KINDS["a matrix of numbers"], *layers), "'label'", "give both as")
     net = net_of(KINDS["a class"], dense("ip", "data"), layer("loss", "kSoftmaxLoss", "ip", "data"))
     records = {"data": Records(np.ones((ROWS, 3), np.int32), np.zeros(ROWS, int))}
-    with pytest.raises(UserError, match="'ip': computes with numbers, but 'data' gives int32, .* std_value: 1 to have"):
-        forward(net, initial(net, np.float32), records, context(net))
+    refused(lambda: forward(net, initial(net, np.float32), records, context(net)), "'data'", "1 to have")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net
 from dsinga.net.needed_layers import needed_layers
+from tests.support.refusals import refused
 
 NET = """
 name: "x" train_steps: 1 updater {{ type: kSGD learning_rate {{ type: kFixed base_lr: 0.1 }} }}
@@ -32,8 +32,7 @@ def test_lengths_that_a_layer_makes_are_no_labels_of_records(lengths: str):
 
 def test_lengths_by_the_labels_of_records_need_these():
     net = loads(NET.format(lengths='srclayers: "words"')).neuralnet
-    with pytest.raises(UserError, match="layer 'ip' needs labels"):
-        needed_layers(net, Phase.kTest, ["ip"])
+    refused(lambda: needed_layers(net, Phase.kTest, ["ip"]), "layer 'ip' needs labels")
 
 
 def test_a_param_whose_owner_is_dropped_belongs_to_the_first_layer_that_shares_it():

@@ -6,6 +6,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
 from tests.support.net_cases import FLAT, build, dense, layer, net_of
+from tests.support.refusals import refused
 
 DATA = 'layer { name: "data" type: kRecordInput }\n'
 
@@ -85,27 +86,18 @@ def test_the_owner_may_be_in_another_phase():
 )
 def test_wrong_params_are_refused_with_their_place(params, message):
     owner = ip("a", "data", 'param { name: "w" } param { name: "bias" }')
-    with pytest.raises(UserError, match=message):
-        net_of(DATA + owner + ip("b", "a", params, 2), data=FLAT)
+    refused(lambda: net_of(DATA + owner + ip("b", "a", params, 2), data=FLAT), message)
 
 
-def test_a_transposed_matrix_is_answered_with_the_remedy():
+def test_mistakes_are_named_with_their_remedies() -> None:
     with pytest.raises(UserError, match=r"job.conf:8: .*\(2, 6\).*\(6, 2\); set transpose in its innerproduct_conf"):
         net_of(
             DATA + ip("a", "data", 'param { name: "w" }') + ip("b", "a", 'param { share_from: "w" }', 2),
             data=RecordInfo((2,), 4),
         )
-
-
-def test_params_for_a_layer_that_has_none_are_refused():
     with pytest.raises(UserError, match=r"layer 'relu' \(kReLU\) has no params, but the job gives it 1"):
         build(layer("data", "kCSVInput"), layer("relu", "kReLU", "data", param=[{"name": "w"}]))
-
-
-def test_state_cannot_be_shared_with_something_trained():
-    with pytest.raises(
-        UserError, match="it cannot share 'bn_scale': 'bn_scale' is trained and 'mean' is state of its layer"
-    ):
+    with pytest.raises(UserError, match="'bn_scale'.*of its layer"):
         build(
             layer("data", "kCSVInput"),
             layer("bn", "kBM", "data", param=[{}, {}, {"name": "mean", "share_from": "bn_scale"}, {}]),

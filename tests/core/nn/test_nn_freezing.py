@@ -10,6 +10,7 @@ from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
 from dsinga.commands.cli import main_group
 from dsinga.data import write_store
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -86,14 +87,18 @@ def test_an_added_layer_and_a_new_loss_get_initial_values(tmp_path):
     np.testing.assert_array_equal(nn.load_model(tmp_path).predict(X), model.predict(X))
 
 
-def test_params_of_which_the_net_has_none_are_refused():
+def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
     for use in (nn.Sequential.get_weights, lambda model: model.predict(X), moved):
         model = dense()
         model.params = {"nonsense": np.ones(3)}
-        with pytest.raises(
-            UserError, match=r"^none of the given params \(nonsense\) is a param of the net, which has "
-        ):
+        with pytest.raises(UserError, match="none of the given params.*net, which has"):
             use(model)
+    model = dense()
+    weights = model.get_weights()
+    refused(lambda: model.set_weights([weights[0], np.zeros(3), *weights[2:]]), "array 1", "'dense_bias'")
+    refused(lambda: model.set_weights(weights[:1]), "the model has 4 params", "1 are given")
+    model.params = {"dense_bias": np.zeros(3)}
+    refused(lambda: model.save(tmp_path), "'dense_bias'", r"one has \(3")
 
 
 def test_a_layer_is_named_without_the_shapes_of_inputs():
@@ -151,18 +156,6 @@ def test_weights_have_the_order_of_layers_after_fit_and_after_load(tmp_path):
     fresh = nn.Sequential([nn.Input(4), nn.Dense(4), nn.Dense(4), nn.Dense(3)])
     fresh.set_weights(array for array in loaded.get_weights())
     np.testing.assert_array_equal(fresh.predict(X), model.predict(X))
-
-
-def test_weights_of_another_number_or_shape_are_refused(tmp_path):
-    model = dense()
-    weights = model.get_weights()
-    with pytest.raises(UserError, match=r"^set_weights: array 1 is \(3,\), but 'dense_bias' is \(8,\)$"):
-        model.set_weights([weights[0], np.zeros(3), *weights[2:]])
-    with pytest.raises(UserError, match=r"^the model has 4 params .* but 1 are given$"):
-        model.set_weights(weights[:1])
-    model.params = {"dense_bias": np.zeros(3)}
-    with pytest.raises(UserError, match=r"'dense_bias' of shape \(8,\), but the given one has \(3,\)"):
-        model.save(tmp_path)
 
 
 @pytest.mark.parametrize("names", [["data"], ["data,kTrain", "data,kVal"]], ids=["train", "val"])

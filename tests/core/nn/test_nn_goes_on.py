@@ -8,6 +8,7 @@ import pytest
 
 from dsinga import nn
 from dsinga.base.errors import UserError
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -101,8 +102,7 @@ def test_a_saved_model_goes_on(tmp_path: Path):
         each.fit(X, Y, epochs=2, seed=5, **WHOLE)
     assert_same(loaded.params, model.params)
     (tmp_path / "optimizer.safetensors").write_bytes(b"damaged")
-    with pytest.raises(UserError, match="optimizer.safetensors"):
-        nn.load_model(tmp_path)
+    refused(lambda: nn.load_model(tmp_path), "optimizer.safetensors")
 
 
 def test_images_may_have_their_channels_last(tmp_path: Path):
@@ -130,8 +130,7 @@ def test_images_may_have_their_channels_last(tmp_path: Path):
     loaded = nn.load_model(tmp_path)
     np.testing.assert_array_equal(loaded.predict(images), last.predict(images))
     assert loaded.evaluate(images, labels) == last.evaluate(images, labels)
-    with pytest.raises(UserError, match=r"records have shape \(3, 5, 3\), but .* \(6, 5, 3\)"):
-        last.predict(images[:, :3])
+    refused(lambda: last.predict(images[:, :3]), "3, 5, 3", "6, 5, 3")
 
 
 def with_metrics() -> nn.Model:

@@ -9,6 +9,7 @@ import pytest
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.nn.words.normalisation import BLOCK
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -122,8 +123,7 @@ def test_weights_are_variables_of_the_model():
     made.layers[0].trainable = False
     assert not made.trainable_weights
     assert len(made.non_trainable_weights) == 2
-    with pytest.raises(UserError, match=r"assign: 'last_bias' has the shape \(3,\), not \(4,\)"):
-        bias.assign(np.ones(4))
+    refused(lambda: bias.assign(np.ones(4)), "'last_bias'", r"\(3,\), not \(4")
 
 
 def test_models_within_are_found_and_copied():
@@ -194,5 +194,4 @@ def test_missing_targets_of_several_are_left_out(loss):
     assert_same(made.params, expected.params)
     errors = np.where(seen, made.predict(X) - holes, 0)
     assert figure == pytest.approx(np.square(errors).mean(), rel=1e-5)
-    with pytest.raises(UserError, match=r"y has NaN in record 3, column 1; .* give sample_weight=~np.isnan\(y\)"):
-        net().fit(X, holes, progress=False)
+    refused(lambda: net().fit(X, holes, progress=False), "NaN in record 3, column 1", "sample_weight=")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.ops import get_ops
 from dsinga.ops.types import BFLOAT16
 from dsinga.testing import kernel_formulas as formulas
@@ -26,6 +25,7 @@ from dsinga.testing.kernel_backend import (
     windowed,
 )
 from tests.support.programs import python
+from tests.support.refusals import refused
 
 ROUNDOFF = 2.0**-8  # half a unit in the last of 8 digits, for a number just above a power of two
 SUMS = 1e-5  # of float32, for some hundred terms
@@ -354,8 +354,7 @@ print(ops.precision, ops.inner_product(np.full((1, 1), 1.001, "f"), np.ones((1, 
 
 @on_processor
 def test_other_precisions_are_refused():
-    with pytest.raises(UserError, match="tf32 needs a GPU"):
-        get_ops().for_worker(precision="tf32")
+    refused(lambda: get_ops().for_worker(precision="tf32"), "tf32 needs a GPU")
 
 
 @on_processor

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from dsinga.base import buffers
-from dsinga.base.errors import UserError
 from dsinga.cluster.server.served_slice import split_update
 from dsinga.job import LRGenConf, UpdaterConf, UpdaterType
 from dsinga.ops import get_ops
 from dsinga.ops.compiled import compiler
 from dsinga.ops.layout import is_channels_last
 from dsinga.training import create_updater
+from tests.support.refusals import refused
 
 NUMBA = pytest.mark.skipif(find_spec("numba") is None, reason="pip install numba")
 BF16 = pytest.mark.skipif(bool(get_ops("onednn").lacks_bf16()), reason="the processor has no bfloat16")
@@ -103,8 +103,7 @@ def test_small_arrays_do_not_wait_for_numba():
 
 def test_an_unknown_value_of_the_variable_is_refused(monkeypatch):
     monkeypatch.setenv(compiler.VARIABLE, "off")
-    with pytest.raises(UserError, match="DSINGA_COMPILED='off' is unknown: leave it unset, or set it to '0'"):
-        compiler.compiled("formulas", SIZE)
+    refused(lambda: compiler.compiled("formulas", SIZE), "'off'", "leave it unset")
 
 
 @NUMBA

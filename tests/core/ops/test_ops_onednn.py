@@ -8,6 +8,7 @@ import pytest
 from dsinga.base.errors import UserError
 from dsinga.ops.interface import NumpyOps
 from tests.support.cpu_instructions import AVX512
+from tests.support.refusals import refused
 
 try:
     from dsinga.ops.onednn import convolution, library, normalisation, pooling, products, thread
@@ -160,8 +161,7 @@ def test_a_small_kernel_runs_in_one_thread_and_a_large_one_in_all(new_thread, ki
 
 
 def test_a_missing_library_is_one_clear_sentence():
-    with pytest.raises(UserError, match="'onednn' needs oneDNN 3.*pip install onednn-cpu-gomp"):
-        library.load_library(["/nowhere/libdnnl.so.3"])
+    refused(lambda: library.load_library(["/nowhere/libdnnl.so.3"]), "'onednn'", "pip install onednn-cpu-gomp")
 
 
 @pytest.mark.parametrize(("rows", "by_numpy"), [(64, True), (65, False)])

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.rbm import normal
 from dsinga.net import NeuralNet
 from dsinga.training import forward
 from tests.support.rbm_cases import Exact, cd, context, machine, net_of, sigmoid, values_of
+from tests.support.refusals import refused
 from tests.support.training_cases import NUMPY, build, dense, layer
 
 ROWS, UNITS, HIDDEN = 6, 7, 5
@@ -141,8 +141,7 @@ def test_data_outside_0_to_1_are_refused_for_binary_units(bad: float):
     net = net_of(UNITS, HIDDEN, ROWS)
     data = data_of()
     data[2, 3] = bad
-    with pytest.raises(UserError, match=r"'vis': 'data' gives numbers from .* need 0 to 1; scale them \(std_value"):
-        cd(net, values_of(net), data, context(net))
+    refused(lambda: cd(net, values_of(net), data, context(net)), "'data'", r"scale them \(std_value")
 
 
 def test_normal_numbers_are_normal_and_belong_to_their_rows():

@@ -1,18 +1,19 @@
 """Initial values: the stated distributions, the same for the same seed and name, independent of other params."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dsinga.base.errors import UserError
 from dsinga.base.registry import register, unregister
 from dsinga.job import InitMethod, ParamGenConf, Settings, check, loads, required, setting
 from dsinga.job.limits import Unit
 from dsinga.training import Initialiser, initial_values, initialise
 from dsinga.training.initialisers import param_rng
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refusal, refused
 from tests.support.texts import texts
 from tests.support.training_cases import build, dense, layer
 
@@ -150,24 +151,6 @@ def test_a_users_initialiser_has_typed_settings():
     assert 0.2 < (values == 6).mean() < 0.3
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("shar: 0.5", "ParamGenConf has no field 'shar'; did you mean 'share'"),
-        ('share: "a"', "ParamGenConf.share takes a number, not 'a'"),
-        ("share: 1.5", "share must be in .0, 1., not 1.5"),
-        ("size: 2", "user_type 'Sparse' needs share: [.]{3}"),
-    ],
-)
-def test_wrong_settings_of_a_users_initialiser_are_refused_with_their_line(settings, message):
-    refused(lambda: check(sparse_job(settings)), rf"job.conf:\d: layer 'a': {message}")
-
-
-def test_a_setting_that_is_missing_is_told_where_the_job_was_not_checked():
-    with pytest.raises(UserError, match="job.conf:1: SparseConf needs the field 'share'"):
-        initialise((2,), sparse_job("size: 2").net.layer[0].param[0].init, param_rng(0, "w"))
-
-
 def test_a_setting_that_each_initialiser_has_with_another_type_is_refused():
     @register("initialiser", "Whole")
     class Whole(Initialiser):
@@ -176,6 +159,23 @@ def test_a_setting_that_each_initialiser_has_with_another_type_is_refused():
 
             std: int = setting(1, "the standard deviation")
 
-    with pytest.raises(UserError, match="'Whole' has the setting 'std', which each initialiser has with another type"):
-        ParamGenConf(type="kUserInit", user_type="Whole")
+    refused(lambda: ParamGenConf(type="kUserInit", user_type="Whole"), "'Whole'", "with another type")
     unregister("initialiser", "Whole")
+
+
+MISTAKES = [
+    refusal(lambda: check(sparse_job("shar: 0.5")), "'shar'", "did you mean 'share'"),
+    refusal(lambda: check(sparse_job('share: "a"')), "ParamGenConf", "number, not 'a'"),
+    refusal(lambda: check(sparse_job("share: 1.5")), "share must be in", "not 1"),
+    refusal(lambda: check(sparse_job("size: 2")), "'Sparse'", "needs share"),
+    refusal(
+        lambda: initialise((2,), sparse_job("size: 2").net.layer[0].param[0].init, param_rng(0, "w")),
+        "'share'",
+        "needs the field",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

@@ -67,9 +67,22 @@ def test_without_masks_it_is_the_loss_by_name():
     np.testing.assert_array_equal(*params)
 
 
-def test_a_target_that_is_nan_is_refused_in_training():
-    with pytest.raises(UserError, match=r"'data_target' is NaN in row \d+ of the batch, channel 0 at point .*masked"):
-        model("mse").fit(windows(weights=None), progress=False)
+def test_mistakes_are_named_with_their_remedies() -> None:
+    refused(lambda: model("mse").fit(windows(weights=None), progress=False), "'data_target'", "masked")
+    made = model(nn.MeanSquaredError(masked=True), nn.SGD(1e20))
+    with pytest.raises(Diverged, match="not finite at step .*: (param|the feature of) 'conv2d"):
+        with np.errstate(all="ignore"):
+            made.fit(windows(weights=None), epochs=9, progress=False)
+    with pytest.raises(UserError, match="1 x 1 x 6 x 5, of which the last has weights; give both as many"):
+        model(nn.MeanSquaredError(weighted=True)).fit(windows(weights=None), progress=False)
+    refused(lambda: model("mse", metrics=["anomaly_correlation"]), r"a climatology; write nn.FieldError\(climatology=")
+    refused(lambda: nn.FieldError(climatology=[np.nan]), "no NaN")
+    made = nn.Sequential([nn.Input((1, 6, 5)), nn.Conv2D(1, 1)])
+    made.compile("sgd", "mse", metrics=["mean_iou"])
+    with pytest.raises(UserError, match="the metric 'mean_iou' needs probabilities of the classes of each point"):
+        made.fit(np.zeros((4, 1, 6, 5), np.float32), np.zeros((4, 1, 6, 5), np.float32), progress=False)
+    with pytest.raises(UserError, match="or the loss weighted=True if its last channel has the weights of points"):
+        model(nn.MeanSquaredError(masked=True)).fit(windows(), epochs=1, progress=False)
 
 
 def test_arrays_may_have_masked_points():
@@ -85,18 +98,6 @@ def test_arrays_may_have_masked_points():
     refused(lambda: model("mse").fit(x, y, progress=False), "is NaN in row .* masked=True")
     y[3, 0, 1, 2] = np.inf
     refused(lambda: made.evaluate(x, y), r"infinity in record 3, index \(0, 1, 2\)")
-
-
-def test_masked_points_are_not_the_cause_of_a_loss_that_is_not_finite():
-    made = model(nn.MeanSquaredError(masked=True), nn.SGD(1e20))
-    with pytest.raises(Diverged, match="not finite at step .*: (param|the feature of) 'conv2d"):
-        with np.errstate(all="ignore"):
-            made.fit(windows(weights=None), epochs=9, progress=False)
-
-
-def test_channels_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match="1 x 1 x 6 x 5, of which the last has weights; give both as many"):
-        model(nn.MeanSquaredError(weighted=True)).fit(windows(weights=None), progress=False)
 
 
 def test_metrics_leave_out_and_weigh_the_points_of_the_loss():
@@ -116,11 +117,6 @@ def test_metrics_leave_out_and_weigh_the_points_of_the_loss():
     by_name = model(nn.MeanSquaredError(masked=True, weighted=True), metrics=["rmse", "mae", "bias"])
     by_name.fit(data, epochs=2, progress=False)
     assert by_name.evaluate(data)["bias"] == found["bias"]
-
-
-def test_a_metric_that_needs_a_climatology_says_so():
-    refused(lambda: model("mse", metrics=["anomaly_correlation"]), r"a climatology; write nn.FieldError\(climatology=")
-    refused(lambda: nn.FieldError(climatology=[np.nan]), "no NaN")
 
 
 def regions() -> tuple[np.ndarray, np.ndarray]:
@@ -173,15 +169,3 @@ def test_one_channel_is_yes_or_no(end: tuple[Any, ...]):
         told, true = (answers == value) & (labels >= 0), labels == value
         overlaps.append((told & true).sum() / (told | true).sum())
     assert found["mean_iou"] == pytest.approx(np.mean(overlaps))
-
-
-def test_overlaps_need_a_loss_of_points():
-    made = nn.Sequential([nn.Input((1, 6, 5)), nn.Conv2D(1, 1)])
-    made.compile("sgd", "mse", metrics=["mean_iou"])
-    with pytest.raises(UserError, match="the metric 'mean_iou' needs probabilities of the classes of each point"):
-        made.fit(np.zeros((4, 1, 6, 5), np.float32), np.zeros((4, 1, 6, 5), np.float32), progress=False)
-
-
-def test_weights_that_the_loss_does_not_take_are_refused():
-    with pytest.raises(UserError, match="or the loss weighted=True if its last channel has the weights of points"):
-        model(nn.MeanSquaredError(masked=True)).fit(windows(), epochs=1, progress=False)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.layers import Layer
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.ops import BACKENDS, layout
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of
+from tests.support.refusals import refused
 
 xarray = pytest.importorskip("xarray")
 CTX = context(BACKENDS["numpy"]())
@@ -117,13 +117,11 @@ def test_it_is_the_rmse_of_kregressionerror() -> None:
     ],
 )
 def test_settings_that_do_not_fit_are_refused(conf: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        layer_of("kFieldError", SHAPE, SHAPE, fielderror_conf=conf)
+    refused(lambda: layer_of("kFieldError", SHAPE, SHAPE, fielderror_conf=conf), message)
 
 
 def test_labels_that_are_nan_are_refused() -> None:
     prediction, label, _ = fields()
     label[2, 1, 4, 0] = np.nan
     layer = layer_of("kFieldError", SHAPE, SHAPE)
-    with pytest.raises(UserError, match=r"NaN in row 2 of the batch, channel 1 at point \(4, 0\); .*masked"):
-        layer.compute_feature((), (prediction, label), CTX)
+    refused(lambda: layer.compute_feature((), (prediction, label), CTX), "NaN in row 2", "masked")

@@ -19,6 +19,7 @@ from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
 from dsinga.data import open_store, verify_store
 from dsinga.data.filesystem import LONGEST, VARIABLE
+from tests.support.refusals import refused
 from tests.support.web_server import serve
 
 DATA = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
@@ -151,8 +152,7 @@ def test_files_that_are_no_references_are_refused(text: str | None, message: str
     path = tmp_path / "refs.json"
     with open(path, "w") as file:
         file.truncate(1 << 30) if text is None else file.write(text.replace("DIR", str(tmp_path)))
-    with pytest.raises(UserError, match=rf"^{path} has no references that can be read: .*{message}[^\n]*$"):
-        open_store(path)
+    refused(lambda: open_store(path), rf"^{path} has no references that can be read: .*{message}[^\n]*$")
     shown = CliRunner().invoke(main_group, ["data", "info", str(path)])
     assert isinstance(shown.exception, UserError)
     assert os.listdir(tmp_path) == ["refs.json"]

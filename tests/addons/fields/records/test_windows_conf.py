@@ -10,10 +10,10 @@ import xarray as xr
 import dsinga
 from dsinga import nn
 from dsinga.addons.fields.records.definition import WindowDefinition, WindowVariableConf
-from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
 from dsinga.job import Phase, loads, to_text
 from dsinga.reading.checked_job import CheckedJob
+from tests.support.refusals import refused
 
 JOB = """
 name: "fields" train_steps: 4 test_freq: 2 test_steps: 1
@@ -118,8 +118,7 @@ def test_fields_that_are_kept_have_the_memory_of_the_largest_windows() -> None:
     ],
 )
 def test_faults_name_the_line(folder: Path, change: tuple[str, str], fault: str) -> None:
-    with pytest.raises(UserError, match=fault):
-        dsinga.train(loads(JOB.replace(*change, 1), "fields.conf"), progress=False)
+    refused(lambda: dsinga.train(loads(JOB.replace(*change, 1), "fields.conf"), progress=False), fault)
 
 
 def test_a_job_that_was_given_a_dataset_keeps_the_definition(folder: Path) -> None:

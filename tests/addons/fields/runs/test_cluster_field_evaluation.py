@@ -97,12 +97,25 @@ def test_errors_of_rollouts_are_those_of_what_predict_returns(
     np.testing.assert_allclose(found.rmse**2, [np.mean(each) for each in squares], rtol=1e-12)
 
 
-def test_groups_need_windows_of_one_output() -> None:
+def test_mistakes_are_named_with_their_remedies() -> None:
     model, windows = trained(dataset())
     refused(lambda: model.evaluate(windows.read([0, 1])[0], by="lead"), "by and against are for windows of a Dataset")
     with pytest.raises(UserError, match="by and against take windows alone.*; leave y and sample_weight out"):
         model.evaluate(windows, sample_weight=np.ones(len(windows)), by="lead")
     refused(lambda: model.evaluate(windows, against=field_climatology(windows.dataset)), "'time' has none in month 2")
+    data = dataset()
+    data = data.assign_coords(time=data.time.values[0] + np.arange(40) * np.timedelta64(10, "D"))
+    model, windows = trained(data)
+    anomalies = dsinga.windows(
+        data,
+        inputs="t",
+        targets="t",
+        input_dims={"time": 1, "lat": 4, "lon": -1},
+        lead={"time": 1},
+        climatology=field_climatology(data[["t"]]),
+    )
+    refused(lambda: model.evaluate(anomalies, by="lead"), "anomalies from a climatology, but the net was trained on")
+    refused(lambda: model.fit(windows, validation_data=anomalies, epochs=1, progress=False), "or train on anomalies")
 
 
 @pytest.mark.parametrize("leads", [1, 2])
@@ -118,19 +131,3 @@ def test_windows_have_the_variables_of_training_in_their_order(leads: int) -> No
     assert model.evaluate(turned) == model.evaluate(windows)
     expected = model.evaluate(windows, by=("variable", "lead"))
     xr.testing.assert_identical(model.evaluate(turned, by=("variable", "lead")), expected)
-
-
-def test_anomalies_need_a_net_of_anomalies() -> None:
-    data = dataset()
-    data = data.assign_coords(time=data.time.values[0] + np.arange(40) * np.timedelta64(10, "D"))
-    model, windows = trained(data)
-    anomalies = dsinga.windows(
-        data,
-        inputs="t",
-        targets="t",
-        input_dims={"time": 1, "lat": 4, "lon": -1},
-        lead={"time": 1},
-        climatology=field_climatology(data[["t"]]),
-    )
-    refused(lambda: model.evaluate(anomalies, by="lead"), "anomalies from a climatology, but the net was trained on")
-    refused(lambda: model.fit(windows, validation_data=anomalies, epochs=1, progress=False), "or train on anomalies")

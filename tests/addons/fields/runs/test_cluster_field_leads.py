@@ -8,8 +8,8 @@ import pytest
 from dsinga.addons.fields.prediction import tiles as field_tiles
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from dsinga.addons.fields.records.definition import WindowDefinition
-from dsinga.base.errors import UserError
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params
+from tests.support.refusals import refused
 
 xr = pytest.importorskip("xarray")
 STEP = np.timedelta64(6, "h")
@@ -107,5 +107,4 @@ def test_masked_points_stay_masked() -> None:
 )
 def test_leads_that_cannot_be_predicted_are_refused(settings: Any, leads: int, message: str) -> None:
     dataset, definition = make_dataset(), define(**settings)
-    with pytest.raises(UserError, match=message):
-        predict(dataset, definition, leads=leads)
+    refused(lambda: predict(dataset, definition, leads=leads), message)

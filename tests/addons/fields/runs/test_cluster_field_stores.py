@@ -51,7 +51,9 @@ def test_worker_processes_write_a_store(processes: Client, small_tiles: None, tm
     np.testing.assert_array_equal(read(out), whole)
     with pytest.raises(FileExistsError):  # xarray's mode "w-"
         (predicted * 0).to_zarr(out, consolidated=False)
-    refused(lambda: (predicted * 0).isel(time=slice(3)).to_zarr(out, mode="a", consolidated=False), "t", ValueError)
+    refused(
+        lambda: (predicted * 0).isel(time=slice(3)).to_zarr(out, mode="a", consolidated=False), "t", error=ValueError
+    )
     np.testing.assert_array_equal(read(out), whole)
 
 
@@ -64,7 +66,7 @@ def test_regions_of_a_store_are_written_apart(processes: Client, small_tiles: No
         part.to_zarr(out, region={"time": slice(first, stop)}, consolidated=False)
     np.testing.assert_array_equal(read(out), whole)
     wrong = (predicted * 0).isel(time=slice(3), latitude=slice(9)).drop_vars(COORDINATES)
-    refused(lambda: wrong.to_zarr(out, region={"time": slice(3)}, consolidated=False), "region", ValueError)
+    refused(lambda: wrong.to_zarr(out, region={"time": slice(3)}, consolidated=False), "region", error=ValueError)
     np.testing.assert_array_equal(read(out), whole)
 
 

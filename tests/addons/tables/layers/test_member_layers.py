@@ -13,6 +13,7 @@ from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
 from dsinga.training.initialisers import initialise
 from tests.support import emulated_cupy
+from tests.support.refusals import refused
 
 OPS = BACKENDS["numpy"]()
 B, K, N, OUT = 7, 3, 5, 4
@@ -163,8 +164,7 @@ def test_factors_begin_with_one_sign_for_each_block_of_columns():
     ],
 )
 def test_what_does_not_fit_is_refused(kind: str, conf: dict[str, Any], shapes: list[Any], fault: str):
-    with pytest.raises(UserError, match=fault):
-        LayerCase(kind, shapes, conf).layer()
+    refused(lambda: LayerCase(kind, shapes, conf).layer(), fault)
 
 
 def test_categories_are_one_hot_vectors_and_rows_of_the_table():

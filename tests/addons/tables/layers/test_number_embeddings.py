@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
+from tests.support.refusals import refused
 
 OPS = BACKENDS["numpy"]()
 B, N, WIDTH, WAVES = 9, 3, 4, 5
@@ -131,5 +131,4 @@ def test_cosines_with_phases_are_their_formula() -> None:
     ],
 )
 def test_edges_that_are_no_bins_are_refused(settings: dict[str, Any], fault: str) -> None:
-    with pytest.raises(UserError, match=fault):
-        LayerCase("kPiecewiseLinear", [(B, 2)], {"piecewiselinear_conf": settings}).layer()
+    refused(lambda: LayerCase("kPiecewiseLinear", [(B, 2)], {"piecewiselinear_conf": settings}).layer(), fault)

@@ -1,0 +1,62 @@
+"""What ``job`` refuses: each mistake in a line, with the name and the remedy that its error must have."""
+
+from typing import Any
+
+import pytest
+
+from dsinga import register
+from dsinga.job import (
+    GRUConf,
+    InnerProductConf,
+    Job,
+    JobError,
+    LayerConf,
+    LSTMConf,
+    Phase,
+    PoolingConf,
+    UpdaterConf,
+    check,
+    loads,
+)
+from dsinga.job.textformat import parse_value
+from tests.support.refusals import check_refusal, refusal
+
+MISTAKES = [
+    refusal(
+        lambda: (register("message", "Job.climate")(lambda: None), Job(climate={})),
+        "the message Job",
+        "register a subclass",
+    ),
+    refusal(
+        lambda: check(Job(train_steps=1, cluster={"nworker_groups": 1000, "nworkers_per_group": 1000})),
+        "nworkers_per_group",
+        "more than 100,000",
+        error=JobError,
+    ),
+    refusal(lambda: Job(nett=3), "'nett'", "did you mean 'net'"),
+    refusal(lambda: LayerConf(type="kReLU"), "'name'", "needs the field"),
+    refusal(lambda: LayerConf(name="a", type="kRelu"), "'kRelu'", "did you mean 'kReLU'"),
+    refusal(lambda: UpdaterConf(type="kADAM", learning_rate={"type": "kFixed"}), "'kADAM'", "did you mean 'kAdam'"),
+    refusal(lambda: LayerConf(name="a", type="Swoosh"), "'Swoosh'", "name a class"),
+    refusal(lambda: GRUConf(dim_hidden=3, gate_activation="sigmoid"), "'sigmoid'", "did you mean 'SIGMOID'"),
+    refusal(lambda: LSTMConf(dim_hidden=3, cell_activation="swish"), "'swish'", "these are SIGMOID"),
+    refusal(lambda: LayerConf(name="a", type=True), "there is no LayerType True"),
+    refusal(lambda: LayerConf(name="a", include=[Phase.kTrain | Phase.kTest]), "there is no Phase"),
+    refusal(lambda: LayerConf(name=3), "LayerConf", "string, not 3"),
+    refusal(lambda: LayerConf(name="a", innerproduct_conf={"num_outputs": 3}), "has no field 'num_outputs'"),
+    refusal(lambda: LayerConf(name="a", innerproduct_conf=3), "InnerProductConf", "not 3"),
+    refusal(lambda: InnerProductConf(num_output=True), "takes a whole number", "not True"),
+    refusal(lambda: InnerProductConf(num_output=None), "takes a whole number", "not None"),
+    refusal(lambda: InnerProductConf(num_output=3, bias_term=1), "takes true or false, not 1"),
+    refusal(lambda: PoolingConf(kernel=[3]), "takes a whole number", "not [3]"),
+    refusal(lambda: loads("net {", "job.conf"), "1 is", "never closed", error=JobError),
+    refusal(lambda: parse_value("", "--set x"), "--set x", error=JobError),
+    refusal(lambda: parse_value("1 2", "--set x"), "--set x", error=JobError),
+    refusal(lambda: parse_value("a: 1", "--set x"), "--set x", error=JobError),
+    refusal(lambda: parse_value("}", "--set x"), "--set x", error=JobError),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)
