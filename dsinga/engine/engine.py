@@ -227,7 +227,7 @@ class Engine(ABC):
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
-        """Return what the engine needs to resume besides params and updater state: nested dicts of values, arrays."""
+        """Return the state to resume besides params and updater state: nested dicts of plain values and arrays."""
         return {}
 
     def keep(self, snapshot: Snapshot) -> None:

@@ -168,7 +168,7 @@ def _fault(layer: LayerConf, message: str, field: str, item: int) -> JobError:
 
 
 def merge_copies(conf: NetConf) -> NetConf:
-    """Replace each chain of unrolled copies by one layer that computes all ``unroll_len`` steps.
+    """Replace each chain of one phase's unrolled copies by one layer that computes all ``unroll_len`` steps.
 
     Layers that are not unrolled get ``unroll_len`` None. Every copy must read the same step of its sources
     (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). Other layers can read a chain

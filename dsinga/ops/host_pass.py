@@ -97,7 +97,7 @@ class HostPass:
         return [np.nan] if self._has_deviated else [float(number) for number in self._recorder.numbers]
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Mark params that keep their addresses, so that a recording reads them anew in each launch."""
+        """Record params that keep their addresses, so that each launch reads their present values."""
         return {name: RecordedArray(value) for name, value in params.items()}
 
     def results(self, outputs: Any) -> Any:

@@ -329,7 +329,7 @@ def _ufunc_call(
 
 
 def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...]) -> Any:
-    """Convert a ufunc's input once, as each call would, to save the time."""
+    """Convert a ufunc's input once, which saves the time in each later call."""
     value, (result, *_) = inputs[k], out
     if type(value) is float:
         kinds = [type(each) if type(each) in (int, float) else np.result_type(each) for each in inputs]

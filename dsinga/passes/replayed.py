@@ -63,7 +63,7 @@ def _replay(
 
 
 def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
-    """Return gradients that the caller may keep: copies if requested, since the next replay overwrites them."""
+    """Return a replay's gradients: as copies if requested, since the next replay overwrites most of them."""
     if not copies and RecordedResult not in map(type, gradients.values()):
         return gradients
     return {

@@ -95,7 +95,7 @@ class PhaseRecords:
         return self.definitions.get(name, {}) | self.stores.get(name, {})
 
     def assume_labels(self) -> None:
-        """Treat inputs without labels like others, for a net that only predicts."""
+        """Forget which inputs have no labels, for a net that only predicts."""
         self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
 
     def add_weights(self, weights: Any) -> np.ndarray:

@@ -57,7 +57,7 @@ class AveragingRule:
         return sent if sent > 0 and not early and self.is_due(id, sent) else None
 
     def in_flight_at(self, id: int, version: int) -> int | None:
-        """Return the version whose outer gradients of slice ``id`` are in flight at ``version``: sent, not applied."""
+        """Return the version whose outer gradients of slice ``id`` are in flight at ``version``; None without any."""
         later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
         return next((sent for sent in later if sent is not None and sent <= version), None)
 

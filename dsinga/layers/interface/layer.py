@@ -335,7 +335,7 @@ AnyLayer = TypeVar("AnyLayer", bound=Layer)
 
 
 def as_class(cls: type[AnyLayer], layer: Layer, **attributes: Any) -> AnyLayer:
-    """Turn a layer into one of ``cls`` with its attributes and ``attributes``, without ``__init__``."""
+    """Make a layer of ``cls`` with the attributes of ``layer`` and ``attributes``, without ``__init__``."""
     made = cls.__new__(cls)
     vars(made).update(vars(layer), **attributes)
     return made
