@@ -1,4 +1,4 @@
-"""Raises errors for unknown arguments and names, which suggest the nearest known name or a replacement."""
+"""Checks users' arguments and names; errors for unknown names suggest the nearest known name or a replacement."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
 
 
 def value_text(value: Any) -> str:
-    """Return a value's text for a message: its name if it has one, else its repr, shortened."""
+    """Show a value in a message: by its name if it has one, else by its repr, shortened."""
     text = getattr(value, "__name__", None) or repr(value)
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
@@ -68,7 +68,7 @@ def repeated(names: Iterable[str]) -> str | None:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: "1 worker", "3 workers"."""
+    """Word a number with its noun: "1 worker", "3 workers"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -198,7 +198,7 @@ def bind(
     kwargs: Mapping[str, Any],
     instead: Instead = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the arguments by name. Raises UserError for an unknown, a missing or a surplus one.
+    """Match arguments to parameters by name. Raises UserError for an unknown, a missing or a surplus one.
 
     A function with ``**arguments`` checks names itself. ``instead`` maps unknown names to replacements.
     """

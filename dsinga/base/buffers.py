@@ -35,7 +35,7 @@ _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list re
 
 
 def size_class(size: int) -> int:
-    """Return ``size`` rounded up to one of four sizes between two powers of two.
+    """Round ``size`` up to one of four sizes per power of two, so arrays of similar sizes share memory.
 
     So arrays that vary in size from step to step, such as sequences, share bases. A base is at most a quarter larger
     than its array.
@@ -52,7 +52,7 @@ class ResultPool:
         self.lock = threading.Lock()
 
     def take(self, size: int) -> np.ndarray:
-        """Return a base (a block of memory) of at least ``size`` bytes, free or new."""
+        """Return a block of memory (a base) of at least ``size`` bytes, a free one if possible."""
         size = size_class(size)
         with self.lock:
             bucket = self.buckets.get(size, ())
@@ -96,7 +96,7 @@ _thread_bases = ThreadBases()
 
 @contextmanager
 def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
-    """Allocate this thread's arrays in free blocks of ``bases``, by size in bytes, in the context.
+    """Let this thread's new arrays reuse free memory blocks of ``bases``, by size in bytes, within the context.
 
     Sizes are as from :func:`base_bytes`. Each base is an array of bytes, no view, and only its sequence refers to it.
     """
@@ -108,7 +108,7 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
 
 
 def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
-    """Return bases for :func:`use_bases` that let large arrays of these sizes in bytes share one block.
+    """Let large arrays of these sizes share one block of memory: return bases for :func:`use_bases`.
 
     For gradients of params that are applied as soon as they are computed. Smaller arrays are not included.
     """
@@ -117,7 +117,7 @@ def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
 
 
 def clear() -> None:
-    """Forget all bases, at the end of a run: free ones now, others with their last array.
+    """Give the pool's memory back at the end of a run: free bases now, others with their last array.
 
     It takes no lock, because a finalizer may call it while its thread is taking a base.
     """
@@ -130,7 +130,7 @@ def set_hook(hook: Callable[[np.ndarray], Any] | None) -> None:
 
 
 def base_bytes(nbytes: int) -> int:
-    """Return the size in bytes of the base of an array of ``nbytes`` bytes."""
+    """Return the bytes of the memory block behind an array of ``nbytes`` bytes."""
     return nbytes + ALIGNMENT
 
 

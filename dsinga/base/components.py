@@ -121,7 +121,7 @@ def distribution_comments(text: str) -> str:
 
 
 def note_distributions(text: str) -> None:
-    """Note the distributions in the comments of a job's text, for :func:`written_distribution`."""
+    """Remember which distributions a job's text names in comments, for :func:`written_distribution`."""
     _written.update({(kind, name): distribution for kind, name, distribution in WRITTEN.findall(text)})
 
 

@@ -119,7 +119,7 @@ def unregister(kind: str, name: str) -> None:
 
 
 def version() -> int:
-    """Return a counter that each registration increases, except that of a built-in component."""
+    """Return a counter that grows with each registration, except of built-in components; caches compare it."""
     return _version
 
 

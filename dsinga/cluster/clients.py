@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 @register("engine", "cluster")
 @dataclass
 class ClusterSource(Runner):
-    """The cluster that a call uses: found in the call's thread, opened in any thread.
+    """Finds or starts the cluster that a call uses; it is found in the call's thread and opened in any.
 
     Attributes:
         client: a client of the cluster, None if none exists yet.

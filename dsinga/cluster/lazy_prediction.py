@@ -56,7 +56,7 @@ def predict_chunks(
 
 
 def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments: Any) -> Any:
-    """Return the dask array of ``shared.method(chunk, **arguments)`` for each chunk of the records ``x``.
+    """Call ``shared.method(chunk, **arguments)`` for each chunk of the records ``x``; return the lazy dask array.
 
     The method gets numpy arrays. ``shared`` is a delayed object, and ``sample`` (1, ...) the result for one record.
     """

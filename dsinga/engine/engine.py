@@ -167,7 +167,7 @@ class Engine(ABC):
 
     @property
     def sent(self) -> int:
-        """The step to reach before a pause, at least ``step``, the default."""
+        """The step to which training goes on before it can pause; :attr:`step` if nothing is sent ahead."""
         return self.step
 
     @property
@@ -227,11 +227,11 @@ class Engine(ABC):
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
-        """Return the rest of the state to resume: nested dicts of plain values and arrays."""
+        """Return the state to resume besides params and updater state: nested dicts of plain values and arrays."""
         return {}
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Learn that a checkpoint of ``snapshot`` was written, for a restart."""
+        """Remember ``snapshot``, of which a checkpoint was written, for a restart."""
 
     @property
     def newest(self) -> Snapshot | None:
@@ -261,7 +261,7 @@ class Engine(ABC):
         """Multiply the learning rate by a resumed run's factors; called before :meth:`open`."""
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return sums and counts of metrics as means, under users' names."""
+        """Turn sums and counts of metrics into means, under users' names."""
         net = self.nets.get(PHASES.get(phase, Phase.kTrain))
         named = metric_values(sums if net is None else name_metrics(net, sums))
         return {name: figure for name, figure in named.items() if not isinstance(figure, list)}

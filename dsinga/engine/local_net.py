@@ -223,7 +223,7 @@ class LocalNet:
         self, key: Hashable, captured: CapturedPass | None, net: NeuralNet, records: Mapping[str, Records], x: Batch,
         y: Batch, has_gradients: bool = False,
     ) -> None:  # fmt: skip
-        """Keep a pass for the next batch of its kind, if it computes arrays as given."""
+        """Keep a recorded pass for the next batch of its kind, if it computes arrays as given."""
         if captured is None or self.job.skip_bad_batches or net.by_step:
             return
         given, of_layer = by_layer(x, net.inputs, "records"), {} if y is None else by_layer(y, net.inputs, "labels")

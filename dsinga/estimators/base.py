@@ -88,7 +88,7 @@ class NetEstimator(EstimatorRecords):
 
     @cached_property
     def _local(self) -> LocalNet:
-        """The net that computes predictions in this process."""
+        """The net with which this process computes predictions."""
         example, folders = np.empty((1, *self._record_shape), np.float32), roots(self.job_, None)
         return LocalNet(CheckedJob(self.job_, folders), example, workers=1, threads=self._threads, roots=folders)
 
@@ -176,7 +176,7 @@ class NetEstimator(EstimatorRecords):
         return with_batchsize(job.with_params({}).replace(checkpoint_path=[], **times), batchsize)
 
     def _keep(self, rescued: RescuedParams, trained: Trained, rows: list[Row], stopping: Extension | None) -> None:
-        """Keep what was trained, even after an interrupt; ``rows`` are the metrics of earlier training."""
+        """Keep trained params and metrics, even after an interrupt; ``rows`` are the metrics of earlier training."""
         steps = trained.steps
         after = trained.after(rescued, self.job_, steps)
         self._trained = replace(after, before=trained.before) if steps else after
@@ -205,7 +205,7 @@ class NetEstimator(EstimatorRecords):
         return stops
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
-        """Return the records with class weights, if the estimator has any."""
+        """Multiply the records' weights by class weights, if the estimator has any."""
         return records
 
     @property
@@ -292,7 +292,7 @@ class NetEstimator(EstimatorRecords):
         return None
 
     def to_local(self) -> Self:
-        """Return a copy that returns numpy arrays, and computes dask and xarray arrays for them."""
+        """Return a copy whose results are always numpy arrays: it computes dask and xarray arrays for them."""
         check_is_fitted(self, "params_")
         local = copy.copy(self)
         local.is_eager = True
@@ -316,7 +316,7 @@ class NetEstimator(EstimatorRecords):
         return difference
 
     def for_blocks(self) -> Self:
-        """Return a copy that only computes results of single blocks, in one thread.
+        """Return a copy for tasks: it only computes the results of single blocks, in one thread.
 
         The blocks of a table are its encoded records.
         """

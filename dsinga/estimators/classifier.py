@@ -46,14 +46,14 @@ def _unique(y: np.ndarray) -> np.ndarray:
 
 
 def _given(classes: Any) -> np.ndarray:
-    """Return the distinct classes that a caller gives. Raises UserError if there are none."""
+    """Return the distinct classes that a caller names. Raises UserError if there are none."""
     if np.ndim(classes) != 1 or not len(classes):
         raise UserError(f"classes is {value_text(classes)}; list all classes that y may have, as in classes=[0, 1]")
     return _unique(column_or_1d(classes))
 
 
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the positions of classes in ``classes``, int64. Raises ValueError for an unknown class."""
+    """Turn classes into positions in ``classes``, int64. Raises ValueError for an unknown class."""
     unknown = np.setdiff1d(_known(y), classes)
     if len(unknown):
         raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call")

@@ -141,7 +141,7 @@ def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
 
 
 def _records(columns: TableDefinition | None, bins: int) -> tuple[Symbol, Symbol]:
-    """Return the input layer, and the feature for the layers above, with a table's categories encoded."""
+    """Begin a net with its input layer, and encode a table's categories: return the input and the feature."""
     if columns is None:
         data = nn.Input(1)
         return data, data
@@ -210,7 +210,7 @@ def first_params(job: Job) -> ParamArrays:
 
 
 def layers_text(job: Job) -> list[str]:
-    """Return the text of each layer except inputs; nets with other texts differ."""
+    """Write each layer except inputs as text, to see whether two nets differ."""
     return [str(layer) for layer in job.neuralnet.layer if not layer_class(layer).is_input]
 
 

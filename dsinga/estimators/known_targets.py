@@ -20,7 +20,7 @@ NOT_SCORED = "y has NaN, and a score needs every target; leave such records out,
 
 
 def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
-    """Return targets (n, k) in memory with a number in place of NaN, and a mask (n, k) of NaN.
+    """Replace NaN in targets (n, k) by a number; return them and a mask (n, k) of what was NaN.
 
     Targets without NaN, and of one column, are returned unchanged with None.
     """

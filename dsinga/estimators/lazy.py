@@ -37,7 +37,7 @@ def running_client(client: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def computing_on(client: Any) -> Iterator[Any]:
-    """Yield ``client``, or the client of :func:`running_client`, once its cluster has a worker; None for no cluster."""
+    """Yield a Dask client once its cluster has a worker: ``client``, or that of a running cluster; None for none."""
     with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
         if running is not None:
             from dsinga.cluster.connecting.expected_workers import await_number_of_workers
@@ -47,7 +47,7 @@ def computing_on(client: Any) -> Iterator[Any]:
 
 
 def compute(values: Any, client: Any) -> Any:
-    """Return dask collections computed on the cluster of :func:`computing_on`; others unchanged."""
+    """Compute dask collections on the cluster that is in use; return other values unchanged."""
     if not any(map(is_dask_collection, values if isinstance(values, (list, tuple)) else (values,))):
         return values
     import dask
@@ -220,7 +220,7 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
 
 
 def map_partitions(estimator: Any, method: str, frame: Any, name: str) -> Any:
-    """Return the lazy result of ``estimator.method`` for a dask data frame, with its index and partitions.
+    """Apply ``estimator.method`` to each partition of a dask data frame, lazily, with its index and partitions.
 
     It is a series, or a data frame with a column for each class, quantile, feature or target. Results with three axes,
     such as quantiles of several targets, are a dask array.
@@ -252,7 +252,7 @@ def _labelled(result: np.ndarray, index: Any, columns: Any) -> Any:
 
 
 def shared(value: Any) -> Any:
-    """Return a delayed object for ``value``; a client's workers keep a large one in memory."""
+    """Make ``value`` available to tasks: a client's workers keep a large one in memory."""
     import dask
 
     from dsinga.cluster.clients import current_client

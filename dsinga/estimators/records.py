@@ -68,7 +68,7 @@ class TrainingSet(NamedTuple):
 
 
 def canonical(records: TrainingSet) -> TrainingSet:
-    """Return the records in an order that depends only on their values, each once, with its total weight.
+    """Sort the records by their values and merge equal ones, adding up their weights: for results free of the order.
 
     A batch of all records has the same loss in any order, and for a repeated record or twice its weight, but float32
     sums differ. In this form they are equal to the bit. Records of weight 0 are left out.
@@ -133,7 +133,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         """Return validated targets as the labels of the net."""
 
     def as_trained(self, X: Any) -> Any:
-        """Return records in ``fit``'s form: xarray objects in its order, large zarr arrays by chunks.
+        """Bring records into the form of those in ``fit``: xarray objects in its order, large zarr arrays by chunks.
 
         Small scipy.sparse matrices become dense. A table with learnt columns becomes encoded records.
         """
@@ -302,7 +302,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         self._scaling = find_scaling(records.x, weights, client) if has_scaling else None
 
     def _marked(self, job: Job) -> Job:
-        """Return the net's job, marked if the estimator scales its inputs or outputs."""
+        """Return the net's job, marked as useless without the estimator if that scales its inputs or outputs."""
         scales = self._scaling is not None or getattr(self, "_target_scaling", None) is not None
         return with_store(job, scaled=ScaledRecords(by=type(self).__name__) if scales else None)
 

@@ -96,7 +96,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a history, a numpy number or an array in the form for json. Raises TypeError for other objects."""
+    """Turn a history, a numpy number or an array into the form for JSON. Raises TypeError for other objects."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, History):

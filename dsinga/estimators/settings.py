@@ -72,7 +72,7 @@ def _check_preset(estimator: Any, preset: Any) -> None:
 
 
 def resolve_auto(name: str, value: Any, default: bool) -> bool:
-    """Return a setting that is True, False or "auto" (``default``). Raises UserError for others."""
+    """Return a setting as a bool; "auto" means ``default``. Raises UserError for others."""
     if isinstance(value, str) and value == "auto":
         return default
     if not isinstance(value, (bool, np.bool_)):

@@ -67,11 +67,11 @@ def _sparse_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def small_as_dense(X: Any) -> Any:
-    """Return a scipy.sparse matrix of at most 128 MiB in float32 as a dense array; others unchanged."""
+    """Make a scipy.sparse matrix dense if that takes at most 128 MiB in float32; return others unchanged."""
     is_small = issparse(X) and math.prod(X.shape) * np.dtype(np.float32).itemsize <= SMALL_BYTES
     return X.toarray() if is_small else X
 
 
 def by_block(x: Any) -> Any:
-    """Return a scipy.sparse matrix as records that become dense block by block; arrays unchanged."""
+    """Let a scipy.sparse matrix become dense block by block while it is read; return arrays unchanged."""
     return SparseRecords(x.tocsr()) if issparse(x) else x

@@ -42,7 +42,7 @@ class Continued(ThisProcess):
 
     @contextlib.contextmanager
     def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
-        """Yield the function that trains a job of one worker."""
+        """Yield a function that goes on with the training of a job of one worker in this process."""
         if steps := checked.job.updater.earlier_steps:  # the layers count them, too
             before = {conf.name: self.before for conf in normalised(checked.job)}
             checked = checked.with_job(with_steps(checked.job, before))

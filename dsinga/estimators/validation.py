@@ -143,7 +143,7 @@ def _masks_by_chunk(sizes: Sequence[int], fraction: float, seed: int) -> tuple[A
 
 
 def _draw(fraction: float, seed: int, offset: float, block_info: Any = None) -> np.ndarray:
-    """Task: return a chunk's validation mask, drawn from the seed and its position."""
+    """Task: draw which records of a chunk are for validation, from the seed and the chunk's position."""
     ((start, stop),) = block_info[None]["array-location"]
     before, after = np.floor(np.array([start, stop]) * fraction + offset).astype(int)
     return np.random.default_rng((seed, start)).permutation(stop - start) < after - before

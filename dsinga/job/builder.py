@@ -159,7 +159,7 @@ class MessageBuilder:
         return conf
 
     def item(self, name: str, kind: Any, value: Any, where: Where) -> Any:
-        """Return one value converted to ``kind``, or a builder for a message. Raises JobError."""
+        """Convert one value to ``kind``; a block becomes the builder of a message. Raises JobError."""
         what = f"{self.cls.__name__}.{name}"
         if isinstance(value, Block) and is_message(kind):
             return read(value, kind, where, self)
@@ -212,7 +212,7 @@ def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder |
 
 
 def builder_of(message: Message, where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
-    """Return a builder for a copy of ``message``; values without a place get ``where``."""
+    """Make a builder that changes a copy of ``message``; values without a place get ``where``."""
     owner = outer.owner if outer else ""
     if isinstance(message, LayerConf):
         owner = f"layer {message.name!r}: "
@@ -233,7 +233,7 @@ def build_value(value: Any) -> Any:
 
 
 def typed(value: Any, kind: Any, what: str) -> Any:
-    """Convert booleans and infinities from the text format; return other values as they are.
+    """Give booleans and infinities of the text format their Python values; return other values as they are.
 
     Raises JobError for a string without quotes.
     """
@@ -247,5 +247,5 @@ def typed(value: Any, kind: Any, what: str) -> Any:
 
 
 def real(word: BareWord) -> float | None:
-    """Return the float for inf, infinity or nan; None for another word."""
+    """Return the float that inf, infinity or nan spells; None for another word."""
     return float(word) if word.lower() in ("inf", "infinity", "nan") else None

@@ -45,7 +45,7 @@ def required(doc: str = "") -> Any:
 
 
 class Fault(NamedTuple):
-    """A fault in settings: a sentence, and the field and list item at fault. Errors name their line."""
+    """What is wrong with settings: a sentence, and the field and list item at fault. Errors name their line."""
 
     text: str
     field: str | None = None
@@ -94,7 +94,7 @@ class Settings(Message):
         return iter(())
 
     def all_faults(self) -> Iterator[Fault]:
-        """Yield numbers out of range, then the faults of :meth:`faults`."""
+        """Yield all that is wrong with settings: numbers out of range, then what :meth:`faults` finds."""
         for field, item, value, allowed in out_of_range(self):
             yield Fault(f"{field} {allowed.fault(value)}", field, item)
         for fault in self.faults():
@@ -213,7 +213,7 @@ class FieldTypes(Mapping[str, Any]):
         return (field_types(conf)[field] if self._cls.flat else conf) | None
 
     def _check(self, name: str, field: str, hint: Any) -> None:
-        """Raise UserError if a component's field has another type in another component or in the message."""
+        """Raise UserError if two components, or a component and its message, give a field different types."""
         kind = self._cls.kind
         if field in self._cls._types:
             if self._cls._types[field] != hint:
@@ -308,7 +308,7 @@ class Component(Message):
         return tuple(conf._required) if self.flat else (conf.field,) if conf.needed else ()
 
     def settings_of(self, conf: type[S]) -> S:
-        """Return the message's settings for ``conf``, or the defaults.
+        """Return this component's settings as an object of the class ``conf``, with its defaults if none are given.
 
         Raises JobError if required settings are missing.
         """

@@ -24,7 +24,7 @@ class Phase(IntFlag):
 
 
 class AlgType(TypeName, kind="algorithm", user="kUserAlg", number=104):
-    """The TrainOneBatch algorithms."""
+    """The algorithms that compute gradients (SINGA's TrainOneBatch)."""
 
 
 class UpdaterType(TypeName, kind="updater", user="kUserUpdater", number=105):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 
 class DeferredTypes:
-    """Computes ``_types`` of a message class when it is first read."""
+    """Computes the field types of a message class when they are first read."""
 
     def __get__(self, message: Any, cls: Any) -> dict[str, Any]:
         if inspect.get_annotations(cls):

@@ -232,7 +232,7 @@ def assign_fields(message: Message, /, **fields: Any) -> None:
 
 
 def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
-    """Return the converted constant defaults by field, and the functions that create others.
+    """Collect what new messages start with: constant defaults by field, and functions that make the others.
 
     Required fields are None. The caller must not change the result.
     """
@@ -266,7 +266,7 @@ def _lacks(default: object) -> bool:
 
 
 def field_name(cls: type[Message], name: str) -> str:
-    """Return the field that ``name`` spells. Raises JobError with the nearest or first fields."""
+    """Find the field that ``name`` spells. Raises JobError with the nearest or first fields."""
     fields = field_types(cls)
     if name in fields:
         return name
@@ -279,7 +279,7 @@ def field_name(cls: type[Message], name: str) -> str:
 
 
 def missing(cls: type[Message], fields: Iterable[str]) -> str:
-    """Return an error text about required fields that ``fields`` lacks, else ""."""
+    """Say which required fields ``fields`` lacks, for an error; "" if none."""
     names = [repr(name) for name in cls._types if name in cls._required and name not in fields]
     return f"{cls.__name__} needs the field{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
 
@@ -308,7 +308,7 @@ def is_message(kind: Any) -> bool:
 
 
 def describe(kind: Any) -> str:
-    """Return words for a type, for errors."""
+    """Put a type into words, for errors."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     return words.get(kind, f"a {kind.__name__}")
 

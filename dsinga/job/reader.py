@@ -114,7 +114,7 @@ def _builder_with(job: Job, fields: Mapping[str, Any]) -> MessageBuilder:
 
 
 def plain(value: Any) -> Any:
-    """Return numpy values and tuples as numbers and lists."""
+    """Turn numpy values and tuples into numbers and lists."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
@@ -144,7 +144,7 @@ def override(job: MessageBuilder, text: str, where: Where | None = None) -> None
 
 
 def split(text: str, where: Where) -> tuple[list[PathStep], str]:
-    """Return the steps of the path and the text of the value."""
+    """Split an override into the steps of its path and the text of its value."""
     steps, position = [], len(text) - len(text.lstrip())
     while match := STEP.match(text, position):
         steps.append(PathStep(match[1], match[2]))
@@ -157,7 +157,7 @@ def split(text: str, where: Where) -> tuple[list[PathStep], str]:
 
 
 def assign(builder: MessageBuilder, step: PathStep, text: str, where: Where) -> None:
-    """Set a field, or one value of a repeated field, to the value in ``text``."""
+    """Set a field, or one value of a repeated field, to the value that ``text`` spells."""
     name, kind, repeated = builder.field(step.name, where)
     plain = kind is str and not text.startswith(("'", '"', "[") if repeated and step.which is None else ("'", '"'))
     value = text if plain else parse_value(text, str(where))
@@ -200,7 +200,7 @@ def index(builder: MessageBuilder, name: str, which: str | None, where: Where) -
 
 
 def by_name(values: list[Any], name: str) -> str:
-    """Return " or name[...]" with the first value's name."""
+    """Return a hint that values have names: " or name[...]" with the first value's name."""
     names = [value.values["name"] for value in values if isinstance(value, MessageBuilder) and "name" in value.values]
     return f" or {name}[{names[0]}]" if names else ""
 

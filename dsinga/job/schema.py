@@ -354,7 +354,7 @@ class Job(Message):
 
     @property
     def experience(self) -> Any:
-        """The add-on's message that replaces records as the source of training; None for records."""
+        """What training reads in place of records: the message of an add-on such as rl; None for records."""
         return next((value for value in vars(self).values() if isinstance(value, Message) and value.engine), None)
 
     @property

@@ -70,7 +70,7 @@ def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mappi
 
 
 def meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the texts of a docstring that explain each argument, by name."""
+    """Read from a docstring what each argument means: texts by name."""
     text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
     parts = (part.partition(":") for part in re.split(r"\n(?= {4}\w)", text) if part)
     return {name.strip(): meaning.strip() for name, _, meaning in parts}

@@ -71,7 +71,7 @@ class Tokens:
 
 
 def quoted(text: str) -> str:
-    """Return a token in quotes for errors, shortened."""
+    """Put a token into quotes for errors, shortened."""
     return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}... ({len(text)} characters)"
 
 
@@ -130,5 +130,5 @@ def unquote(token: str) -> str:
 
 
 def cut(text: str) -> str:
-    """Return a token as written, shortened."""
+    """Return a token as it is written, shortened for errors."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -167,7 +167,7 @@ def field_texts(fields: dict[str, Any]) -> list[str]:
 
 
 def number(value: Any) -> str:
-    """Return a number as people write it: 16 for 16.0."""
+    """Write a number as people do: 16 for 16.0."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

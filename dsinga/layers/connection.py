@@ -125,7 +125,7 @@ class SliceLayer(Layer):
         return split_at(labels[0], self._bounds(ctx), 0)
 
     def _bounds(self, ctx: Context) -> Sequence[int]:
-        """Return the bounds of the parts in an array of the rows ``ctx.rows``."""
+        """Return where the parts begin and end in an array of the rows ``ctx.rows``."""
         if self.axis:
             return self.bounds
         (start, stop, _), first = ctx.rows, ctx.pass_rows.start

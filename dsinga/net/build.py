@@ -236,7 +236,7 @@ def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
 def resolve_carry(
     confs: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
 ) -> list[LayerConf]:
-    """Return the layers with ``carry`` true or false in each recurrent one.
+    """Decide for each recurrent layer whether its state carries over to the next batch; return all layers.
 
     By default the state is carried if batches continue the previous texts (``RecordInfo.continues``). Only training
     carries a state; other phases begin each batch with zeros. Raises JobError if a job sets ``carry`` but batches do
@@ -296,7 +296,7 @@ def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
 
 
 def narrow_places(nodes: Sequence[Node]) -> set[int]:
-    """Return the positions of layers that all gradients pass through."""
+    """Find the layers that all gradients pass through: return their positions."""
     needed, passed = needs_gradient(nodes), set[int]()
     for position, node in enumerate(nodes):
         for k, source in enumerate(node.sources):

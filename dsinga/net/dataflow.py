@@ -29,7 +29,7 @@ class Edge(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """One node as an iteration computes it: its edges, params and gradients."""
+    """What an iteration knows of one node: where its inputs come from, its params and its gradients."""
 
     position: int
     layer: Layer
@@ -90,7 +90,7 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
 
 
 def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward: Sequence[bool]) -> list[bool]:
-    """Return which nodes' features are freed after the forward pass and needed again.
+    """Return which nodes' features are freed after the forward pass and computed again in the backward pass.
 
     A layer that hands out views is recomputed with its source.
     """
@@ -107,7 +107,7 @@ def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward:
 
 
 def row_share(layer: Layer, rows: Rows) -> float:
-    """Return the share of a layer's lasting state to send for ``rows``; the sum is 1.
+    """Return a worker's weight, for ``rows``, in the new value of a layer's lasting state; all weights add up to 1.
 
     If workers have other points of the same rows, the first one sends everything.
     """
@@ -166,7 +166,7 @@ def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
 
 
 def last_uses(edges: list[tuple[Edge, ...]]) -> list[tuple[int, ...]]:
-    """Return for each node the nodes that no later node reads; an unread node is in its own entry."""
+    """Return for each node whose features can be freed after it; an unread feature, after its own node."""
     last = list(range(len(edges)))
     for position, into in enumerate(edges):
         for edge in into:

@@ -24,7 +24,7 @@ RECTIFIED = ("kConvolution", "kInnerProduct")  # products that have a class with
 
 
 def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
-    """Return the nodes of a net with each fusible run as one node.
+    """Replace runs of nodes that one kernel can compute by one node each.
 
     ``rectified`` includes convolutions and inner products followed by a rectifier.
     """

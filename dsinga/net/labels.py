@@ -20,7 +20,7 @@ from dsinga.layers.records.label import (
 
 
 def makes_labels(layer: Layer) -> bool:
-    """Whether the layer gives other labels than its first labelled source, for the same rows."""
+    """Whether later layers get other labels from this layer than from its first labelled source."""
     if layer.is_input:
         return layer.label_format.dtype is not None
     known = imported("layer")  # a net has layers of these types only where they are imported

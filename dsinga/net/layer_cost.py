@@ -66,10 +66,10 @@ def feature_sizes(stage: Stage) -> list[int]:
 
 
 def as_size(size: int) -> str:
-    """Return bytes in MiB, or in GiB if at least 1 GiB."""
+    """Word a number of bytes in MiB, or in GiB if at least 1 GiB."""
     return in_gib(size) if size >= 1 << 30 else f"{size / 2**20:,.0f} MiB"
 
 
 def in_gib(size: int) -> str:
-    """Return bytes in GiB."""
+    """Word a number of bytes in GiB."""
     return f"{size / 2**30:,.1f} GiB"

@@ -10,7 +10,7 @@ from dsinga.net.node import Node, Param
 
 
 def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Add a layer ``reconstruction(<visible layer>)`` for each restricted Boltzmann machine at the end.
+    """Append a layer ``reconstruction(<visible layer>)`` to the net for each restricted Boltzmann machine.
 
     It replaces SINGA's edge from the hidden layer back to the visible one, which makes a cycle, and has the visible
     layer's params. Raises JobError if the two sides do not match.

@@ -39,7 +39,7 @@ class NeuralNet:
         return net_picture(self)
 
     def at(self, step: Any) -> NeuralNet:
-        """Return the net trained at a step. Raises NotCapturable if unknown."""
+        """Return the net of the stage in which a step trains. Raises NotCapturable if the step is unknown."""
         if not self.by_step:
             return self
         if isinstance(step, RecordedStep):
@@ -95,7 +95,7 @@ class NeuralNet:
 
     @cached_property
     def bridged(self) -> bool:
-        """Whether this is one worker's part; another may compute its losses."""
+        """Whether this is one worker's part of a net, so that another worker may compute its losses."""
         return any(node.rows is not None for node in self.nodes) or not self.nodes
 
     @cached_property

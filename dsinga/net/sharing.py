@@ -81,7 +81,7 @@ def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam
 
 
 def own_name(conf: ParamConf) -> str:
-    """Return a param's name in the job, "" if it only repeats ``share_from``."""
+    """Return the name that the job gives a param, "" if it only repeats ``share_from``."""
     return "" if conf.name == conf.share_from else conf.name
 
 

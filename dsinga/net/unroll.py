@@ -96,7 +96,7 @@ def step_counts(conf: NetConf) -> dict[str, int]:
 
 
 def connection(layer: LayerConf, source: int) -> tuple[UnrollConnType, int]:
-    """Return ``unroll_conn_type`` and ``shift`` of a source; raise JobError for kUnrollCustomized."""
+    """Return how copies of a layer read the copies of a source; raise JobError for kUnrollCustomized."""
     kind = layer.unroll_conn_type[source] if layer.unroll_conn_type else UnrollConnType.kUnrollOneToOne
     if kind is UnrollConnType.kUnrollCustomized:
         raise _fault(
@@ -168,7 +168,7 @@ def _fault(layer: LayerConf, message: str, field: str, item: int) -> JobError:
 
 
 def merge_copies(conf: NetConf) -> NetConf:
-    """Return the net with each chain of copies as one layer of ``unroll_len`` T, for one phase's layers.
+    """Replace each chain of one phase's unrolled copies by one layer that computes all ``unroll_len`` steps.
 
     Layers that are not unrolled get ``unroll_len`` None. Every copy must read the same step of its sources
     (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). Other layers can read a chain

@@ -27,7 +27,7 @@ class BatchedProduct(Protocol):
 
 
 class BlockSums(NamedTuple):
-    """The logarithm of Σ exp(score) over the keys that each query sees, (B, heads, 1, Tq); 0 for none."""
+    """For each query, the logarithm of Σ exp(score) over the keys it sees, (B, heads, 1, Tq); 0 for none."""
 
     logarithms: Array
 

@@ -14,7 +14,7 @@ from dsinga.ops.update import SHORT_BLOCK
 
 
 class BoundProgram:
-    """A formula's ufuncs with their arrays, with the formula's bits.
+    """Runs a formula's ufuncs on given arrays, with the bits of the formula itself.
 
     Constants are float32 arrays without axes.
 

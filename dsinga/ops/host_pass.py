@@ -20,7 +20,7 @@ from dsinga.ops.types import Array, AsyncCopy
 
 
 class HostPass:
-    """The arrays and calls of one pass over batches of fixed shapes; for one thread."""
+    """Records the calls of one pass over batches of fixed shapes, and repeats them; for one thread."""
 
     warm_ups = 0
     is_on_host = True
@@ -46,7 +46,7 @@ class HostPass:
         return self._buffers[name]
 
     def require_finite(self, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray | RecordedResult]) -> None:
-        """Let launches have no result if these arrays are not finite; check inputs first."""
+        """Give launches no result if these arrays are not finite: inputs before the pass, outputs after it."""
         outputs = list(outputs)
         results = [x for x in outputs if isinstance(x, RecordedResult)]
         arrays = [x for x in outputs if not isinstance(x, RecordedResult)]
@@ -97,7 +97,7 @@ class HostPass:
         return [np.nan] if self._has_deviated else [float(number) for number in self._recorder.numbers]
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return params at fixed addresses as recorded arrays."""
+        """Record params that keep their addresses, so that each launch reads their present values."""
         return {name: RecordedArray(value) for name, value in params.items()}
 
     def results(self, outputs: Any) -> Any:

@@ -52,7 +52,7 @@ class PassMemory(Protocol):
         """Copy an array of the batch to its named buffer, and return the buffer."""
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return params with fixed addresses for the recorded pass."""
+        """Mark params that keep their addresses, and return them in the form for the recorded pass."""
 
     def recording(self, step: int) -> AbstractContextManager[None]:
         """Let kernels read the numbers of ``step`` where later launches put theirs."""
@@ -152,7 +152,7 @@ class Ops(
     """
 
     def capture(self) -> Capture | None:
-        """Return how this worker repeats passes; None if each is called."""
+        """Return how this worker records and repeats passes; None if every pass is called."""
         return None
 
     @classmethod
@@ -174,7 +174,7 @@ class Ops(
     """How often a pass is called before a recording pays."""
 
     def new_pass(self) -> PassMemory | None:
-        """Return memory for a captured pass; None if the backend captures none."""
+        """Return memory in which a pass can be captured; None if the backend captures none."""
         return None
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:

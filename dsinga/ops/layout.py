@@ -58,7 +58,7 @@ def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[sl
 
 
 def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None) -> Array:
-    """Return ``xp.einsum`` of two arrays: sums over no rows are 0.
+    """Compute ``xp.einsum`` of two arrays, with 0 for sums over no rows.
 
     For an empty array with strides 0 numpy's einsum (2.4 and 2.5) reads foreign memory, and a sum over no rows may be
     NaN. Arrays from ``zeros`` have their shape's strides.
@@ -69,14 +69,14 @@ def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None)
 
 
 def join_rows(x: Array) -> Array:
-    """Return x (n, C) as (n/g, g·C): sums are faster and more exact on fewer long rows."""
+    """Reshape x (n, C) to (n/g, g·C), because sums are faster and more exact over fewer long rows."""
     rows, columns = x.shape
     group = gcd(rows, 16)
     return x.reshape(rows // group, group * columns)
 
 
 def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
-    """Return the number of windows along an axis: floor((size + 2·pad - kernel) / stride) + 1."""
+    """Count the positions of a window along an axis: floor((size + 2·pad - kernel) / stride) + 1."""
     count = (size + 2 * pad - kernel) // stride + 1
     assert count > 0, f"a window of {kernel} does not fit {size} pixels padded by {pad}"
     return count

@@ -77,7 +77,7 @@ class Recorder:
         self._memory += memory
 
     def made(self, result: Any) -> RecordedArray:
-        """Return a numpy array or number, made in the recording, as a recorded array."""
+        """Make a recorded array of a numpy array or number that was computed in the recording."""
         array = np.asarray(result)
         self.nbytes += array.nbytes
         if self.nbytes > LARGEST:
@@ -145,7 +145,7 @@ def check_equal_lengths(lengths: Any, steps: int = -1) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value, or nested tuples, lists and dicts, with numpy arrays for recorded ones."""
+    """Replace recorded arrays by numpy arrays in a value, or in nested tuples, lists and dicts."""
     if isinstance(value, RecordedArray):
         return value.array
     if isinstance(value, tuple):
@@ -262,7 +262,7 @@ class RecordedNumber(RecordedArray):
 
 
 def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
-    """Return the result of a numpy function, and record the call unless it is a view."""
+    """Call a numpy function, and record the call unless its result is a view."""
     given, named = plain(tuple(arguments)), plain(dict(options))
     name = getattr(function, "__name__", "")
     if name in IN_PLACE or "out" in options:
@@ -329,7 +329,7 @@ def _ufunc_call(
 
 
 def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...]) -> Any:
-    """Return a ufunc's input as each call would convert it, to save the time."""
+    """Convert a ufunc's input once, which saves the time in each later call."""
     value, (result, *_) = inputs[k], out
     if type(value) is float:
         kinds = [type(each) if type(each) in (int, float) else np.result_type(each) for each in inputs]

@@ -91,7 +91,7 @@ def no_rows(shape: tuple[int, ...]) -> SparseRows:
 
 
 def fault(gradient: SparseRows) -> str:
-    """Return the fault in a gradient's rows as a clause, or ""."""
+    """Say what is wrong with the row numbers of a sparse gradient, as a clause; "" if nothing."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or rows.dtype != np.int64:
         return f"its rows must be a 1-d int64 array, not {rows.dtype} of shape {rows.shape}"

@@ -94,7 +94,7 @@ class NotCapturable(RuntimeError):
 
 
 class RecordedStep:
-    """The step's placeholder in a recorded pass; layers get its numbers from ``Context.step_number``."""
+    """Stands for the step number while a pass is recorded; layers get its numbers from ``Context.step_number``."""
 
     def __repr__(self) -> str:
         return "the step of a recorded pass"

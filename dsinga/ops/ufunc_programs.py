@@ -108,7 +108,7 @@ class TracedSeries(NamedTuple):
 
 
 def trace(formula: Formula, slots: int) -> TracedFormula:
-    """Return the program of a formula with ``slots`` arrays of state. Raises Untraceable."""
+    """Turn a formula with ``slots`` arrays of state into a program of ufuncs. Raises Untraceable."""
     return _trace(_Tape(), formula, slots).formula(())
 
 
@@ -124,7 +124,7 @@ def _trace(tape: _Tape, formula: Formula, slots: int) -> TracedSeries:
 
 
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
-    """Return the program of a formula (:func:`trace`); None if it cannot be traced.
+    """Turn a formula into a program (:func:`trace`); None if that is impossible.
 
     A formula of a ``series``, with its ``numbers``, is traced once for all numbers.
     """

@@ -40,7 +40,7 @@ class Update(NamedTuple):
 
 
 def assign(w: Array, g: Array, slots: Sequence[Array], t: Array, s: Array) -> None:
-    """Set w = g: the formula of state that is replaced, not trained."""
+    """Set w = g: replace state that is not trained, such as running means."""
     np.positive(g, out=w)
 
 

@@ -73,7 +73,7 @@ class CapturedPass:
         return False
 
     def uses(self, values: Mapping[str, Array] | None) -> bool:
-        """Whether the pass was recorded with the arrays ``values``."""
+        """Whether the recording reads exactly these arrays of params."""
         if values is not None:
             for name, value in self.held.items():
                 if values.get(name) is not value:
@@ -150,7 +150,7 @@ class CapturedPass:
 
 
 def _fill(buffer: np.ndarray, array: Any) -> bool:
-    """Copy an array to a buffer; return whether shape, dtype and order match."""
+    """Copy an array to a buffer; return False, and copy nothing, unless shape, dtype and order match."""
     if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
         return False
     if not array.flags.c_contiguous:

@@ -62,7 +62,7 @@ class CapturedPasses:
 
     @property
     def failures(self) -> list[str]:
-        """The reasons why passes are computed eagerly, each once."""
+        """Why passes are called instead of replayed: each reason once."""
         return list(dict.fromkeys(self._failed.values()))
 
     @property

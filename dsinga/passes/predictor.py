@@ -179,7 +179,7 @@ def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def on_host(output: Output, ops: Ops) -> Records:
-    """Return a feature in host memory, with labels if they have one entry per row."""
+    """Copy a feature to host memory, with its labels if they have one entry per row."""
     feature, labels = np.ascontiguousarray(ops.to_numpy(output.feature)), output.labels
     if is_on_device(labels):  # of a recorded pass
         labels = ops.to_numpy(labels)
@@ -192,7 +192,7 @@ def _copied(records: Records) -> Records:
 
 
 def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) -> np.ndarray:
-    """Return the joined results (rows, ...) of ``compute(start, stop)``, at most ``size`` rows each."""
+    """Compute rows in batches of at most ``size`` with ``compute(start, stop)``, and join the results."""
     result = None
     for start in range(0, max(rows, 1), size):
         stop = min(start + size, rows)

@@ -18,7 +18,7 @@ from dsinga.training.divergence import CheckedPush
 
 
 def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) -> Algorithm:
-    """Return an algorithm like ``algorithm`` that replays ``passes`` if possible.
+    """Return an algorithm like ``algorithm`` that replays recorded passes where it can.
 
     Only back-propagation is replayed; others are returned unchanged, as is any without ``passes``. With ``copies``
     gradients outlive the pass; otherwise the next replay may overwrite them.
@@ -63,7 +63,7 @@ def _replay(
 
 
 def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
-    """Return the gradients of a replay, as copies if requested and not new in each pass."""
+    """Return a replay's gradients: as copies if requested, since the next replay overwrites most of them."""
     if not copies and RecordedResult not in map(type, gradients.values()):
         return gradients
     return {
@@ -83,7 +83,7 @@ class _NoPeers:
 
 
 def without_peers(ctx: Context) -> Context:
-    """Return a recorded pass's context, which refuses to exchange arrays."""
+    """Return a context for recording in which a layer that exchanges arrays raises NotCapturable."""
     if ctx.peers is None:
         return ctx
     peers = _NoPeers()

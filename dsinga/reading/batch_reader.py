@@ -166,7 +166,7 @@ class WorkerBatches:
         return records
 
     def _rows(self, batch: int, start: int, stop: int) -> np.ndarray:
-        """Return :meth:`Sampler.rows`, from the previous run of rows if possible."""
+        """Return the rows of :meth:`Sampler.rows`, from the run that was drawn last if they are in it."""
         sampler, count = self._reader.sampler, stop - start
         position = sampler.skip + batch * sampler.batchsize + start
         first, run = self._run
@@ -252,7 +252,7 @@ def _resized(reader: BatchReader, batchsize: int, start: int) -> BatchReader:
 
 
 def _scale(parts: Sequence[Rows], total: int) -> tuple[Rows, ...]:
-    """Return each worker's rows (at least 1) of a batch of ``total``, in proportion to ``parts``."""
+    """Divide a batch of ``total`` rows among workers in proportion to ``parts``, at least 1 row each."""
     sizes = [part.stop - part.start for part in parts]
     if total > parts[-1].total or max(sizes) - min(sizes) <= 1:
         return tuple(cut_evenly(total, len(parts)))

@@ -210,7 +210,7 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
 
 
 def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool) -> tuple[Rows, ...]:
-    """Return each worker's rows of a batch, or of its first micro-batch.
+    """Divide a batch, or its first micro-batch, among the workers: return the rows of each.
 
     They are cut evenly, or by SINGA's repeated ``batchsize``, one per worker. With ``few_rows`` a worker may have none:
     it computes points or features of others' rows.

@@ -1,4 +1,4 @@
-"""Opens users' data for input layers as records in training order, with labels and weights."""
+"""Opens the data that users give input layers, with columns, classes and channels ordered as in the training data."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class PhaseRecords:
     names: dict[str, RecordNames] = field(default_factory=dict)
 
     def bound(self) -> dict[str, Any]:
-        """Return the opened sources that the job does not name by a path."""
+        """Return the opened sources to pass to a job, which names the others by path."""
         return {name: source for name, source in self.sources.items() if name not in self.stores}
 
     def described(self) -> PhaseRecords:
-        """Return stores and shapes of the records, without opened records and weights."""
+        """Drop opened records and weights; keep the names of stores and the shapes."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
         return PhaseRecords({}, self.stores, self.definitions, shapes, self.label_shapes, self.names)
 
@@ -95,7 +95,7 @@ class PhaseRecords:
         return self.definitions.get(name, {}) | self.stores.get(name, {})
 
     def assume_labels(self) -> None:
-        """Drop the mark of inputs without labels, for a net that only predicts."""
+        """Forget which inputs have no labels, for a net that only predicts."""
         self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
 
     def add_weights(self, weights: Any) -> np.ndarray:

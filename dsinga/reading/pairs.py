@@ -62,7 +62,7 @@ def split_data(data: Any) -> Data:
 
 
 def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
-    """Return (x, y); with one input ``x`` may be the pair. Raises UserError for another length."""
+    """Return (x, y) as a user gave them: with one input ``x`` may be the pair. Raises UserError for another length."""
     if not isinstance(x, tuple) or y is not None or len(inputs) != 1:
         return x, y
     if len(x) != 2:
@@ -158,7 +158,7 @@ def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPa
 
 
 def _rows(data: Any) -> Any:
-    """Return records that support slices, lists as arrays. Raises UserError for others."""
+    """Make records support slices: lists become arrays. Raises UserError for others."""
     data = np.asarray(data) if isinstance(data, (list, tuple)) else data
     is_source = isinstance(data, RecordSource) and not isinstance(data, DrawnRecords)
     kinds = data.job_settings().values() if is_source else ()

@@ -88,7 +88,7 @@ class _Queue(Generic[T]):
             self._discard_items()
 
     def fail(self, error: BaseException) -> None:
-        """Make the consumer raise ``error`` after the items read before it."""
+        """Hand an error to the consumer, who gets it after the items that were read before."""
         self._error = error
         self._items.put(_END)
 

@@ -125,7 +125,7 @@ class Sampler:
 
 
 def _between(start: int, stop: int, run: Callable[[int], Run]) -> np.ndarray:
-    """Return the rows (stop - start,) int64 at positions of an endless order of runs, as a new array."""
+    """Return the rows at positions ``start`` to ``stop`` - 1 of an endless order, joined from runs."""
     parts = [np.empty(0, np.int64)]
     while start < stop:
         first, rows = run(start)
@@ -254,7 +254,7 @@ class SequenceLengths:
 
 
 def _are_codes(source: RecordSource) -> bool:
-    """Whether one-axis records are codes: the first has whole numbers from -1."""
+    """Whether records with one axis look like codes: the first record has whole numbers from -1."""
     if source.dtype == np.int32:
         return True
     numbers = source.without_labels().read(np.arange(1))[0]

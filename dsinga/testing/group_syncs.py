@@ -45,7 +45,7 @@ class LinkedGroups:
         return self.messages[-1][-1]
 
     def deliver(self, newest: bool = False) -> None:
-        """Deliver all messages, including new ones."""
+        """Deliver all messages that are on their way, and those that they cause."""
         while self.messages:
             group, route, keys, arrays, sender, arrival = self.messages.pop() if newest else self.messages.popleft()
             self.shards[group].group_sync.receive(route, keys, arrays, sender, 0)

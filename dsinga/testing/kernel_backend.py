@@ -32,7 +32,7 @@ SETTINGS = settings(
 
 
 def given(**strategies: Any) -> Callable[[Any], Any]:
-    """Decorate a test method to run with random arguments, equal in every run."""
+    """Run a test method with random arguments, the same in every run of the tests."""
     return lambda test: SETTINGS(hypothesis_given(**strategies)(test))
 
 
@@ -147,7 +147,7 @@ class KernelBackend:
         return self.ops.asarray(array)
 
     def place(self, values: np.ndarray, layout: str) -> Any:
-        """Return ``values`` in the backend's dtype and a memory layout: channels last, rows, gaps or reversed."""
+        """Put ``values`` into one of several memory layouts: channels last, rows, gaps or reversed."""
         array, xp = self.ops.asarray(values.astype(self.dtype, order="C")), self.ops.xp
         if layout == "channels last":
             return xp.ascontiguousarray(xp.moveaxis(array, 1, -1)).transpose(0, -1, *range(1, array.ndim - 1))

@@ -140,7 +140,7 @@ def recurrent(
 
 
 def param_shapes(cell: str, inputs: int, size: int, bias: bool, reset_bias: bool = False) -> list[tuple[int, ...]]:
-    """Return a cell's param shapes, in order; ``reset_bias`` is a GRU's fourth bias."""
+    """Return the shapes of a recurrent cell's params, in order; ``reset_bias`` is a GRU's fourth bias."""
     count, gates = {"rnn": (1, 1), "gru": (3, 1), "lstm": (1, 4)}[cell]
     shapes: list[tuple[int, ...]] = [*[(gates * size, inputs)] * count, *[(gates * size, size)] * count]
     more = 1 if cell == "gru" and reset_bias else 0

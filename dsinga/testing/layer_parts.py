@@ -48,7 +48,7 @@ def for_cases(choose: Callable[[LayerCase], bool]) -> Callable[[Any], Any]:
 
 
 def arrays_of(total: Any) -> list[Any]:
-    """Return a summed metric, a number or a state, as arrays."""
+    """Turn a summed metric, a number or a state into arrays that can be compared."""
     return [*total.arrays().values()] if isinstance(total, MetricState) else [total]
 
 

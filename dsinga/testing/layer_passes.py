@@ -57,7 +57,7 @@ def run_passes(
 
 
 def feature_parts(layer: Layer, output: Output) -> list[Any]:
-    """Return the arrays of a feature: one, or one for each destination."""
+    """Return the arrays of a feature: one, or one for each layer that reads it."""
     return list(output.feature) if layer.part_shapes else [output.feature]
 
 
@@ -75,7 +75,7 @@ def random_gradient(layer: Layer, output: Output) -> Any:
 
 
 def objective(layer: Layer, output: Output, grad: Any) -> float:
-    """Return the number that ``compute_gradient`` differentiates: the mean loss, or the feature times ``grad``."""
+    """Return the number that is differentiated to check gradients: the mean loss, or the feature times ``grad``."""
     if layer.is_loss:
         total, count = output.metrics["loss"]
         return total / count
@@ -166,7 +166,7 @@ class ThreadCollectives:
 
 @dataclass(frozen=True)
 class RecordingContext(Context):
-    """A context that records a layer's random draws, as (name, numbers in a row)."""
+    """A context that notes which random numbers a layer draws, as (name, numbers in a row)."""
 
     draws: list[tuple[str, int]] = field(default_factory=list)
 

@@ -26,7 +26,7 @@ NAMES = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}
 
 
 class SimulatedLoop:
-    """A run with metrics that depend on phase and step, and a param "w" (3,) that is the number of steps done.
+    """A simulated run for tests of extensions: a function of yours gives the metrics of each phase and step.
 
     It shows training metrics every 5 steps, validates every 10, and runs extensions in the real training loop. A step
     takes one second of its clock and trains on one record.

@@ -171,7 +171,7 @@ def numbers(seed: int) -> np.ndarray:
 
 
 def prepared(conf: UpdaterConf, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return the gradient in float64 before weight decay: clipped, then with penalties."""
+    """Apply clipping and penalties to a gradient, in float64, as before an update."""
     g: np.ndarray = gradient.astype(np.float64)
     if conf.clip_norm:
         g = g * min(1.0, conf.clip_norm / float(np.linalg.norm(g)))

@@ -1,4 +1,4 @@
-"""Crops, resizes (bilinearly) and affine maps of batches of images, with a box or matrix for each image."""
+"""Functions that crop, resize or affinely transform a batch of images, each by its own box or matrix."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         return len(self._params)
 
     def push(self, name: str, gradient: Array) -> None:
-        """Store a gradient; cut the pass after the last gradient of a group, unless it is the last of all."""
+        """Store a gradient; after a group's last one, but not the last group's, end the graph and begin another."""
         if isinstance(gradient, SparseRows) or type(gradient) is np.ndarray:
             raise NotCapturable(f"the gradient of {name!r} is in host memory")
         if name not in self._group_of:

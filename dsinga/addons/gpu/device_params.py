@@ -110,7 +110,7 @@ class DeviceParams(Mapping[str, Array]):
         return name not in self._local
 
     def stays(self, name: str) -> bool:
-        """Whether a param's values are in the same memory in each step."""
+        """Whether a param's values have the same address in each step, as a captured pass requires."""
         return name in self._replicated
 
     def value_of(self, block: Block) -> AsyncCopy | list[Array]:

@@ -14,7 +14,7 @@ OPSET = 21
 
 
 def traced_function(w: ExportedLayer) -> str:
-    """Write the nodes of a function of the layer's params and sources."""
+    """Write the nodes of a user's PyTorch function, traced by PyTorch's exporter."""
     onnx, function = onnx_package(), w.layer.probed.function
     if function.package != "torch":
         raise Refused(f"calls a function of {function.library}; write it in PyTorch")

@@ -15,7 +15,7 @@ FLOAT, INT32, INT64, STRING, BOOL, DOUBLE = 1, 6, 7, 8, 9, 11  # ONNX's numbers 
 
 
 class Refused(Exception):
-    """The reason why a layer cannot be exported."""
+    """Raised for a layer that cannot be exported; the text is the reason."""
 
 
 class GraphWriter:
@@ -72,7 +72,7 @@ class GraphWriter:
         return self.weight(f"{name}/{'x'.join(map(str, array.shape))}", array)
 
     def takes(self, value: str) -> bool:
-        """Whether any node uses a value."""
+        """Whether some node reads a value."""
         return any(value in node.input for node in self.nodes)
 
     def rename(self, value: str, name: str, first: int = 0) -> str:
@@ -111,7 +111,7 @@ class GraphWriter:
         return self.rename(value, name, first) if isinstance(value, str) else value
 
     def keep(self, values: Sequence[str]) -> None:
-        """Drop the nodes and initialisers that these values do not need."""
+        """Remove all nodes and initialisers that these values do not need."""
         needed, kept = set(values), []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
@@ -157,7 +157,7 @@ class ExportedLayer:
 
     @property
     def labels(self) -> str | None:
-        """The number of valid steps of the source of labels, None if all are valid."""
+        """The number of valid steps, from the source that gives labels; None if all steps are valid."""
         return None if self.layer.labels.source is None else self.lengths[self.layer.labels.source]
 
     def add(self, operator: str, *inputs: Any, **attributes: Any) -> str:
@@ -217,7 +217,7 @@ class ExportedLayer:
         return self.add("Range", 0, self.add("Squeeze", self.size(x), [0]), 1)
 
     def counted(self, x: str, lengths: str) -> str:
-        """Return which steps of sequences x (B, T, ...) are valid, (B, T) bool."""
+        """Return which steps of sequences x (B, T, ...) come before their ends, (B, T) bool."""
         return self.add("Less", self.places(x), self.add("Unsqueeze", lengths, [1]))
 
     def masked(self, x: str, lengths: str | None, fill: float = 0.0) -> str:

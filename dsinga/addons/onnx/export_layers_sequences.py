@@ -1,4 +1,4 @@
-"""Writes layers of codes and steps as ONNX nodes, for sequences of any length if the layers allow it."""
+"""Exports embedding, one-hot, recurrent, 1-d convolution and pooling layers to ONNX, for any length if possible."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def scaled(w: ExportedLayer, x: str, scaling: Any) -> str:
 
 
 def interpolated(w: ExportedLayer, x: str, known: np.ndarray, values: np.ndarray) -> str:
-    """Write ``numpy.interp``: linear between known places, constant outside."""
+    """Write the nodes of ``numpy.interp``: linear between known places, constant outside."""
     if len(known) == 1:
         known, values = np.append(known, known + 1), np.append(values, values)
     x = w.chain(x, ("Max", known[:1]), ("Min", known[-1:]))

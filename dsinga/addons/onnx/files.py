@@ -354,7 +354,7 @@ def _check_nodes(model: ModelProto, light: ModelProto) -> None:
 
 
 def fault_of_shapes(light: ModelProto) -> str:
-    """Return what ONNX finds wrong with a light net's shapes and dtypes, or "".
+    """Return ONNX's complaint about shapes and dtypes of a light net (large tensors made inputs), or "".
 
     The file's types of outputs are not compared.
     """
@@ -369,7 +369,7 @@ def fault_of_shapes(light: ModelProto) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """Return the beginning of an onnx error in one line."""
+    """Shorten an onnx error to one line for a message."""
     return textwrap.shorten(str(error)[: 4 * MOST_LETTERS], MOST_LETTERS).rstrip(".")
 
 

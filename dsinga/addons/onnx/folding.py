@@ -51,7 +51,7 @@ NO_LARGER = {  # than the inputs together
 
 
 def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
-    """Return how much may be computed from a graph's constants."""
+    """Return the limit on what is computed from a graph's constants, which grows with the file."""
     tensors = sum(node.ByteSize() for node in graph.node if node.op_type == "Constant")
     held = MOST_TIMES * (sum(x.array.nbytes for x in constants.values()) + tensors)
     shapes = [[dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim[1:]] for info in graph.input]
@@ -60,13 +60,13 @@ def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
 
 
 def needs_layers(node: Any, operands: Sequence[Constant | None]) -> bool:
-    """Whether a node computes with params' numbers, so layers must compute it for them to train."""
+    """Whether a node must become a layer, because it computes with params that are trained."""
     is_kept = node.op_type in RENAMING | TAKING | WITHOUT_GRADIENT
     return not is_kept and any(x is not None and x.is_param for x in operands)
 
 
 def folded(node: Any, operands: Sequence[Constant | None], version: int, room: Room) -> list[Constant]:
-    """Return the outputs of a node of constants; the evaluator computes only certain operators.
+    """Compute a node of constants, and return its outputs; only certain operators are allowed.
 
     Raises NoLayer if it cannot be computed here, UserError if too much has been computed.
     """
@@ -162,7 +162,7 @@ def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
 
 
 def filled(node: Any, shape: Constant) -> Constant:
-    """Return an array with one number everywhere, without its memory. Raises NoLayer."""
+    """Return an array with one number everywhere, which takes no memory. Raises NoLayer."""
     from onnx import numpy_helper
 
     sizes = tuple(integers(shape, "shape"))
@@ -206,7 +206,7 @@ def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Co
 def fold_constants(
     graph: Any, constants: Mapping[str, Constant], version: int, room: Room
 ) -> tuple[list[Any], dict[str, Constant]]:
-    """Return the nodes that depend on a graph's inputs, and all constants, with other nodes' results.
+    """Compute all nodes that do not depend on a graph's inputs; return the other nodes, and all constants.
 
     Raises UserError if these are many times as large as the file's.
     """

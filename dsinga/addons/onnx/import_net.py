@@ -95,7 +95,7 @@ class NetWalk:
         self.modules = {layer_name(node, names, self.shared) for node in self.nodes if (names := self._params_of(node))}
 
     def run(self, shapes: Sequence[Any], name: str) -> nn.Model:
-        """Return the model, without its params. Raises UserError for nodes without layers."""
+        """Turn all nodes into layers; return the model without params. Raises UserError for nodes without layers."""
         inputs = self._inputs(shapes)
         for node in self.nodes:
             self._convert(node)
@@ -263,7 +263,7 @@ def params_text(operands: Sequence[Any]) -> str:
 
 
 def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
-    """Return the nodes, in order, that the outputs need, without unused outputs."""
+    """Drop the nodes that no output needs, and unused outputs; return the others in order."""
     names, kept = set(outputs), []
     for node in reversed(nodes):
         if names.intersection(node.output):

@@ -24,7 +24,7 @@ BY_STEP = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "
 
 
 def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Return an operator's result if some operands have merged axes. Raises NoLayer.
+    """Apply an operator to operands, some with axes that a reshape has merged. Raises NoLayer.
 
     Operators of single numbers or later axes compute with the axes apart.
     """

@@ -23,7 +23,7 @@ def is_made_up(name: str) -> bool:
 
 
 def is_lone(name: str) -> bool:
-    """Whether a name is a param's, without a module that has such a param, such as "cls_token"."""
+    """Whether a param's name has no module in it that could name a layer, such as "cls_token"."""
     return not (is_made_up(name) or " " in name or PARAM.fullmatch(name) or VARIABLE.fullmatch(name))
 
 
@@ -65,5 +65,5 @@ def node_path(node: str, op_type: str) -> str:
 
 
 def plain(name: str) -> str:
-    """Return a name without characters that layer names cannot have."""
+    """Replace the characters of a name that layer names cannot have."""
     return re.sub(r"[^\w.\-]+", ".", name).strip(".")

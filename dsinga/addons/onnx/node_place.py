@@ -92,7 +92,7 @@ class MadeLayers:
         return name
 
     def label(self, constant: Constant) -> str:
-        """Return an identifier of a constant's numbers; "" if they belong to one layer."""
+        """Return a text that is equal for constants of the same numbers; "" for numbers of only one layer."""
         if constant.name or not constant.is_param:
             return constant.name
         return f"parts {hashlib.sha256(self.places(constant).tobytes()).hexdigest()}"
@@ -105,18 +105,18 @@ class MadeLayers:
         return known[1] if is_same(known[0], array) else own
 
     def use(self, constant: Constant, owner: str) -> None:
-        """Note that a layer has a constant in its params."""
+        """Note that the layer ``owner`` has a constant in its params."""
         for name in constant.params() if constant.is_param else ():
             self.uses.setdefault(name, {}).setdefault(owner, constant)
 
     def untied(self) -> list[str]:
-        """Return the arrays in several params that would train apart, except disjoint parts."""
+        """Return the file's params that would become several params, each trained apart, with common numbers."""
         several = {name: [*uses.values()] for name, uses in self.uses.items() if len(uses) > 1}
         places = {name: [np.unique(self.places(x)) for x in constants] for name, constants in several.items()}
         return [name for name, each in places.items() if np.unique(np.concatenate(each)).size < sum(map(len, each))]
 
     def places(self, constant: Constant) -> np.ndarray:
-        """Return which params' numbers a constant has, in order, numbered uniquely over all params."""
+        """Say where a constant's numbers come from: places in the params, numbered over all params."""
 
         def leaf(x: Constant) -> Constant:
             if 0 in x.array.strides and x.array.size > MOST_REPEATED:
@@ -134,29 +134,29 @@ class MadeLayers:
         return places[places >= 0]
 
     def is_owned(self, constant: Constant, array: np.ndarray) -> bool:
-        """Whether a layer has these numbers of a constant as its param."""
+        """Whether a layer already has these numbers of a constant as its param."""
         known = self._owners.get(f"{constant.name} {array.shape}")
         return known is not None and is_same(known[0], array)
 
 
 class NodePlace:
-    """A node, with its graph's shared state ``made``; ``base`` names its first layer."""
+    """A node that is being turned into layers, with the state ``made`` that all nodes of its graph share."""
 
     def __init__(self, made: MadeLayers, node: Any, base: str):
         self.made, self.node, self.base = made, node, base
 
     @property
     def batch(self) -> int:
-        """The number of records in shapes."""
+        """The batch size that stands for any number of records in shapes."""
         return self.made.batch
 
     @property
     def version(self) -> int:
-        """The version of the operators."""
+        """The version of ONNX's operators that the file uses."""
         return self.made.version
 
     def name(self, suffix: str = "") -> str:
-        """Return a further layer's name."""
+        """Return a unique name for the node's next layer."""
         return self.made.unique(self.base + suffix)
 
     def attributes(self, names: Container[str]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class NodePlace:
         return make(*([self] if "place" in names else []), *operands, **attributes)
 
     def keep(self, x: Any) -> None:
-        """Note that a constant keeps its numbers, though it may be a param."""
+        """Note that a constant is used as numbers, which are not trained, though it may be a param."""
         if isinstance(x, Constant) and x.is_param:
             self.made.kept |= dict.fromkeys(x.params())
 

@@ -41,7 +41,7 @@ def window_of(x: Tensor, kernel: Sequence[int], auto_pad: str, strides: Any, pad
 
 
 def folded_norms(nodes: Sequence[Any]) -> int:
-    """Return the number of layers into which exporters such as PyTorch's folded a batch normalisation."""
+    """Guess how many batch normalisations an exporter such as PyTorch's has folded into other layers."""
     return sum(
         (node.op_type in ("Conv", "ConvTranspose") and node.input[1].startswith("onnx::"))
         or any("FuseBatchNorm" in beside.value for beside in node.metadata_props)
@@ -162,7 +162,7 @@ def resize(
 
 
 def word(text: str) -> str:
-    """Return kResize's setting for a word of ONNX: kHalfPixel for half_pixel."""
+    """Translate a word of ONNX to kResize's setting: half_pixel to kHalfPixel."""
     return "k" + text.title().replace("_", "")
 
 

@@ -40,7 +40,7 @@ def affine(scale: Any, bias: Any, shape: tuple[int, ...], keeps_plain: bool = Fa
 
 
 def is_one_param(given: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a scale or bias is one trained number for a whole shape."""
+    """Whether a scale or bias is a single trained number, though the layer needs one for each place."""
     return isinstance(given, Constant) and given.is_param and given.array.size == 1 < math.prod(shape)
 
 

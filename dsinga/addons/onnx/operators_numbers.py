@@ -24,12 +24,12 @@ SELU = 1.6732632, 1.050701  # alpha and gamma of its paper
 
 
 def comparison(name: str, swaps: bool = False) -> Callable[..., Tensor]:
-    """Return the function for an operator with truth values."""
+    """Return a function that makes the layers of a comparison, such as Greater, with true or false as the result."""
     return lambda place, a, b: arithmetic(place, name, *((b, a) if swaps else (a, b)), dtype=BOOL)
 
 
 def chained(name: str) -> Callable[..., Any]:
-    """Return the function for an operator of any number of tensors."""
+    """Return a function that makes the layers of an operator with any number of tensors, such as Sum."""
 
     def operate(place: NodePlace, first: Any, *others: Any) -> Any:
         tensors = [x for x in (first, *others) if isinstance(x, Tensor)]
@@ -125,7 +125,7 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
 
 
 def named(activation: str) -> Callable[..., Any]:
-    """Return the function for an activation without settings."""
+    """Return a function that makes the layer of an activation without settings."""
     return lambda x: x.each(Activation, activation)
 
 

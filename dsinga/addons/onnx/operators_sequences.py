@@ -226,7 +226,7 @@ def gather_nd(place: NodePlace, x: Tensor, indices: Any, batch_dims: int = 0) ->
 
 
 def numbered(symbol: Symbol | None, operator: str, number: float) -> Symbol | None:
-    """Return the source of a kArithmetic with this operator and number; None for another layer."""
+    """Return the source of ``symbol`` if it is a kArithmetic with this operator and number; else None."""
     while symbol is not None and symbol.builder.kind in ("Reshape", "Flatten"):
         (symbol,) = symbol.sources
     settings = symbol.builder.settings if symbol is not None else {}
@@ -238,7 +238,7 @@ def numbered(symbol: Symbol | None, operator: str, number: float) -> Symbol | No
 
 
 def smallest(place: NodePlace, keys: Tensor, count: Any, largest: int = 1) -> list[Tensor | None]:
-    """Return the order in which codes >= 0 come before others, as in kSequenceLength, and no other."""
+    """Recognise the order that moves codes >= 0 to the front, as kSequenceLength does. Raises NoLayer for others."""
     steps = float(keys.shape[-1])
     late = keys.symbol.sources[0] if len(keys.symbol.sources) == 2 else None
     codes = numbered(numbered(late, "MULTIPLY", steps), "GREATER", 0.0)
@@ -249,7 +249,7 @@ def smallest(place: NodePlace, keys: Tensor, count: Any, largest: int = 1) -> li
 
 
 def in_order(place: NodePlace, x: Tensor, order: Any) -> Tensor:
-    """Return codes with those >= 0 before others."""
+    """Move the codes >= 0 of each sequence to the front, by a kSequenceLength."""
     if not isinstance(order, Tensor) or place.made.orders.get(id(order.symbol)) is not x.symbol:
         raise NoLayer("by indices that depend on a batch")
     place.made.ordered[id(x.symbol)] = nn.SequenceLength(anywhere=True, name=place.name())(x.symbol)

@@ -194,7 +194,7 @@ def split_to_sequence(x: Tensor, split: Any = None, axis: int = 0) -> list[list[
 
 
 def gather(place: NodePlace, x: Any, codes: Any, axis: int = 0) -> Tensor:
-    """Return parts of a tensor by constant indices, or a table's vectors by codes."""
+    """Make the layer of Gather: parts of a tensor at constant indices, or a table's vectors for codes."""
     axis = axis_of(axis, len(x.array.shape) if isinstance(x, Constant) else x.rank)
     if isinstance(x, Constant) and isinstance(codes, Tensor):
         return embedding(place, x, codes, axis)

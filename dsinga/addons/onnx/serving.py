@@ -149,7 +149,7 @@ def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> flo
 
 
 def _difference(mine: np.ndarray, theirs: np.ndarray) -> float:
-    """Return two arrays' greatest difference; equal places of NaN, or infinity, do not differ."""
+    """Return the largest difference between two arrays; equal places of NaN or infinity do not differ."""
     if mine.shape != theirs.shape:
         raise UserError(f"ONNX Runtime gives an output of the shape {mine.shape}, but predict one of {theirs.shape}")
     if mine.dtype.kind not in "biuf":

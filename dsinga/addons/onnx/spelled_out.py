@@ -27,7 +27,7 @@ def root_of_mean_square(x: Any) -> Any:
 
 
 def one_by(pattern: Any) -> Any:
-    """Return the pattern of 1 / ``pattern``."""
+    """Return a pattern that matches both ways to write 1 / ``pattern``: the operators Reciprocal and Div."""
     return [("Reciprocal", pattern), ("Div", 1.0, pattern)]
 
 

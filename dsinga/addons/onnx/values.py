@@ -20,7 +20,7 @@ MOST_INTEGERS = 1 << 12  # of a shape, or of sizes of parts
 
 @dataclass
 class Room:
-    """How much may still be computed from a file, so that small files neither fill the memory nor take hours.
+    """Limits the memory and work of constants computed from a file, so that a small file cannot exhaust them.
 
     Attributes:
         bytes: of computed constants, and of params.
@@ -31,7 +31,7 @@ class Room:
     numbers: float
 
     def take(self, size: float, numbers: float = 0) -> None:
-        """Subtract bytes and numbers from the rest. Raises UserError if there are fewer."""
+        """Count bytes and numbers towards the limit. Raises UserError if there are fewer."""
         self.bytes -= size
         self.numbers -= numbers
         if not (self.bytes >= 0 and self.numbers >= 0):  # or they are no numbers
@@ -64,7 +64,7 @@ class Constant:
         object.__setattr__(self, "is_param", may_train and self.array.dtype.kind == "f")
 
     def computed(self, leaf: Callable[[Constant], Any], apply: Callable[[Any, Sequence[Any], int], Any]) -> Any:
-        """Return ``leaf`` of a param; for something made of params, ``apply`` of a node and its operands."""
+        """Compute from a constant's params: ``leaf`` of each param, then ``apply`` of each node and its operands."""
         results: dict[int, Any] = {}
         pending = [self]
         while pending:
@@ -82,7 +82,7 @@ class Constant:
         return results[id(self)]
 
     def params(self) -> dict[str, Constant]:
-        """Return the params that it is made of, by name."""
+        """Return the params that the constant is computed from, by name."""
         found: dict[str, Constant] = {}
         self.computed(lambda x: found.setdefault(x.name, x), lambda *_: None)
         return found
@@ -94,7 +94,7 @@ class Constant:
 
 
 def is_mask(array: np.ndarray) -> bool:
-    """Whether all numbers are 0 or 1, with some of each, as in a weight's mask."""
+    """Whether an array is a mask of 0 and 1, with some of each."""
     return (
         array.dtype.kind == "f"
         and array.size > 1
@@ -104,7 +104,7 @@ def is_mask(array: np.ndarray) -> bool:
 
 
 def is_bound(array: np.ndarray) -> bool:
-    """Whether numbers contain -infinity, such as scores that a softmax turns into 0."""
+    """Whether an array has -infinity, such as the scores of hidden keys before a softmax."""
     return array.dtype.kind == "f" and array.size > 0 and bool(np.isneginf(without_repeats(array).min()))
 
 

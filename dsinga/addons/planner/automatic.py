@@ -138,7 +138,7 @@ def machines_of(client: Client, addresses: Sequence[str]) -> list[str]:
 
 
 def _machine() -> str:
-    """Task: return the identity of this machine's running system, or else the host name."""
+    """Task: return a text that identifies this machine: the id of its boot, or else the host name."""
     try:
         return BOOT_ID.read_text(encoding="ascii")
     except OSError:
@@ -154,7 +154,7 @@ def machine_of(
     store: RateStore,
     workers: int,
 ) -> MachineModel:
-    """Return a model of the first worker's machine while its group's first ``workers`` workers compute.
+    """Measure the first worker's machine while the first ``workers`` workers of its group compute; return the model.
 
     Workers with equal ``machines`` share memory and caches.
     """
@@ -194,7 +194,7 @@ class EchoService:
     """Accepts arrays and drops them, to time calls."""
 
     def handle(self, method: str, fields: Sequence[Any], items: Items) -> None:
-        """Drop the arrays."""
+        """Reply without arrays: only the time of the message is measured."""
 
     def close(self, message: str) -> None:
         """Do nothing."""

@@ -119,7 +119,7 @@ class PricedCuts(NamedTuple):
     prediction: Prediction
 
     def text(self, net: NeuralNet) -> str:
-        """Describe the cuts."""
+        """Describe the cuts in words."""
         return describe_cuts(net, self.cuts) if self.workers > 1 else "one worker computes all layers"
 
 
@@ -140,7 +140,7 @@ def named_strategies(
 
 
 def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
-    """Price the cuts."""
+    """Predict the cost of these cuts."""
     return PricedCuts(cuts, workers, model.predict(cuts, workers))
 
 
@@ -160,7 +160,7 @@ def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
 def compared(
     model: CostModel, workers: int, fixed: Collection[str] = (), one_worker: bool = True
 ) -> dict[str, PricedCuts]:
-    """Return a plan's partitionings for several workers, by name.
+    """Return the partitionings that a plan compares for several workers, by name.
 
     "auto" is the cheapest of them and of the search's result; ``one_worker`` allows a single worker. Raises JobError if
     layers in ``fixed`` cannot be cut as the job says.

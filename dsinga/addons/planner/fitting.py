@@ -51,7 +51,7 @@ class MemoryFit(NamedTuple):
         return (1 + IDLE_ROWS * self.micro_batches / rows) / (1 + IDLE_ROWS / rows) * (4 - 1 / stretches) / 3
 
     def text(self) -> str:
-        """Return the choice as fields of a job; "" if there are none."""
+        """Write the choice as fields of a job; "" if it changes nothing."""
         fields = {"micro_batches": self.micro_batches, "neuralnet.recompute": self.recompute}
         return ", ".join(f"{name}: {value}" for name, value in fields.items() if value > 1)
 
@@ -61,7 +61,7 @@ class MemoryFit(NamedTuple):
 
 
 def whole_job(job: Job) -> Job:
-    """Return the job for the cost model, without micro-batches and recomputation."""
+    """Remove micro-batches and recomputation from a job, for the cost model."""
     return job.replace(micro_batches=1, neuralnet=job.neuralnet.replace(recompute=0))
 
 
@@ -72,7 +72,7 @@ def price_of(job: Job, batch: int, workers: int) -> float:
 
 @dataclass(frozen=True)
 class NetVariants:
-    """The training nets of a job by micro-batches and stretches, and their workers' memory.
+    """The memory that a job's training net needs, for each choice of micro-batches and stretches.
 
     ``infos`` has each input layer's records, with the job's micro-batches, ``record_bytes`` the bytes of a record and
     its label. A process keeps at most ``kept_bytes`` of decoded records, the updater ``slots`` arrays for each param.
@@ -196,7 +196,7 @@ def cheapest_that_fits(
 @register("hook", "fit_to_memory")
 @implements(FitToMemory)
 def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
-    """Give a job of ``partition: auto`` the micro-batches and recomputation that one worker needs.
+    """Choose micro-batches and recomputation so that a job with ``partition: auto`` fits in one worker's memory.
 
     Jobs of kCD or for GPUs are unchanged. Raises UserError if ``limit`` bytes are too few.
     """

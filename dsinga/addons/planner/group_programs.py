@@ -58,7 +58,7 @@ class FeatureTransfer(NamedTuple):
 
 
 def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
-    """Return the workers that compute a layer with this cut."""
+    """Return the numbers of the workers that compute a layer with this cut."""
     return (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(workers))
 
 

@@ -120,7 +120,7 @@ def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[
 
 
 class SumCounter:
-    """Counts requested sums over the batch, without computing them."""
+    """Stands for all-reduce while a layer is timed: counts the requested sums over the batch, and adds nothing."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -131,7 +131,7 @@ class SumCounter:
         return array
 
     def take(self) -> int:
-        """Return and reset the count."""
+        """Return the number of sums since the last call."""
         count, self._count = self._count, 0
         return count
 

@@ -96,7 +96,7 @@ def measure_barrier() -> BarrierCost:
 
 
 def time_peer_barriers(group: GroupPeers, transport: Transport) -> list[tuple[float, float]]:
-    """Run :func:`time_barriers` with one peer, and return its result."""
+    """Measure barriers with one peer by :func:`time_barriers`, and return the result."""
     group.connect([transport])
     token = np.zeros(1, np.float32)
 

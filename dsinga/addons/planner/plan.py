@@ -39,7 +39,7 @@ class Alternative(NamedTuple):
         return self.memory.peak if self.memory else self.prediction.memory + FIXED
 
     def figures(self) -> dict[str, Any]:
-        """Return the alternative for JSON."""
+        """Return the alternative as a dict of figures, to be written as JSON."""
         return {
             "name": self.name,
             "workers": self.workers,
@@ -87,7 +87,7 @@ class Plan:
     sites: SitePlan | None = None
 
     def figures(self) -> dict[str, Any]:
-        """Return the plan for JSON."""
+        """Return the plan as a dict of figures, to be written as JSON."""
         alternatives = [{**row.figures(), "fits": self._fits(row)} for row in self.alternatives]
         return {
             "job": self.job,
@@ -113,7 +113,7 @@ SHARE = 0.05  # of the time, that exchange between sites may take
 
 
 class OuterStep(NamedTuple):
-    """A site's outer step, with one compression of outer gradients.
+    """The predicted cost of a site's outer step with one compression, and the ``sync_freq`` and ``delay`` that suit it.
 
     Attributes:
         size: the bytes that the site sends, and receives.
@@ -145,7 +145,7 @@ class SitePlan(NamedTuple):
     outer: Sequence[OuterStep]
 
     def figures(self) -> dict[str, Any]:
-        """Return the plan for JSON."""
+        """Return the cost of sites as a dict of figures, to be written as JSON."""
         return {
             "sites": self.sites,
             "ms_per_iteration": 1e3 * self.step_seconds,

@@ -165,7 +165,7 @@ class Comparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """A sentence about the iteration and its largest miss."""
+        """A sentence that says how well the iteration was predicted, and where the largest miss is."""
         worst = max(self.parts, key=lambda part: abs(part.miss))
         error = self.iteration.predicted / self.iteration.measured - 1
         more = "more" if worst.miss > 0 else "less"
@@ -175,7 +175,7 @@ class Comparison(NamedTuple):
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return the comparison for JSON."""
+        """Return the comparison as a dict of figures, to be written as JSON."""
         rows = [
             {"part": part.name, "predicted_ms": 1e3 * part.predicted, "measured_ms": 1e3 * part.measured}
             for part in (*self.parts, self.iteration)
@@ -185,7 +185,7 @@ class Comparison(NamedTuple):
 
 
 def compare(prediction: Prediction, run: RunTimings, where: str, warning: str = "") -> Comparison:
-    """Compare a run's times with a prediction, which leaves out reading records."""
+    """Compare the measured times of a run with a prediction, which leaves out reading records."""
     seconds = run.seconds
     waiting = prediction.seconds - prediction.compute - prediction.update
     measured_waiting = seconds["total"] - seconds["compute"] - seconds["update"] - seconds["data"]

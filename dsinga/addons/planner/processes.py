@@ -20,24 +20,24 @@ BF16_BYTES = 2
 
 
 class WireBytes(NamedTuple):
-    """The bytes of a pushed gradient's number and its reply's; whether rounded features are bfloat16."""
+    """How many bytes a number takes in messages: of pushed gradients, of replies, and of features."""
 
     gradient: int = FLOAT_BYTES
     reply: int = FLOAT_BYTES
     bf16: bool = False
 
     def feature(self, rounded: bool) -> int:
-        """Return the bytes of a number sent between workers, ``rounded`` in the precision kBF16."""
+        """Return the bytes of each number of a feature sent between workers; ``rounded``: in the precision kBF16."""
         return BF16_BYTES if self.bf16 and rounded else FLOAT_BYTES
 
     def bridge(self, bridge: BridgeEnd, back: bool) -> int:
-        """Return the bytes of a number that a bridge sends; ``back`` for gradients."""
+        """Return the bytes of each number that a bridge sends: of its feature or, with ``back``, of the gradient."""
         is_image = is_bf16_image(bridge.shape, bridge.bf16_gradient)
         return self.feature(bridge.bf16_gradient if back else bridge.bf16_feature or is_image)
 
 
 def wire_bytes(job: Job, bf16: bool) -> WireBytes:
-    """Return the bytes of numbers that workers send; kOneBit and kTopK are not priced.
+    """Return how many bytes each number takes in a job's messages; kOneBit and kTopK are not priced.
 
     ``bf16`` says whether workers compute in bfloat16.
     """

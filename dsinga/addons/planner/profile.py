@@ -98,7 +98,7 @@ class Clock:
         )
 
     def time(self, pass_: Pass, call: Callable[[], Any], work: Callable[[Any], PassWork]) -> Any:
-        """Return ``call()``; add its seconds and ``work(result)`` to the pass."""
+        """Call ``call`` and return its result; add the seconds and ``work(result)`` to the pass."""
         started = time.perf_counter()
         computed = call()
         self._seconds[pass_] = self._seconds.get(pass_, 0.0) + time.perf_counter() - started
@@ -108,7 +108,7 @@ class Clock:
         return computed
 
     def take(self) -> dict[Pass, float]:
-        """Return and reset the seconds of the finished iteration."""
+        """Return the seconds of the finished iteration, and start again at zero."""
         seconds, self._seconds, self._counting = self._seconds, {}, False
         return seconds
 

@@ -45,7 +45,7 @@ class AllToAll(NamedTuple):
 
 
 class PushGradients(NamedTuple):
-    """Send packet number ``packet`` of this worker to its server, without waiting."""
+    """Send the worker's packet number ``packet`` to its server, without waiting."""
 
     packet: int
 

@@ -103,7 +103,7 @@ def layer_blocks(net: NeuralNet, fixed: Collection[str] = ()) -> tuple[list[str]
 
 
 def boundaries(count: int, most: int) -> list[int]:
-    """Return where a pattern of ``count`` blocks may change: anywhere, or at ``most`` even places."""
+    """Return the places at which a pattern of ``count`` blocks may change: all, or ``most`` evenly spread ones."""
     if count <= most:
         return list(range(1, count))
     return [number * count // (most + 1) for number in range(1, most + 1)]
@@ -128,7 +128,7 @@ def patterns_of_two_runs(count: int, places: Sequence[int]) -> Iterator[Pattern]
 
 
 def changes(pattern: Pattern, together: Sequence[Collection[int]]) -> Iterator[Pattern]:
-    """Yield the patterns that differ from ``pattern`` in one group of ``together``."""
+    """Yield the patterns that differ from ``pattern`` in one of the groups ``together``."""
     for group in together:
         for dim in DIMS:
             changed = tuple(dim if number in group else before for number, before in enumerate(pattern))

@@ -57,7 +57,7 @@ class EventQueue:
         return self._events[key]
 
     def fire(self, key: Hashable) -> None:
-        """Mark the event of a key as done and resume its waiting processes."""
+        """Mark the event of a key as done, and resume the processes that wait for it."""
         event = self._events[key]
         event.done = True
         waiting, event.waiting = event.waiting, []
@@ -98,13 +98,13 @@ class Prediction(NamedTuple):
     memory: int
 
     def computing(self, factor: float) -> Prediction:
-        """Return the cost with ``factor`` times the computing time of layers."""
+        """Return the cost if layers computed for ``factor`` times as long."""
         compute = self.compute * factor
         return self._replace(seconds=self.seconds + compute - self.compute, compute=compute)
 
 
 def simulate(group: GroupProgram, links: Links, overlap: bool = True) -> Prediction:
-    """Return an iteration's cost for ``group`` in the steady state.
+    """Predict the cost of an iteration of ``group``, once iterations repeat each other.
 
     Without ``overlap`` a worker waits for each message to arrive, and at the end for the servers.
     """

@@ -14,7 +14,7 @@ from dsinga.reading.checked_job import CheckedJob
 
 
 def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[int], int]) -> list[Rung]:
-    """Return the rungs of a job of ``total`` steps, rising; the last one is the whole run.
+    """Choose the steps at which a search by halving compares its runs; the last rung is the whole run.
 
     Args:
         total: the steps of a whole run.
@@ -45,7 +45,7 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
 
 
 def recorded_steps(checked: CheckedJob, given: Sequence[ExtensionLike], monitor: str) -> Callable[[int], int]:
-    """Return a function that maps a step of a job to the next step, or itself, with ``monitor``.
+    """Return a function that rounds a step up to the next one at which the metric ``monitor`` is recorded.
 
     ``given`` are the extensions that the job does not name; they are changed as by a run.
     """
@@ -106,7 +106,7 @@ class Halving:
         self._has_news = False
 
     def add(self, number: int, rung: int, score: float | None) -> None:
-        """Add the score with which a setting has ended a rung, None if it failed."""
+        """Record the score with which a setting has ended a rung, None if it failed."""
         self.scores[rung][number] = score
         self._has_news = True
 

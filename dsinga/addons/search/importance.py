@@ -16,7 +16,7 @@ LEAST_OF_A_GROUP = 4  # settings, on average, so that a group's mean says someth
 
 
 def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
-    """Return the share of the variance of ranks that each name explains by itself, the highest first.
+    """Return how much of the settings' ranks each name explains by itself, as shares, the highest first.
 
     Ranks follow the order of ``rows``, the best first; failed settings share the last ranks. For each name, settings
     are grouped by value, numbers of many values into up to five groups of equal size. The share is the variance between

@@ -8,7 +8,7 @@ from dsinga.base.errors import Diverged, RunError, TooFewWorkers, UserError, Wor
 
 
 def is_of_cluster(error: BaseException | None) -> TypeGuard[Exception]:
-    """Whether a run ended because of its cluster or another program, not its setting."""
+    """Whether the cluster or another program ended a run, and not its setting."""
     if isinstance(error, (RunError, TooFewWorkers, WorkspaceHeld)):
         return not isinstance(error, Diverged)
     return isinstance(error, Exception) and type(error).__module__.partition(".")[0] == "distributed"

@@ -94,5 +94,5 @@ class MetricValues(Extension):
 
 
 def copied(extension: ExtensionLike) -> ExtensionLike:
-    """Return a copy of an extension for one run, since it keeps state; functions unchanged."""
+    """Return a copy of an extension for one run, because extensions keep state; functions are returned unchanged."""
     return copy.deepcopy(extension) if isinstance(extension, Extension) else extension

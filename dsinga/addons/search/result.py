@@ -312,7 +312,7 @@ def write_table(workspace: Path, result: SearchResult) -> None:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as JSON has them, without secrets; objects become their reprs."""
+    """Turn values into JSON's types, without secrets; objects become their reprs."""
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return _redacted(plain)
 

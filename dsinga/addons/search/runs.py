@@ -245,7 +245,7 @@ class SearchRuns:
         self._add(entry, "failed", None, steps, describe_error(error), entry.run.history if entry.run else History())
 
     def _lose(self, entry: SearchRun, error: Exception) -> None:
-        """Start a run again, after the others, that its cluster or another program has ended.
+        """Put a run that its cluster or another program has ended at the end of the queue, to start again.
 
         If that does not help, its row is "cut", so that a resumed search continues it. Raises the error if the whole
         cluster is lost.

@@ -173,7 +173,7 @@ def _folder_of(workspace: str | os.PathLike[str] | None, first: Job, resume: boo
 
 
 def _run(execute: Callable[[threading.Event], SearchResult], in_loop: bool) -> SearchResult:
-    """Execute a search until it ends or its event is set; in an event loop, awaitable."""
+    """Execute a search until it ends or its event is set; return an awaitable in a running event loop."""
     cancelled = threading.Event()
     if in_loop:
         return cast(SearchResult, in_thread(functools.partial(execute, cancelled), cancelled))

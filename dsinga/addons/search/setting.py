@@ -34,13 +34,13 @@ def _places(setting: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def identity(setting: Mapping[str, Any]) -> dict[str, str]:
-    """Return a text for each value: its place, type and contents."""
+    """Return texts that identify a setting's values in any process: place, type and contents of each."""
     places = _places(setting)
     return {name: f"{places.get(name, 'drawn')}: {_contents(value)}" for name, value in setting.items()}
 
 
 def untold(setting: Mapping[str, Any]) -> str:
-    """Return the name of a drawn value that another process cannot identify; "" if none."""
+    """Return the name of a drawn value that no other process could recognise; "" if there is none."""
     drawn = (name for name in setting if name not in _places(setting))
     return next((name for name in drawn if _ADDRESS.search(repr(setting[name]))), "")
 
@@ -60,7 +60,7 @@ def _contents(value: Any) -> str:
 
 
 def distinct_labels(settings: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return the values of settings by number; choices with equal texts become texts with their place."""
+    """Return the values of settings for tables, by number; choices that look alike get their place as text."""
     places: dict[tuple[str, str], set[int | None]] = defaultdict(set)
     for setting in settings.values():
         for name, value in setting.items():
@@ -79,7 +79,7 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return a value of a row as a line of text, without secrets."""
+    """Return a value as one line of text for a table, without secrets."""
     if value is None:
         return ""
     if isinstance(value, (float, str)):

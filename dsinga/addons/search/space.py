@@ -1,4 +1,4 @@
-"""Makes settings from combinations of values or samples, in Python, text or files."""
+"""Lists the settings that a search tries, from a space given as a dict, texts or a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Space = Mapping[str, Any]
 
 
 def make_settings(space: Space | Sequence[Space], samples: int | None = None, seed: int = 0) -> list[Setting]:
-    """Return the settings of a space, or of several spaces one after another.
+    """List the settings of a space, or of several spaces one after another.
 
     A space maps a name to its values: a list, a distribution, or a single value. A distribution is a
     :class:`SearchRange`, an object with a method ``rvs(random_state=...)``, as in scipy.stats, or a function of a
@@ -115,7 +115,7 @@ def _check_size(name: str, values: Any) -> None:
 
 
 def ranges_of(space: Space | Sequence[Space]) -> dict[str, SearchRange]:
-    """Return the ranges of a space, or of several, by name."""
+    """Return the arguments of a space, or of several, that are ranges, by name."""
     spaces = [space] if isinstance(space, Mapping) else space
     return {name: value for part in spaces for name, value in part.items() if isinstance(value, SearchRange)}
 
@@ -145,7 +145,7 @@ def _offsets(spaces: Sequence[Space]) -> list[dict[str, int]]:
 
 
 def choose(space: Space, places: Mapping[str, int], offset: Mapping[str, int], drawn: Mapping[str, Any]) -> Setting:
-    """Return the setting of the choices at these places of lists, and of drawn values."""
+    """Make a setting from places in lists of choices and from drawn values."""
     values = {name: plain(choices_of(space[name])[places[name]] if name in places else drawn[name]) for name in space}
     return Setting(values, {name: place + offset.get(name, 0) for name, place in places.items()})
 
@@ -170,7 +170,7 @@ def _draw(space: Space, offset: Mapping[str, int], random: np.random.Generator) 
 
 
 def plain(value: Any) -> Any:
-    """Return a numpy number as a Python one, which messages and files can show."""
+    """Turn a numpy number into a Python one, which messages and files can show."""
     return value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
 
 

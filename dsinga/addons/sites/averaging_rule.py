@@ -40,7 +40,7 @@ class AveragingRule:
         return self.rounds(id, version) > self.rounds(id, version - 1)
 
     def rounds(self, id: int, version: int) -> int:
-        """Return how often slice ``id`` is averaged at the versions from 1 to ``version``."""
+        """Count the outer steps of slice ``id`` up to ``version``."""
         every = self.conf.every_step_until
         offset = id % self.conf.fragments * self.period // self.conf.fragments
         later = version - every - offset
@@ -48,7 +48,7 @@ class AveragingRule:
         return max(0, min(version, every)) + periods
 
     def applied_at(self, id: int, version: int) -> int | None:
-        """Return the version of slice ``id`` with outer gradients applied at ``version``, or None.
+        """Return the version whose outer gradients slice ``id`` applies at ``version``; None if it applies none then.
 
         It is ``delay`` steps earlier, except while groups average after every step.
         """
@@ -57,12 +57,12 @@ class AveragingRule:
         return sent if sent > 0 and not early and self.is_due(id, sent) else None
 
     def in_flight_at(self, id: int, version: int) -> int | None:
-        """Return the version of slice ``id`` with outer gradients in flight at ``version``, or None."""
+        """Return the version whose outer gradients of slice ``id`` are in flight at ``version``; None without any."""
         later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
         return next((sent for sent in later if sent is not None and sent <= version), None)
 
     def age(self, id: int, version: int) -> int:
-        """Return the steps from the outer gradients that slice ``id`` last applied to ``version``."""
+        """Return how many steps before ``version`` the outer gradients were sent that slice ``id`` applied last."""
         every = self.conf.every_step_until
         later = version - self.conf.delay - every - id % self.conf.fragments * self.period // self.conf.fragments
         return self.conf.delay + later % self.period if later >= 0 else version - min(version, every)

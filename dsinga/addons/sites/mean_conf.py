@@ -59,7 +59,7 @@ class MeanConf(Message):
 
     @property
     def update_words(self) -> str:
-        """How server groups average, in words: the outer optimizer, and whether they wait."""
+        """Describe how server groups average: the outer optimizer, and whether they wait."""
         rate = self.updater.learning_rate
         fixed = f" at a rate of {rate.base_lr:g}" if rate.type is ChangeMethod.kFixed else ""
         return f" by the mean with {self.updater.type_name}{fixed}{' asynchronously' * self.asynchronous}"

@@ -254,7 +254,7 @@ class SynchronousAveraging(GroupSync):
             arrival.add_done_callback(partial(self._note, group))
 
     def _note(self, group: int, arrival: Future) -> None:
-        """Store the error of a message that did not arrive; the run itself notices a lost group."""
+        """Keep the error of an undelivered message, to raise it later; the run itself notices a lost group."""
         error = CANCELLED if arrival.cancelled() else arrival.exception()
         if error is not None:
             self._lost[group] = error

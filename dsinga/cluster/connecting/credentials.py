@@ -137,7 +137,7 @@ def _check_files(ca_file: str, cert: str, key: str | None) -> None:
 
 
 def _read(what: str, file: str) -> str:
-    """Return the text of a PEM file, or an argument of several lines itself."""
+    """Return the text of a PEM file, or ``file`` itself if it is such a text."""
     if "\n" in file:
         return file
     try:

@@ -164,7 +164,7 @@ class _OfScheduler:
         self._ends_at, self._seconds = 0.0, 0.0
 
     def update(self, workers: Workers, is_too_small: bool) -> _Expected:
-        """Return what is expected in addition to the present ``workers``."""
+        """Return which Dask workers may still come, besides the present ``workers``."""
         if is_too_small:
             return _Expected("others")
         if workers.keys() - self._addresses:
@@ -204,7 +204,7 @@ class _OfCluster:
         self._ended_jobs: set[str] = set()
 
     def update(self, workers: Workers, is_too_small: bool) -> _Expected:
-        """Return what is expected in addition to the present ``workers``."""
+        """Return which Dask workers may still come, besides the present ``workers``."""
         cluster, names = self._cluster, {str(info["name"]) for info in workers.values()}
         spec, processes = dict(cluster.worker_spec), dict(cluster.workers)  # copies: its event loop changes them
         kind, minimum = type(cluster).__name__, minimum_workers(cluster)

@@ -42,7 +42,7 @@ class NoScheduler(UserError):
 
 
 class SilentScheduler(NoScheduler):
-    """The listener at an address sends nothing; it may be a busy scheduler."""
+    """Something listens at an address and sends nothing; it may be a busy scheduler."""
 
 
 # The first bytes of the records of TLS with a handshake and with an alert.

@@ -93,7 +93,7 @@ def labels(records: list[RunRecord]) -> dict[str, str]:
 
 
 def shortened(label: str, letters: int) -> str:
-    """Return a label cut in the middle to at most ``letters`` letters: its end stays."""
+    """Shorten a label to at most ``letters`` letters, by cutting out its middle."""
     return label if len(label) <= letters else f"{label[: letters - 6]}…{label[-5:]}"
 
 

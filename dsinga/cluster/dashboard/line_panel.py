@@ -313,7 +313,7 @@ def _lines(curves: Sequence[Curve], label: str) -> dict[str, list[Any]]:
 
 
 def _points(curves: Sequence[Curve], label: str) -> dict[str, Any]:
-    """Return the columns of a run's markers: all points of short curves, else the last one."""
+    """Choose the points of a run's curve that get markers: all of a short curve, else the last one."""
     shown = [(curve, curve.x if len(curve.x) <= FEW_POINTS else curve.x[-1:]) for curve in curves]
     kinds = [curve.kind for curve, xs in shown for _ in xs]
     return {

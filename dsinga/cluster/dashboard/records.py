@@ -142,6 +142,6 @@ class RunRecord:
 
 
 def _rate(group: Event, name: str) -> float:
-    """Return the bytes a second of all workers of a group, over the slowest worker's time."""
+    """Return how many bytes a second all workers of a group move, over the slowest worker's time."""
     seconds = max(map(sum, zip(*(group[kind] for kind in KINDS), strict=True)))
     return sum(group[name]) / max(seconds, 1e-6)

@@ -80,7 +80,7 @@ def staying_workers(workers: Workers) -> Workers:
 
 
 def require_workers(workers: Workers) -> Workers:
-    """Return ``workers``; raise TooFewWorkers if there are none."""
+    """Return ``workers`` unchanged; raise TooFewWorkers if there are none."""
     if not workers:
         raise TooFewWorkers("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
     return workers
@@ -92,12 +92,12 @@ def count_processes(workers: Workers) -> int:
 
 
 def process(address: str) -> str:
-    """Return a Dask worker's process: its address, or "inproc" for all workers in this process."""
+    """Return a text that identifies a Dask worker's process: its address, or "inproc" for workers in this process."""
     return "inproc" if address.startswith("inproc://") else address
 
 
 def host(address: str) -> str:
-    """Return a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
+    """Return a text that identifies a Dask worker's machine: its host name, or "inproc" for workers in this process."""
     return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address
 
 

@@ -209,7 +209,7 @@ def _near(topology: Topology, number: int, group: Sequence[str], workers: Worker
 
 
 def processes_apart(topology: Topology, workers: Workers) -> int:
-    """Return how many processes a job's separate servers need; 0 if all workers are in one process."""
+    """Return how many Dask workers a job needs for separate servers; 0 if all workers are in one process."""
     if not topology.separate or count_processes(workers) < 2:
         return 0
     return -(-topology.server_groups * topology.servers // topology.servers_per_process)
@@ -286,7 +286,7 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
 
 
 def _threads(run_workers: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
-    """Return each worker's kernel threads: its share of the host's threads that no other run holds.
+    """Share out the threads of each host that no other run holds; return the kernel threads of each worker.
 
     ``workers`` state these as "host_threads". Otherwise all threads of the host's Dask workers count.
     """

@@ -31,7 +31,7 @@ TASKS_PER_SECOND = 32
 
 
 def task_key(words: str, run: str, *items: str) -> TaskKey:
-    """Return the key of a task that does ``words`` for a run, distinguished by ``items``.
+    """Make a task's key that shows on the dashboard what it does for a run; ``items`` tell similar tasks apart.
 
     A "-" in ``words`` becomes "_": Dask would cut the name there.
     """
@@ -92,7 +92,7 @@ def trim_span(scheduler: Any) -> None:
 
 
 class RoundLength:
-    """Learns how many ``steps``, at most ``most``, a round (one task) of about ``seconds`` has.
+    """Learns how many steps a round has, so that each takes about ``seconds``; at most ``most``.
 
     ``workers`` is the run's number of workers; a round lasts at least a second for each 32 of them. The attribute
     ``seconds`` is the next round's expected length, 0 before the first one.
@@ -105,7 +105,7 @@ class RoundLength:
         self._target_seconds = max(seconds, workers / TASKS_PER_SECOND)
 
     def learn(self, seconds: Sequence[float]) -> None:
-        """Learn from the seconds of a round's steps. Growth is gradual: first steps are slow."""
+        """Adapt the number of steps to the seconds of a round's steps. Growth is gradual: first steps are slow."""
         per_step = sorted(seconds)[len(seconds) // 2]
         best_steps = max(1, int(self._target_seconds / max(per_step, 1e-6)))
         self.steps = min(best_steps, self.steps * 8, self.most or best_steps)

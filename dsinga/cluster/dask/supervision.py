@@ -77,7 +77,7 @@ def wait_for_loss(client: Client, addresses: Iterable[str]) -> None:
 
 
 def no_check(quiet: float) -> None:
-    """Check nothing."""
+    """Stands for a check where nothing is to be checked."""
 
 
 def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str], check: Check = no_check) -> list[Any]:
@@ -182,7 +182,7 @@ class _Supervisor:
             self._checked_at = time.monotonic()
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of ended tasks. Raises a failed task's error."""
+        """Return the results of a group's ended tasks. Raises a failed task's error."""
         self._check_ended(futures)
         loop = self._client.loop.asyncio_loop  # type: ignore[union-attr]
         results = asyncio.run_coroutine_threadsafe(self._client.gather(list(futures), asynchronous=True), loop)

@@ -49,7 +49,7 @@ _shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 class Packed(Generic[T]):
-    """An object in pickled form, until a Dask worker unpacks it."""
+    """An object in pickled form, which a Dask worker unpacks when it needs the object."""
 
     def __init__(self, value: T):
         self._pickled = dumps(value)

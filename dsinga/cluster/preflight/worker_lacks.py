@@ -111,7 +111,7 @@ def listed(packages: Mapping[str, str], names: Iterable[str] | None = None) -> s
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the year and the month of a version of Dask, such as "2026.8.0"."""
+    """Read the year and the month from a version of Dask, such as "2026.8.0"."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 

@@ -95,7 +95,7 @@ def versions() -> dict[str, str]:
 
 
 def _text(error: BaseException) -> str:
-    """Return an error in words, without dsinga's remedy, which is for the driver's process."""
+    """Word an error without dsinga's remedy, which is for the driver's process."""
     if type(error).__module__ == "dsinga.base.errors":
         return str(error).partition(";")[0]
     return f"{type(error).__name__}: {error}"

@@ -61,7 +61,7 @@ class Request(NamedTuple):
         return self.topology.groups * self.topology.workers
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
-        """Return the request as a dict for the scheduler."""
+        """Return the request as a dict of plain values, to send to the scheduler."""
         return {
             "run": self.run,
             "job": self.job,
@@ -96,7 +96,7 @@ class Claim:
         ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
 
     def offer(self, without: Collection[str]) -> dict[str, int]:
-        """Return the threads that :meth:`replace` would bring, by the Dask worker's address."""
+        """Ask which threads :meth:`replace` would bring; return their numbers by the Dask worker's address."""
         return dict(ask_scheduler(self._client, "dsinga_offer", run=self._run, without=sorted(without)))
 
     def replace(self, without: Collection[str]) -> None:

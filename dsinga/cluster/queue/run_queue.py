@@ -258,7 +258,7 @@ class Departures:
         self._scheduler._ongoing_background_tasks.call_soon(asyncio.wait_for, register, LEAVE_SECONDS)
 
     async def leaving(self) -> list[str]:
-        """Return the addresses of the Dask workers that runs should leave."""
+        """Return the addresses of the Dask workers that will end soon, which runs should leave."""
         return list(self._leaving)
 
     def is_leaving(self, address: str) -> bool:

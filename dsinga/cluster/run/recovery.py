@@ -120,7 +120,7 @@ class RecoverableRun:
             self.recover(loss)
 
     def do(self, operation: Callable[[ClusterRun], T]) -> T:
-        """Return an operation's result on a run that stands; after a loss, recover and repeat it."""
+        """Do an operation while the run stands, and return its result; after a loss, recover and repeat it."""
         pending: WorkerLost | None = None
         while True:
             try:
@@ -158,7 +158,7 @@ class RecoverableRun:
         self.restarts.append(Restart(str(loss), noticed, step, generation))
 
     def wants_to_move(self, seconds_left: float) -> str:
-        """Return the reason to place the run again when it stands, or "".
+        """Return why the run should be placed on other Dask workers, or "".
 
         Either Dask workers are about to leave, or new ones would save more of the run's ``seconds_left`` than a start
         costs.
@@ -178,7 +178,7 @@ class RecoverableRun:
         return ""
 
     def move(self, reason: str, step: int, loop: Mapping[str, Any]) -> None:
-        """Start a new generation at ``step``, at which the run stands, on the Dask workers at hand."""
+        """Place the run, which stands at ``step``, again on the Dask workers at hand, as a new generation."""
         began = time.perf_counter()
         try:
             snapshot = Snapshot(step, *self.cluster_run.snapshot(step), loop)
@@ -212,7 +212,7 @@ class RecoverableRun:
         run.set_rate_factors(step, factors)
 
     def collect_snapshot(self) -> None:
-        """Keep the pending snapshot, if it has come."""
+        """Keep the snapshot that was requested, if its copies have arrived."""
         if self.snapshots.collect():
             self._note_snapshot()
 
@@ -291,7 +291,7 @@ class RecoverableRun:
         )
 
     def _lose(self, loss: WorkerLost) -> str:
-        """End the present generation on the Dask workers that are left; return the loss in words."""
+        """End the present generation on the Dask workers that are left; describe the loss in words."""
         _log.warning("%s; the run starts again from step %d", loss, self.snapshots.newest.step)
         self.snapshots.drop()
         self._workers.blame(self._placement.addresses)

@@ -73,7 +73,7 @@ class Servers:
         self._actors = {key: actors[key] for key in sorted(actors, key=lambda key: (key.group, key.server))}
 
     def _device(self, group: int) -> int | None:
-        """Return the GPU of a server group's workers if it can hold all slices, else None.
+        """Return the GPU on which a server group keeps its slices: the workers', if all fit; else None.
 
         A worker joins a param from slices of several servers, so all keep them in the same memory.
         """

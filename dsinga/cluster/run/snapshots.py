@@ -94,7 +94,7 @@ class Snapshots:
         self._pending_loop = self._reached_at = None
 
     def reach(self, step: int) -> None:
-        """Note that the reports of all earlier steps have come."""
+        """Note that the reports of all steps before this one have arrived."""
         if self._pending is not None and self._reached_at is None and step >= self._pending.step:
             self._reached_at = time.monotonic()
 

@@ -127,7 +127,7 @@ class WorkerTasks:
         return share(self._client, value, addresses, self._task_key(task))
 
     def moment(self, step: int) -> str:
-        """Return "at step <step>" for a task's key, numbered if there are several."""
+        """Word a step for a task's key: "at step <step>", numbered if there are several tasks."""
         last, count = self._moments
         self._moments = step, count + 1 if step == last else 0
         return f"at step {step}" + (f", {self._moments[1]}" if self._moments[1] else "")

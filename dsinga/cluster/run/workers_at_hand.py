@@ -40,12 +40,12 @@ class WorkersAtHand:
         self._note_names(available_workers(client))
 
     def blame(self, addresses: Collection[str]) -> None:
-        """Count a loss of each gone or silent Dask worker at ``addresses``."""
+        """Count a loss against each Dask worker at ``addresses`` that is gone or silent."""
         for address in self.lost(addresses):
             self._losses[self._names.get(address, address)] += 1
 
     def lost(self, addresses: Collection[str]) -> set[str]:
-        """Return the ``addresses`` of gone or silent Dask workers."""
+        """Return which of these Dask workers are gone or silent."""
         workers, silent = ask_for_workers(self._client)
         return {address for address in addresses if address not in workers or address in silent}
 

@@ -18,7 +18,7 @@ def add_up(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def join_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the rows of arrays one below the other."""
+    """Join arrays along their rows, one below the other."""
     return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 

@@ -20,7 +20,7 @@ Payload = np.ndarray  # uint8, 1-d
 
 
 class Codec(ABC):
-    """Encodes the gradients of one worker to payloads of bytes, and decodes payloads to gradients.
+    """Compresses the gradients of one worker to bytes, and restores gradients from bytes.
 
     ``encodes_sums`` says that servers also encode the sums that they return to workers.
     """
@@ -29,11 +29,11 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, id: int, gradient: np.ndarray) -> Payload:
-        """Return the payload for a gradient of slice ``id``, float32 (size,), which is not changed."""
+        """Compress a gradient of slice ``id``, float32 (size,), to bytes; the gradient stays unchanged."""
 
     @abstractmethod
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the approximate gradient of a payload, as a new array, float32 (size,)."""
+        """Restore a gradient approximately from its bytes, as a new array, float32 (size,)."""
 
 
 class Bfloat16Codec(Codec):
@@ -46,7 +46,7 @@ class Bfloat16Codec(Codec):
     encodes_sums = True
 
     def encode(self, id: int, gradient: np.ndarray) -> Payload:
-        """Return the numbers in bfloat16."""
+        """Round the gradient to bfloat16."""
         rounded = buffers.empty(gradient.shape, dtype=BFLOAT16)
         with np.errstate(invalid="ignore", over="ignore"):  # a diverging run is reported elsewhere
             rounded[...] = gradient
@@ -90,7 +90,7 @@ class OneBit(FeedbackCodec):
     """
 
     def pack(self, gradient: np.ndarray) -> Payload:
-        """Return both means as float32, then the signs as bits."""
+        """Replace each number by its sign: return the means of both signs as float32, then the signs as bits."""
         positive = gradient >= 0
         count = np.count_nonzero(positive)
         above = gradient.sum(where=positive, dtype=np.float64)
@@ -99,7 +99,7 @@ class OneBit(FeedbackCodec):
         return np.concatenate([means.view(np.uint8), np.packbits(positive)])
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the mean for the sign of each number, float32 (size,)."""
+        """Return for each number the mean of the numbers with its sign, float32 (size,)."""
         means = payload[:8].copy().view(np.float32)  # a copy, because a payload need not be aligned
         return means[np.unpackbits(payload[8:], count=size)]
 

@@ -95,7 +95,7 @@ class GradientAccumulator:
 
     @property
     def idle(self) -> bool:
-        """Whether no worker has contributed to this step yet."""
+        """Whether this step has no gradient of any worker yet."""
         return not self._parts
 
     @property
@@ -161,12 +161,12 @@ class GradientAccumulator:
             self.advance()
 
     def pending(self) -> str:
-        """Return a text on the missing workers."""
+        """Say which workers' gradients are missing."""
         return f"at step {self.version}: {describe_arrivals(self._parts, self._contributors)}"
 
 
 def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> str:
-    """Return a text on the workers' contributions: "workers 0, 2 have come, 1 is missing"."""
+    """Say which workers have contributed: "workers 0, 2 have come, 1 is missing"."""
     names = [str(worker) for worker in sorted(arrivals)]
     missing = [str(worker) for worker in contributors if str(worker) not in names]
     if not missing:

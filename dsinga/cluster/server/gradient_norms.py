@@ -36,7 +36,7 @@ class SquaresRequest:
             self.future.set_exception(error)
 
     def pending(self) -> str:
-        """Return a text that says how many slices are missing."""
+        """Say how many slices are missing."""
         return f"the gradients of {len(self._ids) - len(self.squares)} of {len(self._ids)} slices are missing"
 
 
@@ -58,7 +58,7 @@ class GradientNorms:
         self._starts: dict[int, int] = {}  # by restarted group: its first step
 
     def squares(self, push: Push) -> Future[np.ndarray]:
-        """Return a future of the sums of squares of a step's summed gradients, float64, by slice in order.
+        """Let a worker ask for the sums of squares of a step's summed gradients, float64, by slice: a future.
 
         Slices that all workers have pushed wait for :meth:`clip`. Raises RunError for another generation of the group,
         and the error of :meth:`close`.
@@ -81,7 +81,7 @@ class GradientNorms:
         return self._requests.setdefault((group, step), SquaresRequest(self._ids))
 
     def hold(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
-        """Add the squares of complete gradients to the norm; return the slices that need no norm.
+        """Hold complete gradients back until the norm of all is known; return the slices that may be updated now.
 
         Skipped steps have no gradients. No lock is held: see :class:`GradientAccumulator`.
         """

@@ -79,7 +79,7 @@ class Pull:
         return accumulator.version >= self.version and bound.allows(served_slice, self.version)
 
     def is_late(self, served_slice: ServedSlice) -> bool:
-        """Whether a slice is past the version, or is being updated from it."""
+        """Whether a slice has changed beyond the pull's version, or is being updated from it."""
         if self.group is None or not served_slice.filled:
             return False
         accumulator = served_slice.accumulators[self.group]
@@ -95,7 +95,7 @@ class Pull:
         return self.missing == 0
 
     def resolve(self) -> None:
-        """Resolve the future. Called without the lock, because its callbacks may call the shard."""
+        """Hand the values over. Called without the lock, because the future's callbacks may call the shard."""
         if self._deferred:
             self._read_slices(list(self._results.values()))
         if self._error is None:

@@ -93,7 +93,7 @@ class ShardCopy(NamedTuple):
 
 
 def join_copies(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> ShardCopy:
-    """Join copies of slices (:meth:`ServedSlice.copy`), by slice id, to a copy of their shard."""
+    """Make a shard's copy from copies of its slices (:meth:`ServedSlice.copy`), by slice id."""
     return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
 
 
@@ -169,7 +169,7 @@ class ServedSlice:
         return self.spec.trainable or self.spec.is_gradient
 
     def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
-        """Return the blocks of the update by a group's summed gradients, for any order and threads.
+        """Return the update by a group's summed gradients as blocks, which threads may compute in any order.
 
         Called once per step, when all workers of the group have contributed. The learning rate's schedule uses the
         group's own step. A skipped step has no blocks, but counts for the version.
@@ -266,7 +266,7 @@ class ServedSlice:
 
 
 def is_outer(name: str) -> bool:
-    """Whether an array of a slice's state belongs to the averaging of server groups."""
+    """Whether an array of a slice's state is kept by the averaging of server groups, not by the updater."""
     return name.startswith(OUTER)
 
 

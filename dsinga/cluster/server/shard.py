@@ -299,7 +299,7 @@ class Shard:
             pull.future.set_exception(error)
 
     def pending(self) -> str:
-        """Return a text on what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
+        """Say what the shard waits for, such as "slice w1[0:450] at step 12: no worker has come"."""
         with self._lock:
             lines = [*self._pulls.pending(), *self.norms.pending()]
         lines += self.collectives.pending()

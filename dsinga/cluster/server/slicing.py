@@ -159,7 +159,7 @@ def paddle_block_size(total: int, servers: int) -> int:
 
 
 def _box(total: int, num: int) -> tuple[int, int]:
-    """Return a box's number of elements, and by how many it may be overfilled."""
+    """Return how many elements a server should hold, and by how many it may exceed that."""
     capacity = total // num + total % num
     return capacity, capacity // 10
 
@@ -207,7 +207,7 @@ MIN_BUCKET_BYTES = 1 << 17
 
 
 class Bucket(NamedTuple):
-    """Slices of one server that are sent in one message."""
+    """Slices of one server that travel in one message."""
 
     server: int
     slices: list[Slice]

@@ -161,7 +161,7 @@ class SumSync(GroupSync):
     def _value_for_lost(
         self, served_slice: ServedSlice, known: np.ndarray | None, is_source: bool
     ) -> np.ndarray | None:
-        """Return the share in a lost group's value, without the ``known`` changes; the caller holds the lock."""
+        """Return this group's share of the value with which a lost group begins again; the caller holds the lock."""
         if is_source:
             value = self._last.get(served_slice.spec.slice.id, served_slice.value)
             return value.copy() if known is None else value - known

@@ -60,7 +60,7 @@ class SliceUpdate:
 
 
 class InlineExecutor:
-    """Runs updates in the thread that pushes the last gradient. Thread-safe, like the other executors."""
+    """Runs updates at once, in the thread that pushes the last gradient. Thread-safe, like the other executors."""
 
     requires_single_group = False  # whether it requires a single worker group and a single server group
 

@@ -162,7 +162,7 @@ class Channel:
 
 
 def _give_back(channel: weakref.ref[Channel], number: int) -> None:
-    """Return a shared buffer to its sender, or skip it if the socket is full."""
+    """Tell the sender that a shared buffer is free, unless the socket is full."""
     receiver = channel()
     if receiver is not None and receiver.fileno() >= 0:
         with contextlib.suppress(OSError):

@@ -37,7 +37,7 @@ class Pending(Protocol):
     """A result that a service will have later."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the arrays. Raises the method's error, and TimeoutError after ``timeout`` seconds."""
+        """Wait for the result; return its arrays. Raises the method's error; TimeoutError after ``timeout`` seconds."""
 
     def done(self) -> bool:
         """Whether the result, or an error instead, is known."""
@@ -91,7 +91,7 @@ class Ready:
         self._items = items
 
     def done(self) -> bool:
-        """Return True."""
+        """Return True: the arrays are there."""
         return True
 
     def result(self, timeout: float | None = None) -> Items:

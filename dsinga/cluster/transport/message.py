@@ -96,7 +96,7 @@ def _size(kind: str, shape: Sequence[int]) -> int:
 
 
 def aligned(size: int) -> int:
-    """Return ``size`` rounded up to whole cache lines."""
+    """Round ``size`` up to whole cache lines."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 

@@ -111,7 +111,7 @@ def _seals_sizes() -> bool:
 
 
 def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
-    """Return the offset of each block of memory, by id, in a common buffer, and its size."""
+    """Lay blocks of memory out in one buffer: return the offset of each block, by id, and the buffer's size."""
     starts, at = {}, 0
     for id in sorted(sizes):
         starts[id] = at

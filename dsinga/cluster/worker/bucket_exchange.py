@@ -93,7 +93,7 @@ class BucketExchange:
         return self._gradients | encode(self._codec, trained, self._client.crosses_process)
 
     def ask(self, step: int) -> None:
-        """Request the values of ``step``, unless done."""
+        """Request the values of ``step``, unless they were requested."""
         if self._reply is None:
             ids = [slice_.id for slice_ in self.slices]
             self._reply = self._client.pull(ids, step, self._versions(), self._memory(), self._priority)

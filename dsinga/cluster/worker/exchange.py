@@ -190,17 +190,17 @@ class Exchange(Mapping[str, Array]):
         self._step += 1
 
     def discard(self) -> None:
-        """Forget the present step's pushed gradients of params that the worker updates itself."""
+        """Forget gradients that were pushed in this step, of params that the worker updates itself."""
         self._pushed.clear()
         if self._replicas is not None:
             self._replicas.discard()
 
     def all_reduce(self, key: str, array: Array) -> Array:
-        """Return the sum of the workers' arrays, in order. A key is used once in a run."""
+        """Add up the workers' arrays, in the workers' order. A key is used once in a run."""
         return self._collective("all_reduce", key, array, f"the sum {key!r} over the workers")
 
     def all_gather(self, key: str, array: Array) -> Array:
-        """Return the rows of all workers, joined in order. A key is used once in a run."""
+        """Join the rows of all workers, in the workers' order. A key is used once in a run."""
         return self._collective("all_gather", key, array, f"the rows {key!r} of all workers")
 
     def _collective(self, kind: str, key: str, array: Array, what: str) -> Array:

@@ -56,7 +56,7 @@ def encode(
 
 
 class Meter:
-    """Counts an iteration's seconds of waiting for servers and workers, and its bytes sent and received."""
+    """Measures an iteration's seconds of waiting for servers and workers, and its bytes sent and received."""
 
     def __init__(self) -> None:
         self.start()

@@ -21,7 +21,7 @@ from dsinga.ops.update import norm_factor
 
 
 class GlobalClipping(NamedTuple):
-    """Scales all gradients of a step down to a norm together.
+    """Clips the norm of all gradients of a step together.
 
     Attributes:
         max_norm: the largest norm.

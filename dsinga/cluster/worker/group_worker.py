@@ -315,7 +315,7 @@ class GroupWorker:
         return self._regional_readers[id(reader)]
 
     def _context(self, phase: Phase, rows: Rows, step: int, iteration: str, peers: Peers) -> Context:
-        """Return the context of an iteration; ``iteration`` is a unique name in the run."""
+        """Return the context in which layers compute an iteration; ``iteration`` is a unique name in the run."""
         seed = group_seed(self._config.seed, self._key.group)
         ctx = Context(self._ops, phase, rows, seed, step)
         if self._config.topology.workers == 1:

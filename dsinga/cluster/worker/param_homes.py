@@ -15,7 +15,7 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 def part_of(gradient: Array | SparseRows, slice_: Slice) -> Array | SparseRows:
-    """Return a slice's part of a gradient: flat, or sparse rows if the slice has a width."""
+    """Cut the gradient of a slice out of its param's gradient: flat, or sparse rows if the slice has a width."""
     if not isinstance(gradient, SparseRows):
         return gradient[slice_.start : slice_.stop]
     part = gradient.part(slice_.start // slice_.width, slice_.stop // slice_.width)
@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 class ParamHome(ABC):
-    """One param of a worker: keeps its value, splits its gradients, and stores arriving slices.
+    """Where a worker keeps one param: its value, the slices of its gradients, and slices that arrive.
 
     Used by one thread at a time. Values are read-only.
 
@@ -74,7 +74,7 @@ class ParamHome(ABC):
         return no_rows(self.shape) if self.takes_rows else np.zeros(self.shape, np.float32)
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice with a sent gradient."""
+        """Forget the value of a slice whose gradient has been sent."""
         self.cached = None
 
     @abstractmethod
@@ -89,7 +89,7 @@ class ParamHome(ABC):
         return None
 
     def versions(self) -> dict[int, int]:
-        """Return this worker's version of each slice, by id, so that the server sends only changed rows."""
+        """Return which version of each slice this worker has, by id, so that servers send only changed rows."""
         return {}
 
     def forget(self) -> None:
@@ -121,7 +121,7 @@ class ServedHome(ParamHome):
         return self._joined[slice_.start : slice_.stop]
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice with a sent gradient."""
+        """Forget the value of a slice whose gradient has been sent."""
         super().pushed(slice_)
         self._value = None
 
@@ -172,7 +172,7 @@ class DeviceHome(ParamHome):
         return self._ops.hand_over(default).result()
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice with a sent gradient."""
+        """Forget the value of a slice whose gradient has been sent."""
         super().pushed(slice_)
         if len(self.slices) == 1:
             self._value = None

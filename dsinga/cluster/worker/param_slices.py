@@ -129,7 +129,7 @@ OWN_SLOTS = (RESIDUAL, IN_FLIGHT)  # the slots of averaging that each group has 
 
 
 def prefix(group: int) -> str:
-    """Return the prefix of the slot names of a group other than 0."""
+    """Return what the slot names of a group other than 0 begin with in a checkpoint."""
     return f"group{group}."
 
 

@@ -160,7 +160,7 @@ class Arithmetic(Layer):
 
 
 def _summed(gradient: Array, source: Array, ops: Ops) -> Array:
-    """Sum a gradient over axes of length 1 that were repeated, to the shape of the source."""
+    """Add up a gradient over the axes along which a source was repeated: return it in the source's shape."""
     axes = tuple(axis for axis, size in enumerate(source.shape) if size == 1 != gradient.shape[axis])
     summed = gradient.sum(axis=axes, keepdims=True) if axes else gradient
     return summed.astype(source.dtype, copy=False)

@@ -310,7 +310,7 @@ class GroupNorm(Layer):
         return ctx.sum_arrays(f"{self.name}.{what}", arrays)
 
     def _means(self, values: Array) -> Array:
-        """Replace each value of (B, C) by the mean of its group."""
+        """Replace each channel's value by the mean over its group of channels, (B, C)."""
         size = values.shape[1] // self.groups
         means = values.reshape(len(values), self.groups, size).sum(axis=2) / size
         return means.repeat(size, axis=1)

@@ -272,13 +272,13 @@ def by_axis(layer: Layer, field: str, default: V) -> tuple[V, ...]:
 
 
 def interior(before: Sequence[int], sizes: Sequence[int], first: int = 2) -> tuple[slice, ...]:
-    """Return the index of ``sizes`` points after ``before`` points, along each axis, starting at axis ``first``."""
+    """Return the index that cuts ``sizes`` points out after ``before`` points, along each axis from ``first``."""
     parts = (slice(start, start + size) for start, size in zip(before, sizes, strict=True))
     return (*(slice(None),) * first, *parts)
 
 
 def embed(x: Array, index: tuple[slice, ...], shape: Shape, ops: Ops) -> Array:
-    """Return zeros with x at ``index``; rows of the result have the shape ``shape[1:]``."""
+    """Return zeros with x written at ``index``; rows of the result have the shape ``shape[1:]``."""
     y = ops.empty((len(x), *shape[1:]), x.dtype)
     y[...] = 0
     y[index] = x

@@ -1,4 +1,4 @@
-"""kTransposedConvolution: enlarges images by the input gradient of a convolution."""
+"""kTransposedConvolution: the transpose of a convolution, which enlarges images or volumes by its stride."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Rows(NamedTuple):
 
 
 def cut_evenly(total: int, parts: int) -> list[Rows]:
-    """Cut ``total`` rows into ``parts`` neighbouring ranges; the first ``total % parts`` are one row longer.
+    """Divide ``total`` rows into ``parts`` ranges of neighbours; the first ``total % parts`` are one row longer.
 
     As in ``numpy.array_split``, sizes differ by at most one, and parts beyond the rows are empty.
     """
@@ -130,7 +130,7 @@ WORD = 8  # numbers that one counter of the generator gives, see :meth:`dsinga.o
 
 
 def single_worker(key: str, array: Array) -> Array:
-    """Return ``array``: all-reduce and all-gather for a group of one worker."""
+    """Stands for all-reduce and all-gather in a group of one worker: returns ``array``."""
     return array
 
 
@@ -212,7 +212,7 @@ class Context:
         return [self.ops.asarray(array) for array in self.all_reduce(key, stacked)]
 
     def repeatable(self) -> Context:
-        """Return the context of a layer that is computed twice: collectives run only once."""
+        """Return a context in which a layer can be computed twice: the second time repeats no collective."""
         if self.all_reduce is single_worker:
             return self
         return replace(self, all_reduce=_Once(self.all_reduce), all_gather=_Once(self.all_gather))

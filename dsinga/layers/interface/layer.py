@@ -182,7 +182,7 @@ class Layer(ConfiguredLayer, ABC):
         return None, None
 
     def take_region(self, records: Records) -> Records:
-        """Return records of an input layer cut by space, with only the points that this part needs.
+        """Cut records down to the points that this part of an input layer, cut by space, needs.
 
         They may have been read with just the points of :meth:`regions_read`. The thread that reads ahead calls this.
         """
@@ -205,7 +205,7 @@ class Layer(ConfiguredLayer, ABC):
         return None
 
     def same_points(self) -> tuple[Reach, ...]:
-        """Return the reach of a layer that needs only the same point of its sources."""
+        """Say that the layer needs only the same point of its sources: a result for :meth:`reach`."""
         return (Reach(),) * (len(self.shape) - 2)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -335,7 +335,7 @@ AnyLayer = TypeVar("AnyLayer", bound=Layer)
 
 
 def as_class(cls: type[AnyLayer], layer: Layer, **attributes: Any) -> AnyLayer:
-    """Return a layer of ``cls`` with the attributes of ``layer`` and ``attributes``, without ``__init__``."""
+    """Make a layer of ``cls`` with the attributes of ``layer`` and ``attributes``, without ``__init__``."""
     made = cls.__new__(cls)
     vars(made).update(vars(layer), **attributes)
     return made

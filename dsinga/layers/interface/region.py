@@ -60,7 +60,7 @@ class Region(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker counts values that are equal on all: the rows of a batch, new lasting state."""
+        """Whether this worker, of all with the same rows, counts what is equal on each, such as new lasting state."""
         return self.number == 0
 
     @property
@@ -74,7 +74,7 @@ class Region(NamedTuple):
         return range(self.axis, self.axis + len(self.ranges))
 
     def of(self, array: Any, missing: int = 0) -> Any:
-        """Return the region of an array of the whole field, as a view; the array lacks ``missing`` leading axes."""
+        """Cut the region out of an array of the whole field, as a view; the array lacks ``missing`` leading axes."""
         index = tuple(slice(start, stop) for start, stop, _ in self.ranges)
         return array[(*(slice(None),) * (self.axis - missing), *index)]
 
@@ -119,5 +119,5 @@ def row_numbers(shape: Shape, region: Region) -> list[tuple[int, int]]:
 
 
 def along(axis: int, part: slice) -> tuple[slice, ...]:
-    """Return the index of a part of an array along ``axis``."""
+    """Return an index that cuts a part out of an array along ``axis``."""
     return (*(slice(None),) * axis, part)

@@ -117,7 +117,7 @@ class FieldTargets:
 
 
 def place_of(layer: Layer, point: int, space: Shape) -> tuple[int, ...]:
-    """Return a point's place in the whole field, for a layer that computes a part of shape ``space``."""
+    """Return where a point lies in the whole field, for a layer that computes a part of shape ``space``."""
     place = [int(index) for index in np.unravel_index(point, space)]
     if layer.region is not None:
         for axis, (start, *_) in zip(layer.region.axes, layer.region.ranges, strict=True):

@@ -75,7 +75,7 @@ def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
 
 
 def in_parts(matrix: Array, weights: Array) -> Array:
-    """Return a matrix (B, n) as (B, T, n/T) for weights (B, T); unchanged for weights (B,)."""
+    """Split rows (B, n) into a part for each weight (B, T): (B, T, n/T); unchanged for weights (B,)."""
     return matrix.reshape(*weights.shape, matrix.shape[1] // math.prod(weights.shape[1:]))
 
 

@@ -34,13 +34,13 @@ def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarr
 
 
 def rows_at(source: Array, places: np.ndarray, ctx: Context) -> Array:
-    """Return the rows of (B, n), or steps of (B, T, n), at these flat indices, (N, n)."""
+    """Take the rows of (B, n), or steps of (B, T, n), at these flat indices, (N, n)."""
     flat = source.reshape(-1, source.shape[-1])
     return flat if len(places) == len(flat) else flat[ctx.ops.asarray(places)]
 
 
 def spread(rows: Array, places: np.ndarray, shape: Shape, ctx: Context) -> Array:
-    """Return ``rows`` (N, ...) in ``shape``, with zeros for steps without a label."""
+    """Put ``rows`` (N, ...) back into ``shape``, with zeros for steps without a label."""
     array = ctx.ops.xp.zeros((math.prod(shape[: len(shape) + 1 - rows.ndim]), *rows.shape[1:]), rows.dtype)
     array[ctx.ops.asarray(places)] = rows
     return array.reshape(shape)

@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 30  # of labels and predictions that a metric gathers
 
 
 class MetricState(ABC):
-    """An accumulator from which a metric is computed. Abstract; ``+`` returns the state of both sets of records."""
+    """What a metric adds up if a sum is not enough. Abstract; ``+`` returns the state of both sets of records."""
 
     kinds: ClassVar[dict[str, type[MetricState]]] = {}
     """The classes of states by name, for :func:`restore_state`."""

@@ -155,11 +155,11 @@ class _StepRows(NamedTuple):
         return self.choose(array.reshape(self.rows * self.steps, *array.shape[2:]))
 
     def repeat(self, array: Array) -> Array:
-        """Return (B, ...) as chosen rows, each row repeated for all steps."""
+        """Repeat rows (B, ...) for all steps, and return the chosen rows."""
         return self.choose(array.repeat(self.steps, axis=0))
 
     def spread(self, flat: Array, missing: int = 0) -> Array:
-        """Return chosen rows as (B, T, ...), with ``missing`` elsewhere."""
+        """Put chosen rows back as (B, T, ...), with ``missing`` elsewhere."""
         if self.chosen is not None:
             xp, where = (np, self.chosen) if isinstance(flat, np.ndarray) else (self.ops.xp, self.device_chosen)
             chosen_rows, flat = flat, xp.full_like(flat, missing, shape=(self.rows * self.steps, *flat.shape[1:]))

@@ -1,4 +1,4 @@
-"""Writes losses as job layers: their sources, in order, and the divisor of a mean."""
+"""Turns a loss of ``nn`` into a job's layer: checks and picks its sources, and scales sums to means."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from dsinga.ops.types import FLOAT32, Array
 
 
 def _number(context: Any, stored: Any) -> Any:
-    """Return type and code of a stored number (float32, or bfloat16 as uint16) as float32."""
+    """Let a loop read a stored number (float32, or bfloat16 as uint16) as float32: return type and code."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if stored == types.float32:

@@ -31,7 +31,7 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Return a compiled function with a formula's effect on value, gradient and state, 1-d ``arrays``.
+    """Compile a formula to one loop that changes value, gradient and state, 1-d ``arrays``, as the formula does.
 
     It needs no scratch. None if the formula cannot be traced, or arrays are not float32.
     """

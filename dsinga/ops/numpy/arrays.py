@@ -62,7 +62,7 @@ class NumpyArrays:
         return w
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
-        """Return numbers and 0-d arrays as floats, with one blocking copy to the host."""
+        """Convert numbers and 0-d arrays to floats; all are copied to the host in one blocking copy."""
         return [float(number) for number in numbers]
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
@@ -112,7 +112,7 @@ class NumpyArrays:
         return f"the kernel backend {self.name!r} has no other precision"
 
     def enter(self) -> None:
-        """Select this worker's device and stream in the calling thread, before any kernel."""
+        """Select this worker's device and stream in the calling thread, before any kernel; numpy needs nothing."""
 
     def upload(self, array: Array) -> AsyncCopy:
         """Start to copy a host array of any dtype to the device, concurrently with its kernels.
@@ -127,12 +127,12 @@ class NumpyArrays:
         return FinishedCopy(array)
 
     def hand_over(self, array: Array) -> AsyncCopy:
-        """Return an array's handle for other threads and streams, after earlier kernels."""
+        """Let other threads and streams use an array: return a handle that waits for earlier kernels."""
         return FinishedCopy(array)
 
     @contextmanager
     def serialised(self) -> Iterator[None]:
-        """Let any thread call these kernels in the context, one at a time; they end with it."""
+        """Let any thread call these kernels within the context, one thread at a time; they have ended at its end."""
         yield
 
     def synchronize(self) -> None:

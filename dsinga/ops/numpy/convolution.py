@@ -99,7 +99,7 @@ class NumpyConvolution(NumpyElementwise):
 
 
 def _columns(x: Array, kernel: Sequence[int], stride: Sizes, pad: Sizes, outputs: Sizes) -> Array:
-    """Return im2col of x, (B·H'·W', kh·kw·C): a row for each window, in the order kh, kw, C."""
+    """Lay out the windows of x as rows (im2col): (B·H'·W', kh·kw·C), each in the order kh, kw, C."""
     views = taps(pad_rows(to_rows(x), pad), kernel, stride, outputs)
     columns = np.empty((x.shape[0], *outputs, len(views), x.shape[1]), x.dtype)
     for position, view in enumerate(views):
@@ -108,7 +108,7 @@ def _columns(x: Array, kernel: Sequence[int], stride: Sizes, pad: Sizes, outputs
 
 
 def _matrix(w: Array) -> Array:
-    """Return filters (F, C, kh, kw) as the (kh·kw·C, F) matrix that multiplies the columns."""
+    """Lay out filters (F, C, kh, kw) as the (kh·kw·C, F) matrix that multiplies the columns."""
     return w.transpose(*range(2, w.ndim), 1, 0).reshape(w.size // w.shape[0], w.shape[0])
 
 

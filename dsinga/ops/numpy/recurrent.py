@@ -45,7 +45,7 @@ class NumpyRecurrent:
             np.matmul(a, b, out=out)
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Any:
-        """Return a matrix prepared for :meth:`multiply_by`; ``rows`` are later products' row counts."""
+        """Prepare a matrix for :meth:`multiply_by`; ``rows`` are the row counts of later products."""
         return matrix
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:

@@ -28,7 +28,7 @@ SMALL_ARRAY = 1 << 14  # numbers
 
 
 class Choice(NamedTuple):
-    """A row of the table.
+    """A row of the table: for some arguments of a kernel, another implementation replaces the library's.
 
     ``implementation``, a ``module.Class`` of this package, replaces the library's ``instead_of`` for ``kernel``, if
     ``when`` is true of the kernel's arguments. ``measured`` has processor, date and the share of the time without the
@@ -54,7 +54,7 @@ def has_partial_registers(x: Shape, w: Shape, *arguments: Any) -> bool:
 
 
 def is_wide(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether the product of a kernel's row is worth its call."""
+    """Whether a row of the kernel is wide enough for a product to be worth a call of the library."""
     return len(x) == 4 and w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
 
 
@@ -100,7 +100,7 @@ def has_few_classes(points: int, classes: int) -> bool:
 
 
 def always(*arguments: Any) -> bool:
-    """Apply the row for all arguments."""
+    """Accept all arguments of a kernel."""
     return True
 
 
@@ -152,7 +152,7 @@ TABLE = (
 
 
 def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
-    """Return the row for a kernel of the library's ``implementation``, or None."""
+    """Return the row that applies to a kernel with the library's ``implementation``, or None."""
     for choice in _rows(kernel):
         if choice.instead_of in (implementation, ANY) and choice.name not in switched_off() and choice.when(*arguments):
             return choice
@@ -160,7 +160,7 @@ def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
 
 
 def choose_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a kernel of the calling thread: ``make(*arguments)``, or the table's implementation.
+    """Make a kernel for the calling thread: oneDNN's ``make(*arguments)``, or what the table has instead.
 
     None if neither the library nor the table supports the case.
     """

@@ -129,7 +129,7 @@ class Unsupported(Exception):
 
 
 def check(status: int, function: str) -> None:
-    """Raise Unsupported, or RuntimeError, unless ``status`` means success."""
+    """Raise Unsupported or RuntimeError if a call of the library has failed, as its ``status`` says."""
     if status in UNSUPPORTED:
         raise Unsupported(function)
     if status:

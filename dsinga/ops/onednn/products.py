@@ -74,7 +74,7 @@ def _layout(matrix: Array) -> tuple[bytes, int]:
 
 
 def column_sums(x: Array) -> Array:
-    """Sum (n, C) over n, as a product with ones: at the speed of memory."""
+    """Sum (n, C) over n at the speed of memory, as a product with ones."""
     joined = join_rows(x)
     sums = buffers.empty((1, joined.shape[1]))
     product(np.ones((1, joined.shape[0]), np.float32), joined, sums)

@@ -71,7 +71,7 @@ def is_tall(a: Array, out: Array) -> bool:
 
 
 class OnednnRecurrent(NumpyRecurrent):
-    """The library's float32 products for recurrent layers; factors are rounded to ``factor_dtype``."""
+    """Kernels of recurrent layers, with matrix products and sigmoids by oneDNN, where it accepts the arrays."""
 
     factor_dtype = FLOAT32
 

@@ -139,7 +139,7 @@ spin_limiter = SpinLimiter(lambda: SpareThreads(lib)) if limits_spinning and has
 
 
 def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
-    """Return ``make(*arguments)``, made once per thread; None if the library does not support it."""
+    """Make a kernel once per thread, and return it; None if the library does not support it."""
     key = (make, arguments)
     kernels = thread_state.kernels
     try:
@@ -188,7 +188,7 @@ def sgemm(
 
 
 def note(recorder: Recorder, call: Callable[[], Any], threads: int, *memory: Any) -> None:
-    """Record a call of the library with ``threads`` threads."""
+    """Add a call of the library to a recording; refuse a call with several threads."""
     if threads > 1:
         raise NotCapturable("its kernels are large")
     if not recorder.calls_library:

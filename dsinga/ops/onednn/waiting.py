@@ -48,7 +48,7 @@ def core_wait_seconds() -> float | None:
 
 
 class SpareThreads:
-    """Sleeping OpenMP threads beyond the process's cores, which stop long spinning.
+    """Sleeping threads that make OpenMP count more threads than cores, so that waiting threads do not spin long.
 
     ``library`` is GNU OpenMP, or linked with it.
     """

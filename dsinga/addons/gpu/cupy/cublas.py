@@ -54,7 +54,7 @@ def load(name: str) -> ctypes.CDLL | None:
 
 
 def declare(library: ctypes.CDLL, prototypes: Mapping[str, Sequence[Any]]) -> ctypes.CDLL:
-    """Set the argument types of a library's functions; return the library."""
+    """Declare the argument types of a library's functions to ctypes; return the library."""
     for name, types in prototypes.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, ctypes.c_int
@@ -69,7 +69,7 @@ class _ThreadHandle(threading.local):
 
 
 class CuBlas:
-    """The cuBLAS handles of one worker."""
+    """Calls cuBLAS's matrix products for one worker, with a handle and a workspace for each thread."""
 
     def __init__(self) -> None:
         self._thread = _ThreadHandle()

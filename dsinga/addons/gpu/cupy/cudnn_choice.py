@@ -59,7 +59,7 @@ class PlanChoices:
 
     @property
     def is_kept(self) -> bool:
-        """Whether choices can be kept; otherwise nothing is measured, since another run might choose otherwise."""
+        """Whether choices can be stored; if not, nothing is measured, since another run might choose otherwise."""
         return self._file is not None
 
     def find(self, problem: ConvolutionProblem) -> str | None:

@@ -152,7 +152,7 @@ class CupyPass:
         self._unread.append((host, self._streams.event(stream)))
 
     def read(self) -> list[float]:
-        """Wait for the first unread pass; return its numbers of :meth:`dsinga.ops.Ops.defer_read`.
+        """Wait for the first unread launch; return its numbers of :meth:`dsinga.ops.Ops.defer_read`.
 
         If one is not finite, this pass and later launches have changed no param, until :meth:`cancel`.
         """

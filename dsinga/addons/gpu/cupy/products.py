@@ -56,7 +56,7 @@ class ChannelSums:
         return result
 
     def counts(self) -> tuple[int, int]:
-        """Return kernels' last arguments to add partial sums: their number for each channel, and C."""
+        """Return the last arguments of kernels that add partial sums: their number for each channel, and C."""
         return self.grid[1] * self.columns // self.channels, self.channels
 
 

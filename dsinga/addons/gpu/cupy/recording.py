@@ -60,7 +60,7 @@ class StepBlock:
             self._device[:FIRST].set(self._host[:FIRST], stream=cupy.cuda.get_current_stream())
 
     def number(self, compute: Callable[[int], float]) -> Array:
-        """Return the place of a number computed from the step, float64 (1,)."""
+        """Reserve a number that is computed from the step; return its place, float64 (1,)."""
 
         def write(step: int, place: np.ndarray) -> None:
             place.view(np.float64)[0] = compute(step)
@@ -68,7 +68,7 @@ class StepBlock:
         return self.numbers(1, write).view(np.float64)
 
     def numbers(self, count: int, write: Write) -> Array:
-        """Return the place of ``count`` numbers that ``write`` computes, int64 (count,)."""
+        """Reserve ``count`` numbers that ``write`` computes from the step; return their place, int64 (count,)."""
         place = slice(self._used, self._used + count)
         if place.stop > CAPACITY:
             raise NotCapturable(f"its steps have more than {CAPACITY} numbers")
@@ -154,7 +154,7 @@ class CupyRecording(Ops):
 
     @property
     def block(self) -> StepBlock | None:
-        """The recorded pass's numbers."""
+        """The numbers that the recorded pass reads and that depend on the step."""
         return None if self.recording is None else self.recording.block
 
     def held(self, memory: T) -> T:

@@ -182,7 +182,7 @@ def split(cell: str, w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
 
 
 def pack(x: Array, places: Array, dtype: np.dtype) -> Array:
-    """Return the steps of x (B, T, n) at these places of its B·T rows, (N, n), in its dtype or bfloat16."""
+    """Gather the steps of x (B, T, n) at ``places`` among its B·T rows, (N, n) of ``dtype``."""
     packed = cupy.empty((places.size, x.shape[2]), dtype)
     _cells.each("pack", dtype, packed.size, contiguous(x), places, packed, x.shape[2])
     return packed

@@ -43,7 +43,7 @@ class Streams:
         return stream.record(cupy.cuda.Event(disable_timing=True))
 
     def hold(self, event: Any, *memory: Any) -> None:
-        """Reference ``memory`` until the event is done; drop references of past events."""
+        """Keep ``memory`` alive until the event has happened; release what waited for past events."""
         with self._lock:
             self._references.append((event, memory))
             while self._references and self._references[0][0].done:
@@ -122,6 +122,6 @@ class Download(AsyncCopy):
         streams.hold(self._done, source, self._host)
 
     def result(self) -> np.ndarray:
-        """Wait for the copy."""
+        """Wait for the copy, and return it, an array in host memory."""
         self._done.synchronize()
         return self._host
