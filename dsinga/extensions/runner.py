@@ -40,7 +40,8 @@ class ExtensionRunner:
             if extension.is_part_of_run:
                 self._call(extension, extension.start, self._loop)
         for name, state in states.items():
-            if name not in self._extensions and state["extension"]:
+            is_own = name.startswith("(")  # dsinga's own, such as the one of a search
+            if name not in self._extensions and state["extension"] and not is_own:
                 _log.warning("the checkpoint has a state of the extension %s, which this run lacks", name)
         recorded = {extension.phase: extension.trigger for extension in self._extensions.values() if extension.phase}
         for name, extension in self._extensions.items():

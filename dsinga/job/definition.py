@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -27,6 +27,11 @@ class RecordsDefinition(Settings):
     options: ClassVar[Mapping[str, str]] = MappingProxyType({})
     is_encoded: ClassVar[bool] = False
     can_be_cut: ClassVar[bool] = True
+
+    @property
+    def coded_columns(self) -> Sequence[str]:
+        """The names of a record's columns that hold codes of categories."""
+        return ()
 
     def takes(self, source: Any) -> bool:
         """Whether :meth:`open_records` accepts a source."""

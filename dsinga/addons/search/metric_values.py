@@ -50,6 +50,11 @@ class MetricValues(Extension):
         self.fault = ""
         self._rung = rung
 
+    @property
+    def name(self) -> str:
+        """The name in checkpoints, in parentheses: a run that resumes without a search does not miss it."""
+        return "(search)"
+
     def start(self, loop: LoopView) -> None:
         """End a resumed run at once if its rung is done already."""
         self._pause_at_rung(loop)

@@ -91,6 +91,11 @@ class TableDefinition(RecordsDefinition):
         """The distinct names of the columns that are read."""
         return list(dict.fromkeys(column.name for column in self.column))
 
+    @property
+    def coded_columns(self) -> list[str]:
+        """The names of the columns that hold codes of categories."""
+        return [column.name for column in self.column if column.kind == "category"]
+
     def takes(self, source: Any) -> bool:
         """Whether a source is a data frame or its path, maybe with labels, or such records."""
         if isinstance(source, RecordSource):

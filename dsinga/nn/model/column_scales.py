@@ -1,4 +1,4 @@
-"""Warns if a dense layer's input columns differ a thousandfold in scale."""
+"""Warns if a dense layer's input columns differ a thousandfold in scale, or hold codes of categories."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.registry import listed
+from dsinga.data import RecordSource
+from dsinga.job.definition import RecordsDefinition
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import Pair
 
@@ -17,11 +20,19 @@ FOLD = 1000.0  # a ratio of scales at which dense layers learn badly
 _log = logging.getLogger(__name__)
 
 
-def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
-    """Warn if a dense layer reads numpy columns (n, C) that differ a thousandfold in scale."""
+def remark_on_columns(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
+    """Warn if a dense layer reads numpy columns (n, C) that differ a thousandfold in scale, or codes of categories."""
     for symbol in inputs:
         x, _ = pairs.get(symbol.builder.name or "", (None, None))
-        if any(taker.builder.kind == "Dense" for taker in symbol.takers) and (scales := extreme_scales(x)):
+        if not any(taker.builder.kind == "Dense" for taker in symbol.takers):
+            continue
+        if names := coded_columns(x):
+            _log.warning(
+                "the categories of x (%s) are codes 0, 1, ..., which the first dense layer reads as numbers; make the "
+                "net with dsinga.models.tabm(...), or begin yours with dsinga.models.tables.table_inputs(...)",
+                listed(names),
+            )
+        if scales := extreme_scales(x):
             (narrow, least), (wide, most) = scales
             _log.warning(
                 "the columns of x differ %.0f-fold in scale (column %d has a range of %.3g, column %d of %.3g), which "
@@ -29,6 +40,12 @@ def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
                 "scale.adapt(x), or scale the columns yourself",
                 most / least, narrow, least, wide, most,
             )  # fmt: skip
+
+
+def coded_columns(x: Any) -> list[str]:
+    """Return the names of the columns of records that hold codes of categories."""
+    settings = x.job_settings().values() if isinstance(x, RecordSource) else ()
+    return [name for value in settings if isinstance(value, RecordsDefinition) for name in value.coded_columns]
 
 
 def extreme_scales(x: Any) -> tuple[tuple[int, float], tuple[int, float]] | None:

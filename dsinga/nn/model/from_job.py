@@ -292,6 +292,12 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
 
 
 def _read_model(path: Path, place: Callable[[str], Path]) -> JobModel:
+    if not place(JOB).is_file() and (path / "checkpoint").is_dir():
+        raise UserError(
+            f"{path} is the workspace of a run and has no job.conf; to go on with its params, make the model as in the "
+            f"run, or with nn.from_job(job), and set model.params = {str(path)!r}; to resume the run, call "
+            f"dsinga.train(job, workspace={str(path)!r}, resume=True)"
+        )
     if not place(JOB).is_file():
         raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
     model = from_job(place(JOB))

@@ -21,7 +21,7 @@ from dsinga.job.enums import PRECISIONS, Precision
 from dsinga.job.message import field_names
 from dsinga.monitor import History
 from dsinga.nn.model import fitting
-from dsinga.nn.model.column_scales import remark_on_scales
+from dsinga.nn.model.column_scales import remark_on_columns
 from dsinga.nn.model.given_data import FitFields, JobFields, batch_in_order, listed
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.predicting import arrays_of, kinds_of_records, local_net, reported
@@ -218,7 +218,7 @@ class Trainable(Predictable):
         held_out, _ = read_iterable(split_data(validation_data), validation_steps, batch_size, seed, ALL_VALIDATE)
         phases = fitting.records_of_fit(self, data, held_out, validation_split, class_weight)
         if not self.trained.steps:
-            remark_on_scales(self._inputs(), phases["train"].pairs)
+            remark_on_columns(self._inputs(), phases["train"].pairs)
         run = fitting.RunSettings(listed(callbacks), client, workers, progress)
         begin = fitting.begin_fit(self, workspace, resume, run.callbacks, settings)
         settings["seed"] = begin.seed if seed is None else seed

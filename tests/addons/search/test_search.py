@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import logging
 import math
 import os
 import signal
@@ -82,6 +83,17 @@ def test_a_setting_that_fails_is_a_row(short: Job, client: Client, tmp_path: Pat
     again = dsinga.search(short, space, workspace=tmp_path, progress=False, resume=True)
     assert list(again) == list(result), "nothing is trained again"
     assert_same(again.best_result.params, result.best_result.params)
+
+
+def test_the_best_setting_goes_on_as_a_run_of_its_own(
+    short: Job, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = dsinga.search(short, {RATE: [0.01]}, client, workspace=tmp_path, progress=False)
+    longer = with_fields(short, result.best_setting).replace(train_steps=8)
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        gone_on = dsinga.train(longer, client, workspace=tmp_path / "setting-0", resume=True, progress=False)
+    assert gone_on.step == longer.train_steps > result.best["steps"]
+    assert not caplog.records, "nobody misses the search"
 
 
 def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -> None:

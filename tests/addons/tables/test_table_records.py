@@ -1,5 +1,7 @@
 """Tables: columns are learnt once, and applied by name to frames of any library."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,23 @@ def test_all_kinds_of_frames_give_the_same_records(convert):
         np.testing.assert_array_equal(got, known)
     assert table.parts.sizes == (5, 4)  # of stops, and of carriers
     assert table.parts.flags == ("is_full", "distance is missing")
+
+
+@pytest.mark.parametrize("first", ["dense", "table_inputs", "no categories"])
+def test_categories_that_a_dense_layer_reads_are_named_once(first, caplog):
+    frame = flights()
+    table = dsinga.table(frame.drop(columns=["stops", "carrier"] * (first == "no categories")), label="late")
+    numbers, flags, _, sizes = table.parts
+    data = nn.Input(table.shape)
+    features = dsinga.models.tables.table_inputs(data, len(numbers), len(flags), sizes)
+    model = nn.Model(data, nn.Dense(2)(features if first == "table_inputs" else data))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        model.fit(table, progress=False)
+        model.fit(table, progress=False)
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text[:40] for text in texts] == ["the categories of x (stops, carrier) are"] * (first == "dense")
+    assert all("dsinga.models.tabm" in text and "dsinga.models.tables.table_inputs" in text for text in texts)
 
 
 def test_a_model_reads_other_frames_by_name():

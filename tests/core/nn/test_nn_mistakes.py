@@ -1,6 +1,7 @@
 """What a beginner does wrong with nn is answered in the words of nn, with the line to write."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -97,6 +98,16 @@ def test_columns_that_are_scaled_are_not_named(first, caplog):
     with caplog.at_level(logging.WARNING, "dsinga"):
         made.fit(x, Y, progress=False)
     assert not caplog.records
+
+
+def test_a_workspace_is_no_saved_model_and_says_how_to_go_on(tmp_path):
+    made = model()
+    made.fit(X, Y, workspace=tmp_path, progress=False)
+    text = re.escape(f"nn.from_job(job), and set model.params = '{tmp_path}'") + ".* resume=True"
+    refused(lambda: nn.load_model(tmp_path), text)
+    other = model()
+    other.params = tmp_path
+    assert all((other.params[name] == array).all() for name, array in made.params.items())
 
 
 def test_a_backup_keeps_the_newest_checkpoint(tmp_path):
