@@ -69,7 +69,7 @@ class CheckedJob:
             try:
                 store, infos[layer.name] = self._open(given, layer)
             except PathNotFound as error:
-                raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
+                raise UserError(f"{_how_to_give_arrays(job, phase)}{error}") from None
             infos[layer.name], changes = augmented_info(layer, infos[layer.name], store.dtype, job.seed, phase)
             if changes is not None:
                 augmentations[layer.name] = changes
@@ -198,7 +198,7 @@ def _how_to_give_arrays(job: Job, phase: Phase) -> str:
         return ""
     names |= {name: value for name, value in PHASES.items() if value is phase}
     data = ", ".join(f'"{name}": ...' for name in names)
-    return f"\nor give arrays for phase {phase.name}, too: data={{{data}}}"
+    return f"phase {phase.name} has no records; give arrays for it, too: data={{{data}}}\nor else: "
 
 
 def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: int, number: int) -> None:
