@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -267,8 +266,8 @@ def split_ends(
         raise UserError(f"{dim!r} is periodic, so that every cut has two sides; split along another dimension")
     check_whole("gap", gap, 0)
     labels = labels.values[()] if is_data_array(labels) else labels
-    is_list = isinstance(labels, (Sequence, np.ndarray)) and not isinstance(labels, (str, bytes))
-    labels = list(labels) if is_list and np.ndim(labels) else [labels]
+    is_list = isinstance(labels, Sequence) and not isinstance(labels, (str, bytes))
+    labels = list(labels) if is_list or isinstance(labels, np.ndarray) and labels.ndim else [labels]
     length = dataset.sizes[dim]
     values = dataset[dim].values if dim in dataset.coords else np.arange(length)
     if not labels:
@@ -294,7 +293,7 @@ def split_ends(
 
 def _share_text(dim: str, label: Any) -> str:
     """Return how to split at a share of the data, if the label is one, else ""."""
-    if not isinstance(label, Real) or not 0 < label < 1:
+    if not isinstance(label, (float, np.floating)) or not 0 < label < 1:
         return ""
     return f"; for a share of the points write split({dim}=ds[{dim!r}].values[int({label} * ds.sizes[{dim!r}])])"
 
