@@ -165,7 +165,7 @@ def _rows(data: Any) -> Any:
     can_be_cut = all(by.can_be_cut for by in kinds) if is_source else hasattr(data, "__getitem__")
     if not getattr(data, "shape", ()) or not can_be_cut:
         remedy = "give validation_data=(x, y)"
-        if hasattr(data, "split"):  # windows
+        if isinstance(data, RecordSource) and hasattr(data, "split"):  # windows
             remedy = "write train, test = windows.split(time=...), and give validation_data=test"
         raise UserError(f"validation_split takes arrays and tables, not {type(data).__name__}; {remedy}")
     return data

@@ -10,7 +10,7 @@ from typing import Any
 
 from dsinga.base.arguments import signature_of
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, find, imported, register, registered
+from dsinga.base.registry import entries, find, imported, registered
 from dsinga.job.component import Settings, docs
 from dsinga.job.message import JobError, set_fields
 from dsinga.job.setting_arguments import argument_lines, signature
@@ -137,13 +137,3 @@ def called_by_name(function: Any) -> Any:
 def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:
     """Return the message fields that name a component: its type, or a user's name."""
     return {"type": type} if type in names else {"type": names.user, "user_type": type}
-
-
-@register("hook", "type_of_word")
-def type_of_word(name: str) -> str:
-    """Return the layer type in SINGA's job files of a word of Keras, as its docstring says: kConvolution of Conv2D."""
-    from dsinga import nn
-
-    function = getattr(nn, name, None) if name in nn.__all__ else None
-    found = re.search(r"\((k[A-Z]\w*)\)", getattr(function, "__doc__", None) or "")
-    return found[1] if found else ""

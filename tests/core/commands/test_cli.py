@@ -326,7 +326,7 @@ def test_a_wrong_command_and_a_folder_of_a_job_are_answered(dsinga, tmp_path):
         (("train", "--gpu"), "'--gpu'; write --device gpu"),
         (("train", "--epoch", "3"), "'--epoch'; did you mean '--epochs'?"),
         (("train", "--zzz"), "'--zzz'\n"),
-        (("data", "import", "npz", "x.npy", "x.zarr"), "x.npy', mmap_mode=\"r\")"),
+        (("data", "import", "npz", "x.npy", "x.zarr"), 'x.npy\', mmap_mode="r")'),
         (("data", "import", "parquet", "x.parquet", "x.zarr"), "dsinga.table('x.parquet', label=...)"),
     ):
         assert remedy in dsinga(*arguments).stderr
