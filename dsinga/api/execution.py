@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -310,7 +311,7 @@ class _Observer:
         self._monitor.progress(row)
 
 
-@checked
+@functools.partial(checked, instead={"callbacks": "give extensions=[...]"})
 def train(
     job: Job | str | os.PathLike[str],
     client: Client | None = None,
@@ -331,6 +332,9 @@ def train(
     retry: bool = False,
 ) -> Result:
     """Train a job and return the result; for a job with ``reinforcement { }`` it also has the agent.
+
+    The result has ``params`` (arrays by name), ``history`` (a row of metrics for each validation), ``step``, and the
+    ``workspace``. A model of ``nn`` is trained by its own ``fit``; Keras's callbacks are ``extensions`` here.
 
     With a workspace, Ctrl-C and the signals of queues leave a checkpoint first, unless the program handles them.
 

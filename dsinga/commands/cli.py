@@ -8,7 +8,7 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from dsinga.base.advice import command_line
 from dsinga.base.components import built_in
 from dsinga.base.error_frames import shows_all_frames
 from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
-from dsinga.base.registry import PACKAGE, find, nearest_or_listed, register, registered
+from dsinga.base.registry import PACKAGE, find, nearest, register, registered
 from dsinga.base.regular_files import name_fault
 from dsinga.base.termination import ignore_terminations, raised_terminations
 from dsinga.base.version import __version__
 from dsinga.monitor.standard_streams import open_standard_streams, output_fault
 
 SHELLS = ("bash", "zsh", "fish")
+INSTEAD = {"fit": "train", "run": "train", "evaluate": "test", "score": "test"}
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 VERSION_HELP = "Show the versions of dsinga and of its kernels, and exit."
 # Exit statuses of commands ended by SIGINT, and by TERMINATIONS or a cluster that has not come in time.
@@ -58,7 +59,9 @@ class Commands(click.Group):
         """Return the command in the arguments. Raises UsageError, with the nearest name, for an unknown one."""
         known = self.list_commands(ctx)
         if args[0] not in known and self.get_command(ctx, args[0]) is None:
-            ctx.fail(f"No such command {args[0]!r}{nearest_or_listed(args[0], known, 'these are')}")
+            word = INSTEAD.get(args[0])
+            hint = f"; write {word}" if word else nearest(args[0], known) or f"; these are {', '.join(known)}"
+            ctx.fail(f"No such command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,6 +74,8 @@ class Commands(click.Group):
         try:
             with raised_terminations():
                 return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise _with_remedy(error) from None
         except SystemExit as exit:  # from user code, or a signal handler
             *_, frame = traceback.extract_tb(exit.__traceback__)
             click.echo(f"dsinga: {frame.filename}:{frame.lineno}: sys.exit({exit}) has ended the command", err=True)
@@ -83,6 +88,31 @@ class Commands(click.Group):
             with contextlib.suppress(OSError):  # the terminal is gone
                 click.echo(f"dsinga: {what}: {interrupt}" if str(interrupt) else f"dsinga: {what}", err=True)
             sys.exit(TERMINATED_STATUS if is_terminated else INTERRUPTED_STATUS)
+
+
+def _with_remedy(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error of an unknown option, with what to write instead: ``--set``, or the option of this value."""
+    command = error.ctx.command if error.ctx else None
+    options = [option for option in getattr(command, "params", ()) if isinstance(option, click.Option)]
+    names = {name.lstrip("-"): name for option in options for name in option.opts}
+    word = error.option_name.lstrip("-")
+    field = word.replace("-", "_")
+    hint = ""
+    if "set" in names and field in _job_fields():
+        hint = f"; write --set {field}=VALUE"
+    for option in options:
+        if word in getattr(option.type, "choices", ()):
+            hint = f"; write {option.opts[0]} {word}"
+    near = nearest(word, names).removeprefix("; did you mean ").strip("'?")
+    hint = hint or (f"; did you mean {names[near]!r}?" if near else "")
+    return click.UsageError(f"No such option {error.option_name!r}{hint}", error.ctx)
+
+
+def _job_fields() -> Collection[str]:
+    from dsinga.job import Job  # which help does not need
+    from dsinga.job.message import field_types
+
+    return field_types(Job)
 
 
 def _show_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:

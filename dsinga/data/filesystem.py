@@ -170,8 +170,9 @@ def _nearest_file(place: str) -> str:
         names = itertools.islice(os.listdir(folder), MOST_NAMES)
     except OSError:  # a URL, or a folder that cannot be read
         return ""
-    stem = os.path.splitext(name)[0]
-    return nearest(name, [known for known in names if nearest(stem, [os.path.splitext(known)[0]])])
+    stem, suffix = os.path.splitext(name)
+    of_kind = [known for known in names if os.path.splitext(known)[1] in (suffix, ".zarr") or not suffix]
+    return nearest(name, [known for known in of_kind if nearest(stem, [os.path.splitext(known)[0]])])
 
 
 def _check_group(place: str) -> None:

@@ -133,6 +133,10 @@ class RecordSource:
     def __len__(self) -> int:
         return self._data.length
 
+    def __getitem__(self, rows: Any) -> NoReturn:
+        """Raise UserError: records are read with :meth:`read`, with their labels."""
+        raise UserError(f"{type(self).__name__} has no index; .read([0]) returns its first record and the label")
+
     def __repr__(self) -> str:
         labels = "with labels" if self.has_labels else "no labels"
         kind = type(self).__name__

@@ -166,7 +166,8 @@ class MessageBuilder:
         if isinstance(value, (Block, list)) or is_message(kind):
             expected = f"a block {name} {{ ... }}" if is_message(kind) else describe(kind)
             spelling = {Block: "a block { ... }", list: "a list"}.get(type(value)) or field_text(value)
-            raise self.error(f"{what} takes {expected}, not {spelling}", where)
+            remedy = f"; write {name} {{ {kind.of_number.format(value)} }}" if hasattr(kind, "of_number") else ""
+            raise self.error(f"{what} takes {expected}, not {spelling}{remedy}", where)
         try:
             return convert_item(typed(value, kind, what), kind, what)
         except JobError as error:

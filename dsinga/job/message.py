@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_tra
 from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.base.registry import lookup, nearest, registered
+from dsinga.base.registry import find, lookup, nearest, registered
 from dsinga.job.field_types import DeferredTypes, is_optional, item_type
 from dsinga.job.type_names import TypeName
 
@@ -371,9 +371,16 @@ def member(value: Any, cls: Any, what: str) -> Any:
         for candidate in names.values():
             if value is candidate or (type(value) is int and value == candidate.value):
                 return candidate
-    hint = nearest(value, names) if isinstance(value, str) else ""
+    hint = _hint_of_keras(value, cls) or nearest(value, names) if isinstance(value, str) else ""
     if isinstance(value, str) and not hint and any(name.startswith("kUser") for name in names):
         hint = f'; name a class of your own by user_{what.rpartition(".")[2]}: "{value[:100]}"'
     if not hint and len(names) <= LISTED_NAMES:
         hint = f"; these are {', '.join(names)}"
     raise JobError(f"{what}: there is no {cls.__name__} {field_text(value)}{hint}")
+
+
+def _hint_of_keras(name: str, cls: Any) -> str:
+    """Return the hint for a layer type that is spelled as in Keras, such as kConv2D; "" for others."""
+    find_type = find("hook", "type_of_word") if getattr(cls, "kind", "") == "layer" else None
+    type = find_type(name.removeprefix("k")) if find_type is not None else ""
+    return f"; write {type}" if type else ""

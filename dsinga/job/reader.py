@@ -40,10 +40,14 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     file = os.fspath(path)
     try:
         content = read_saved_file(Path(path), lambda place: read_regular(place, LARGEST_BYTES))
-        return loads(content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), file, overrides)
+        text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        return loads(text, file, overrides)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise JobError(f"{file}: not a job file: byte {error.start} is not UTF-8 text") from error
+        if isinstance(error, JobError) and Path(file).suffix not in ("", ".conf"):
+            remedy = f"if {file} is no job file, give one, such as job.conf"
+            raise JobError(f"{error}; {remedy}") from None
         if isinstance(error, UserError):
             raise
         jobs = sorted(Path(file).glob("*.conf"))

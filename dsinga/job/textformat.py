@@ -224,7 +224,8 @@ class _Parser:
         if tokens.kind == "OTHER":
             if tokens.text in "\"'":
                 return self.error(f"the string that begins with {tokens.text} is not closed on its line")
-            return self.error(f"{tokens.text!r} has no meaning here; expected {expected}")
+            remedy = "; comments begin with #" if tokens.text == "/" else ""
+            return self.error(f"{tokens.text!r} has no meaning here; expected {expected}{remedy}")
         if tokens.kind != END:
             return self.error(f"expected {expected}, found {quoted(tokens.text)}")
         after_bracket = expected == "a field name" or innermost.bracket == "["

@@ -29,6 +29,7 @@ class LRGenConf(Component):
     """
 
     kind: ClassVar = "schedule"
+    of_number: ClassVar = "type: kFixed base_lr: {}"  # what to write for a number alone
     instead: ClassVar = {
         "assign": "write model.optimizer.learning_rate = 0.001",
         **dict.fromkeys(("numpy", "item", "value"), "float(model.optimizer.learning_rate) is a fixed rate"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
+from dsinga.base.advice import is_command
 from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.registry import lookup
 from dsinga.data import RecordNames, RecordSource, check_names
@@ -69,7 +70,7 @@ class CheckedJob:
             try:
                 store, infos[layer.name] = self._open(given, layer)
             except PathNotFound as error:
-                raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
+                raise UserError(_with_arrays(str(error), job, phase)) from None
             infos[layer.name], changes = augmented_info(layer, infos[layer.name], store.dtype, job.seed, phase)
             if changes is not None:
                 augmentations[layer.name] = changes
@@ -191,14 +192,15 @@ def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
     return batchsize // count
 
 
-def _how_to_give_arrays(job: Job, phase: Phase) -> str:
+def _with_arrays(fault: str, job: Job, phase: Phase) -> str:
+    """Return the fault of a missing store, with how to give arrays instead in Python."""
     bound = [layer for layer in job.neuralnet.layer if layer.store_conf and layer.store_conf.records is not None]
     names = {name: value for name, value in PHASES.items() if any(layer.in_phase(value) for layer in bound)}
     if not names:
-        return ""
+        return fault if is_command() else f"{fault}\nor give arrays: data=(x, y)"
     names |= {name: value for name, value in PHASES.items() if value is phase}
     data = ", ".join(f'"{name}": ...' for name in names)
-    return f"\nor give arrays for phase {phase.name}, too: data={{{data}}}"
+    return f"phase {phase.name} has no records; give arrays for it, too: data={{{data}}}\nor else: {fault}"
 
 
 def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: int, number: int) -> None:

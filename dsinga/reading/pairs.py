@@ -164,9 +164,10 @@ def _rows(data: Any) -> Any:
     kinds = data.job_settings().values() if is_source else ()
     can_be_cut = all(by.can_be_cut for by in kinds) if is_source else hasattr(data, "__getitem__")
     if not getattr(data, "shape", ()) or not can_be_cut:
-        raise UserError(
-            f"validation_split takes arrays and tables, not {type(data).__name__}; give validation_data=(x, y)"
-        )
+        remedy = "give validation_data=(x, y)"
+        if isinstance(data, RecordSource) and hasattr(data, "split"):  # windows
+            remedy = "write train, test = windows.split(time=...), and give validation_data=test"
+        raise UserError(f"validation_split takes arrays and tables, not {type(data).__name__}; {remedy}")
     return data
 
 

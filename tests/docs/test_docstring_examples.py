@@ -21,7 +21,8 @@ nn.Sequential nn.Model nn.Input nn.Dense nn.Conv2D nn.LSTM nn.Embedding nn.Dropo
 nn.Normalization nn.MaxPooling2D nn.MultiHeadAttention nn.Adam nn.SGD nn.CosineDecay nn.Cluster nn.Sequential.compile
 nn.Sequential.fit nn.Sequential.predict nn.Sequential.evaluate nn.Sequential.summary nn.Sequential.save
 nn.Sequential.predict_lazily dsinga.train dsinga.evaluate dsinga.predict dsinga.loads dsinga.windows dsinga.table
-dsinga.find_learning_rate estimators.Classifier estimators.Regressor extensions.EarlyStopping monitor.read_metrics
+dsinga.find_learning_rate dsinga.search nn.load_model estimators.Classifier estimators.Regressor
+extensions.EarlyStopping monitor.read_metrics
 data.open_records
 """.split()
 

@@ -71,7 +71,10 @@ def import_records(
     """
     kinds = registered("importer")
     if kind not in kinds:
-        raise UserError(f"unknown import kind {kind!r}{nearest(kind, kinds)}; choose one of {', '.join(kinds)}")
+        remedy = f"choose one of {', '.join(kinds)}"
+        if kind == "parquet":
+            remedy = f"parquet is read in place: dsinga.table({source!r}, label=...)"
+        raise UserError(f"unknown import kind {kind!r}{nearest(kind, kinds)}; {remedy}")
     importer = lookup("importer", kind)
     option_names = [*inspect.signature(importer).parameters][1:]
     for option in options:

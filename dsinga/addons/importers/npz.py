@@ -41,6 +41,11 @@ def npz(source: str) -> dict[str, StoreContents]:
     Bytes and booleans stay bytes, all other numbers become float32. Labels are (N,) or (N, K), integers or floats. An
     array in Fortran order, with rows spread over the file, is first unpacked into a temporary file.
     """
+    if source.endswith(".npy"):
+        raise UserError(
+            f"{source} is a single array, no npz file; write x and y with numpy.savez, or train from the array: "
+            f'fit(numpy.load({source!r}, mmap_mode="r"), y)'
+        )
     with _archive(source) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
         data = next((name for name in DATA if name in names), None)

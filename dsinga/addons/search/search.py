@@ -19,12 +19,13 @@ from distributed import Client
 from dsinga.addons.search.halving import check_halving, count_runs, make_rungs, recorded_steps
 from dsinga.addons.search.metric_values import Rung, copied
 from dsinga.addons.search.plan import SearchPlan
+from dsinga.addons.search.ranges import SearchRange
 from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, write_table
 from dsinga.addons.search.runs import SearchRuns
 from dsinga.addons.search.samplers import AT_ONCE, SampledSettings
 from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.setting import Setting
-from dsinga.addons.search.space import Space, make_settings, ranges_of
+from dsinga.addons.search.space import Space, make_settings, parse_values, ranges_of
 from dsinga.api.argument_types import typed
 from dsinga.api.engines import in_thread
 from dsinga.api.execution import Execution
@@ -74,6 +75,9 @@ def search(
     **options: Any,
 ) -> SearchResult:
     """Train a job with many settings; return a row for each, and the best one's params.
+
+    The result is a list of rows: ``result.best`` is the best one, and ``pandas.DataFrame(result)`` the table.
+    ``result.best_result.params`` are the best params.
 
     Every run is a :func:`dsinga.train` with its own folder. Runs start in the order of the settings, as many at once as
     the Dask cluster has free threads for. All have the job's seed, so that settings differ in nothing else; name "seed"
@@ -134,6 +138,17 @@ def search(
         UserError: before training: for a fault of the space, a value of a wrong type, a metric that the job lacks, and
             a fault of all jobs.
         RunError: all runs fail.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> x = np.random.default_rng(0).integers(0, 256, (200, 4), dtype=np.uint8)
+        >>> y = (x[:, 0] > 127).astype(int)
+        >>> job = dsinga.models.mlp(hidden=[8], inputs=4, classes=2, train_steps=50)
+        >>> space = {"updater.learning_rate.base_lr": [0.1, 0.00001]}
+        >>> result = dsinga.search(job, space, data={"train": (x, y), "test": (x, y)}, progress=False)
+        >>> result.best["updater.learning_rate.base_lr"], result.best["state"]
+        (0.1, 'finished')
     """
     known = dict.fromkeys([*inspect.signature(search).parameters, *(each.name for each in fields(TrainingOptions))])
     check_names("search", [name for name in known if name != "options"], options, INSTEAD)
@@ -257,8 +272,18 @@ def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Settin
         try:
             check_fields(base, setting)
         except UserError as error:
-            raise UserError(f"setting {number}: {error}") from error
+            raise UserError(_text_of_values(setting) or f"setting {number}: {error}") from error
     return lambda **setting: with_fields(base, setting)
+
+
+def _text_of_values(setting: Setting) -> str:
+    """Return the fault of a value that is a text of several values, as on the command line; "" if none is."""
+    for name, text in setting.items():
+        values = parse_values(text) if isinstance(text, str) else []
+        if isinstance(values, SearchRange) or len(values) > 1:
+            remedy = values if isinstance(values, SearchRange) else f"a list: {{{name!r}: {values}}}"
+            return f"{name!r} is the text {text!r}; give {remedy}"
+    return ""
 
 
 def _first_valid(

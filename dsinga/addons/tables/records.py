@@ -115,7 +115,7 @@ class TableRecords(RecordSource):
         return TableRecords(self.frame, training, self._y, has_labels=self.has_labels)
 
 
-@checked
+@partial(checked, instead=dict.fromkeys(("target", "label_column"), 'name the column of labels: label="NAME"'))
 def table(
     data: Any,
     y: Any = None,

@@ -283,7 +283,30 @@ def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model saved by :meth:`dsinga.nn.Model.save`, with params and optimizer state.
 
+    You can call ``predict``, ``evaluate`` and ``fit`` without ``compile``; ``fit`` continues the training.
+
+    Other files have other functions:
+
+    - ``.onnx``: ``nn.load_onnx(path)``.
+    - PyTorch: ``dsinga.convert.from_torch(module)``, once PyTorch has loaded the file.
+    - The workspace of a ``fit``: build the model, then call ``model.load_weights(workspace)``.
+    - A job file: ``nn.from_job(path)``.
+
+    Args:
+        folder: the folder that ``model.save(folder)`` wrote.
+
     Raises UserError if a file is missing, damaged or from another save.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dsinga import nn
+        >>> x, y = np.zeros((8, 4), np.float32), np.zeros(8, int)
+        >>> model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+        >>> model.compile("adam", "sparse_categorical_crossentropy")
+        >>> history = model.fit(x, y, progress=False)
+        >>> model.save("net")
+        >>> nn.load_model("net").predict(x).shape
+        (8, 2)
     """
     path = local_folder(folder)
     if current_file(path / "estimator.json").is_file():

@@ -160,8 +160,8 @@ class Trainable(Predictable):
         keeps them.
 
         Args:
-            x: records, with labels if they have them, as for :meth:`job`. A generator or another iterable of batches
-                (x, y) or (x, y, weights) is read into memory once.
+            x: arrays of numpy, dask or xarray, a zarr store's path, ``dsinga.table(frame)``, ``dsinga.windows(ds)``, a
+                list or dict of them by input, or a generator of batches (x, y), which is read into memory once.
             y: labels.
             epochs: how many times all records are read, by default once.
             batch_size: rows of a batch, at most the number of records. By default 32, or the rows of the first batch of
@@ -181,8 +181,8 @@ class Trainable(Predictable):
             workers: the number of workers of each worker group.
             seed: determines all random numbers; by default 0, and another number for each further call.
             workspace: folder for metrics and checkpoints.
-            resume: True to continue from the newest checkpoint of the workspace, a path to continue from that
-                checkpoint, "auto" to continue if there is one.
+            resume: True to continue from the newest checkpoint of the workspace, or the path of a checkpoint. "auto"
+                starts from scratch if the workspace has no checkpoint.
             progress: whether to show progress; ``verbose=0`` of Keras hides it, too.
             shuffle: False to read the records in order; worker groups take turns at the batches.
             checkpoint_freq: the number of steps between checkpoints in the workspace.
@@ -205,6 +205,8 @@ class Trainable(Predictable):
             >>> history = model.fit(x, y, epochs=20, validation_split=0.2, progress=False)
             >>> history[-1]["phase"], history[-1]["epoch"]
             ('val', 20)
+            >>> from distributed import Client  # doctest: +SKIP
+            >>> model.fit(x, y, client=Client(n_workers=4, threads_per_worker=1))  # doctest: +SKIP
         """
         self.refuse_while_training("a further fit")
         self.require_loss()

@@ -36,15 +36,16 @@ def Dense(
 ) -> Write:
     """Computes ``units`` weighted sums of all numbers of a row, and their activation (kInnerProduct).
 
-    Sequences (B, T, n) are computed step by step, as in Keras. Images (B, C, H, W) are flattened.
+    Sequences (B, T, n) are computed step by step, as in Keras. Images (B, C, H, W) are flattened. The weight is (units,
+    inputs), the transpose of Keras's kernel.
 
     Args:
         units: the number of outputs for each row.
-        activation: the function after the layer: its name, or a function of your own.
+        activation: the function after the layer: its name, or a function of your own; None for a linear layer.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        transpose: True for a weight (inputs, units), so that it can share another layer's (units, inputs).
+        transpose: True for a weight (inputs, units), as to share the weight of an encoder with its decoder.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias.
 

@@ -98,6 +98,11 @@ def compared(writer: LayerWriter, activation: str | None = None, weighted: bool 
     if shape is not None and expected is not None and math.prod(shape) != math.prod(expected):
         has_weights = len(shape) > 1 and shape == (expected[0] + 1, *expected[1:])
         or_weighted = ", or the loss weighted=True if its last channel has the weights of points" if has_weights else ""
+        if len(shape) == len(expected) > 1 and shape[0] == expected[0]:  # fields: only their space differs
+            raise writer.fail(
+                f"compares {outputs.layer!r}, {expected}, with {target.layer!r}, {shape}: the points differ; give "
+                'convolutions padding="same", and upsample where a layer makes fields smaller'
+            )
         raise writer.fail(
             f"compares {outputs.layer!r}, {math.prod(expected)} numbers a row, with {target.layer!r}, "
             f"{math.prod(shape)}; give the last layer as many outputs as the target has{or_weighted}"

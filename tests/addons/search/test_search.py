@@ -140,6 +140,7 @@ def test_a_value_of_a_wrong_type_is_refused_before_training(
     short: Job, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SearchRuns, "execute", lambda self: pytest.fail("it trains"))
+    refused(lambda: dsinga.search(short, {"seed": "1,2"}), "'seed' is the text '1,2'", r"{'seed': \[1, 2\]}")
     refused(lambda: dsinga.search(short, {RATE: [0.1, "abc"]}, client, progress=False), "'abc'", "a number, not")
     with pytest.raises(UserError, match="^setting 2: seed=1.5: Job.seed takes a whole number, not 1.5"):
         dsinga.search(short, [{"seed": 1}, {RATE: 0.1}, {"seed": 1.5}], client, progress=False, only=[0])

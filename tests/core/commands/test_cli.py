@@ -319,3 +319,14 @@ def test_a_wrong_command_and_a_folder_of_a_job_are_answered(dsinga, tmp_path):
     assert "updater.learning_rate.base_lr" in dsinga("train", "job.conf", "--set", "lr=0.1").stderr
     (tmp_path / "job.conf").write_text("")
     assert f"give the job file in it, '{tmp_path / 'job.conf'}'" in dsinga("train", str(tmp_path)).stderr
+    (tmp_path / "x.npy").touch()
+    for arguments, remedy in (
+        (("fit", "job.conf"), "'fit'; write train"),
+        (("train", "--train_steps", "10"), "'--train_steps'; write --set train_steps=VALUE"),
+        (("train", "--gpu"), "'--gpu'; write --device gpu"),
+        (("train", "--epoch", "3"), "'--epoch'; did you mean '--epochs'?"),
+        (("train", "--zzz"), "'--zzz'\n"),
+        (("data", "import", "npz", "x.npy", "x.zarr"), 'x.npy\', mmap_mode="r")'),
+        (("data", "import", "parquet", "x.parquet", "x.zarr"), "dsinga.table('x.parquet', label=...)"),
+    ):
+        assert remedy in dsinga(*arguments).stderr

@@ -215,7 +215,7 @@ MISTAKES = [
     refusal(lambda: open_records("zip://::x.zip"), "zip is a zip", "unpack it first"),
     refusal(lambda: open_records((X, "y.zarr")), "zarr was not found", "make a store"),
     refusal(lambda: open_records("a.npz"), "npz is a file", "data import npz"),
-    refusal(lambda: open_records(("x.npy", "y.npy")), "npy is a file", "give its arrays"),
+    refusal(lambda: open_records(("x.npy", "y.npy")), "npy is a file", "give the array"),
     refusal(lambda: open_records((scipy.sparse.eye(2).tocsr(), [1, 2])), "csr_matrix", "sparse matrices are"),
     refusal(lambda: open_records((X, Y, Y)), "2 parts", "y, not 3"),
     refusal(lambda: open_records(np.float32(3)), "'x' has the shape", "a row each"),

@@ -1,11 +1,12 @@
 """What ``data`` refuses: each mistake in a line, with the name and the remedy that its error must have."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dsinga.data import RecordStore, open_store, write_csv
+from dsinga.data import RecordStore, open_records, open_store, write_csv
 from dsinga.data.conversion import as_labels, as_records
 from tests.core.data.test_data_zarr import write_group
 from tests.support.refusals import check_refusal, refusal
@@ -26,6 +27,8 @@ MISTAKES = [
     refusal(lambda: as_records(np.array([1e300])), "records have values beyond", "scale them"),
     refusal(lambda: as_labels(np.array([1e300])), "labels have values beyond", "scale them"),
     refusal(lambda: as_labels(np.array([(1 << 64) - 1], np.uint64)), "18446744073709551615 does", "into 64 bits"),
+    refusal(lambda: open_records("x.npy"), "x.npy is a file of numpy", "numpy.load('x.npy', mmap_mode=\"r\")"),
+    refusal(lambda tmp_path: missing_store(tmp_path), "train_x.zarr was not found; make a store"),
     refusal(lambda: RecordStore("nope://x"), "nope://x cannot be opened", "not known: nope"),
     refusal(
         lambda tmp_path: ((tmp_path / "file").touch(), write_csv(tmp_path / "file" / "o.csv", [np.zeros((1, 1))])),
@@ -42,3 +45,8 @@ MISTAKES = [
 @pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
 def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
     check_refusal(call, words, error, request)
+
+
+def missing_store(folder: Path) -> None:
+    (folder / "train_x.py").touch()  # no kind of data, so no guess
+    open_records(folder / "train_x.zarr")

@@ -1,5 +1,6 @@
 """What ``job`` refuses: each mistake in a line, with the name and the remedy that its error must have."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from dsinga.job import (
     PoolingConf,
     UpdaterConf,
     check,
+    load,
     loads,
 )
 from dsinga.job.textformat import parse_value
@@ -49,6 +51,11 @@ MISTAKES = [
     refusal(lambda: InnerProductConf(num_output=None), "takes a whole number", "not None"),
     refusal(lambda: InnerProductConf(num_output=3, bias_term=1), "takes true or false, not 1"),
     refusal(lambda: PoolingConf(kernel=[3]), "takes a whole number", "not [3]"),
+    refusal(lambda: LayerConf(name="a", type="kConv2D"), "'kConv2D'", "write kConvolution"),
+    refusal(lambda: LayerConf(name="a", type="kDense"), "'kDense'", "write kInnerProduct"),
+    refusal(lambda: loads("updater { learning_rate: 0.05 }"), "not 0.05", "{ type: kFixed base_lr: 0.05 }"),
+    refusal(lambda: loads("train_steps: 5 // few"), "'/'", "comments begin with #"),
+    refusal(lambda tmp_path: load(python_file(tmp_path)), "x.py:1", "give one, such as job.conf"),
     refusal(lambda: loads("net {", "job.conf"), "1 is", "never closed", error=JobError),
     refusal(lambda: parse_value("", "--set x"), "--set x", error=JobError),
     refusal(lambda: parse_value("1 2", "--set x"), "--set x", error=JobError),
@@ -60,3 +67,8 @@ MISTAKES = [
 @pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
 def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
     check_refusal(call, words, error, request)
+
+
+def python_file(folder: Path) -> Path:
+    (folder / "x.py").write_text("import numpy")
+    return folder / "x.py"

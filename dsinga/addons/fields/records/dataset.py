@@ -145,6 +145,8 @@ def open_path(path: str) -> Any:
     except UserError:
         raise
     except Exception as error:  # of any engine: any class
+        if not is_url(path) and "*" not in path and not os.path.exists(path):
+            raise UserError(f"{path} was not found; give the path or URL of a zarr store or a netCDF file") from None
         fault = f"{type(error).__name__}: {error}"
         if is_zarr:
             _name_fault(path)

@@ -21,7 +21,7 @@ from dsinga.addons.fields.records.trained_layout import align, describe_layout, 
 from dsinga.addons.fields.records.window_arguments import define_windows, documented_settings, names_of
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import window_columns, window_numbers
-from dsinga.addons.fields.records.window_warnings import advice_texts, left_out_texts
+from dsinga.addons.fields.records.window_warnings import advice_texts, copying_texts, left_out_texts
 from dsinga.base.arguments import checked
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
@@ -287,6 +287,23 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     windows follows from these settings alone, not from chunks or the number of workers. ``windows.left_out`` lists
     points that fill no window.
 
+    ``windows.split(time=...)`` returns the windows before and after a date. ``windows.read([0])`` returns the first
+    window and its target. ``windows.shape`` is the shape of an input.
+
+    Args:
+        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image, a netCDF file,
+            or a file of references (kerchunk, VirtualiZarr). It is read lazily. References may lead to web servers,
+            object storage and files in their own folder; the environment variable DSINGA_REFERENCES names more folders.
+        input_dims: points of a window by dimension, -1 for all of them. Other dimensions are not cut.
+        input_overlap: points that neighbouring windows share, by dimension; negative for points between windows.
+        context: points around a window that are input only, by dimension: a number, or a pair (before, after).
+            ``input_dims={"time": 1}, context={"time": (3, 0)}`` has four steps of time as inputs of one target.
+        lead: offset of the target in points, by dimension: ``{"time": 6}`` for six steps ahead.
+        edges: the context beyond the data, for all dimensions or by dimension: "inside" (windows stay inside), "zero",
+            "edge" (the last point), "reflect", or "periodic", where windows continue at the other end.
+        within: first and last coordinate to use, by dimension, as in ``ds.sel``; decreasing latitudes accept either
+            order. ``{"lon": (-10, 10)}`` also works for longitudes from 0 to 360.
+
     Space has at most three axes. With one axis, ``channels=[]``, records are (channels, points); such a net predicts a
     whole series as one tile. For longer series add an axis of one point with ``ds.expand_dims("y")``.
 
@@ -303,35 +320,30 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     net of the direct form predicts at most the leads that it was trained on, and reads no inputs of later times.
     ``evaluate`` returns "loss", and for each lead "loss/loss", "lead2#loss/loss", ... and its metrics.
 
-    Args:
-        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image, a netCDF file,
-            or a file of references (kerchunk, VirtualiZarr). It is read lazily. References may lead to web servers,
-            object storage and files in their own folder; the environment variable DSINGA_REFERENCES names more folders.
-        input_dims: points of a window by dimension, -1 for all of them. Other dimensions are not cut.
-        input_overlap: points that neighbouring windows share, by dimension; negative for points between windows.
-        context: points around a window that are input only, by dimension: a number, or a pair (before, after).
-            ``input_dims={"time": 1}, context={"time": (3, 0)}`` has four steps of time as inputs of one target.
-        lead: offset of the target in points, by dimension: ``{"time": 6}`` for six steps ahead.
-        edges: the context beyond the data, for all dimensions or by dimension: "inside" (windows stay inside), "zero",
-            "edge" (the last point), "reflect", or "periodic", where windows continue at the other end.
-        within: first and last coordinate to use, by dimension, as in ``ds.sel``; decreasing latitudes accept either
-            order. ``{"lon": (-10, 10)}`` also works for longitudes from 0 to 360.
-
     Raises UserError for a setting that does not fit the Dataset; the message says what would.
 
     Examples:
         >>> import numpy as np
         >>> import xarray as xr
         >>> import dsinga
-        >>> dataset = xr.Dataset({"t": (("time", "lat", "lon"), np.zeros((20, 4, 4)))})
-        >>> records = dsinga.windows(dataset, inputs="t", targets="t", input_dims={"time": 1}, lead={"time": 1})
-        >>> len(records)
-        19
+        >>> times = np.arange("2020-01-01", "2020-01-31", dtype="datetime64[D]")
+        >>> sst = np.zeros((30, 8, 16), np.float32)
+        >>> dataset = xr.Dataset({"sst": (("time", "lat", "lon"), sst)}, coords={"time": times})
+        >>> sizes = {"time": 1, "lat": -1, "lon": -1}  # whole fields, a day each
+        >>> windows = dsinga.windows(dataset, inputs="sst", targets="sst", input_dims=sizes, lead={"time": 1})
+        >>> windows.shape  # channels, lat, lon; windows.label_shape is the shape of a target
+        (1, 8, 16)
+        >>> train, test = windows.split(time="2020-01-25")
+        >>> len(train), len(test)  # model.fit(train, validation_data=test)
+        (23, 5)
     """
     settings = locals()
     opened, path = open_dataset(settings.pop("dataset"))
     settings["inputs"] = inputs_of(opened, static) if inputs is None else inputs
-    return FieldWindows(opened, define_windows(**settings), path=path)
+    records = FieldWindows(opened, define_windows(**settings), path=path)
+    for sentence in copying_texts(records.layout):
+        logger.warning("%s: %s", redact(records.location), sentence)
+    return records
 
 
 def inputs_of(dataset: Any, static: Any) -> list[str]:

@@ -32,7 +32,16 @@ from dsinga.addons.fields.records.longitudes import (
 )
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import MOST_POINTS, chosen, has_labels, is_number, label_text, point_text, point_texts
+from dsinga.data.array_kinds import (
+    MOST_POINTS,
+    chosen,
+    has_labels,
+    is_data_array,
+    is_number,
+    label_text,
+    point_text,
+    point_texts,
+)
 from dsinga.data.sources.xarray_objects import missing_name
 
 SAME_STEP = 0.01  # relative difference of steps that are the same
@@ -200,14 +209,14 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
             if index.dtype.kind == "m" and is_number(str(label)):
                 raise ValueError("a time has a unit")
             index.slice_indexer(label, None)
-        except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:  # the last of NaT
+        except (TypeError, ValueError, KeyError, OverflowError, AttributeError):  # the last of NaT
             kind = (
                 "time, such as '5 h'," if index.dtype.kind == "m" else "date" if is_date_index(index) else "coordinate"
             )
             calendar = f" of the calendar {index.calendar}" if hasattr(index, "calendar") else ""
             raise UserError(
                 f"{str(label)!r} is no {kind}{calendar} along {dim!r}, which has {_span(dataset, dim)}"
-            ) from error
+            ) from None
     places: slice = index.slice_indexer(*labels)
     return places
 
@@ -248,24 +257,31 @@ def split_ends(
 ) -> list[dict[str, tuple[Any, Any]]]:
     """Return the ``within`` setting of each part of a Dataset cut along one dimension."""
     if len(cuts) != 1:
-        raise UserError("split takes one dimension and its coordinates, such as split(time='2018-01-01')")
+        share = _share_text("time", gap)
+        raise UserError(f"split takes one dimension and its coordinates, such as split(time='2018-01-01'){share}")
     ((dim, labels),) = cuts.items()
     if dim not in dataset.dims:
         raise missing_name("dimension", dim, [str(name) for name in dataset.dims], "Dataset")
     if definition.along(str(dim)).edges == "periodic":
         raise UserError(f"{dim!r} is periodic, so that every cut has two sides; split along another dimension")
     check_whole("gap", gap, 0)
-    is_list = isinstance(labels, (Sequence, np.ndarray)) and not isinstance(labels, (str, bytes))
-    labels = list(labels) if is_list and np.ndim(labels) else [labels]
+    labels = labels.values[()] if is_data_array(labels) else labels
+    is_list = isinstance(labels, Sequence) and not isinstance(labels, (str, bytes))
+    labels = list(labels) if is_list or isinstance(labels, np.ndarray) and labels.ndim else [labels]
     length = dataset.sizes[dim]
     values = dataset[dim].values if dim in dataset.coords else np.arange(length)
     if not labels:
         raise UserError(f"split along {dim!r} needs coordinates; the data have {_span(dataset, dim)}")
-    begins = [_first_from(dataset, dim, label) for label in labels]
+    labels = [label.values[()] if is_data_array(label) else label for label in labels]
+    shares = "".join(_share_text(dim, label) for label in labels[:1])
+    try:
+        begins = [_first_from(dataset, dim, label) for label in labels]
+    except UserError as error:
+        raise UserError(f"{error}{shares}") from None
     if begins != sorted(set(begins)) or begins[0] < 1 or begins[-1] >= length:
         raise UserError(
             f"split along {dim!r} at {', '.join(map(str, labels))} leaves a part without a point; the data have "
-            f"{_span(dataset, dim)}; give increasing coordinates between these"
+            f"{_span(dataset, dim)}; give increasing coordinates between these{shares}"
         )
     ends = []
     for begin, stop in zip([0, *begins], [*begins, length + gap], strict=True):
@@ -273,6 +289,13 @@ def split_ends(
             raise UserError(f"gap={gap} leaves no point of {dim!r} before the cut at {label_text(values[stop])}")
         ends.append({dim: (_text(values[begin]), _text(values[stop - gap - 1]))})
     return ends
+
+
+def _share_text(dim: str, label: Any) -> str:
+    """Return how to split at a share of the data, if the label is one, else ""."""
+    if not isinstance(label, (float, np.floating)) or not 0 < label < 1:
+        return ""
+    return f"; for a share of the points write split({dim}=ds[{dim!r}].values[int({label} * ds.sizes[{dim!r}])])"
 
 
 def _first_from(dataset: Any, dim: str, label: Any) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.addons.fields.records.axis import GAP_REMEDY, Axis
 from dsinga.addons.fields.records.coordinates import date_index, has_frequency, is_date_index, step_lengths
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE
+from dsinga.addons.fields.records.layout import Layout
 from dsinga.addons.fields.records.longitudes import LONGITUDES
 from dsinga.addons.fields.records.window_blocks import WindowBlocks
 from dsinga.data.array_kinds import label_text
@@ -44,6 +45,18 @@ def advice_texts(blocks: WindowBlocks) -> list[str]:
     """Return sentences about chunks that are decoded often, uneven steps of time, and incomplete circles."""
     axes, labels = blocks.layout.axes, blocks.layout.coordinates
     return [*_chunk_texts(blocks), *_uneven_texts(axes, labels), *_period_texts(axes, labels)]
+
+
+def copying_texts(layout: Layout) -> list[str]:
+    """Return a sentence if a target is an input of the same time, which a net can copy."""
+    dates = [name for name, labels in layout.coordinates.items() if is_date_index(date_index(labels))]
+    targets = [part.name for part in layout.targets if part.name in {each.name for each in layout.inputs}]
+    if not targets or not dates or any(axis.lead for axis in layout.axes.values()):
+        return []
+    return [
+        f"the target {targets[0]!r} is also an input of the same time, so a net can copy it; to predict a later time "
+        f"give lead={{{dates[0]!r}: 1}}"
+    ]
 
 
 def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:

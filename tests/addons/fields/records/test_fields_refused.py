@@ -9,8 +9,9 @@ import pytest
 import xarray as xr
 
 import dsinga
+from dsinga import nn
 from dsinga.base.errors import UserError
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refusal, refused
 
 DATES = np.datetime64("2000-01-01", "ns") + np.arange(12) * np.timedelta64(1, "D")
 
@@ -110,7 +111,7 @@ def test_data_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"x.zarr has no variables at its root; where they are in a group"):
         dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
     assert len(dsinga.windows(tmp_path / "x.zarr" / "sea", input_dims={"time": 1})) == 12
-    refused(lambda: dsinga.windows(tmp_path / "x.nc", input_dims={"time": 1}), "FileNotFoundError", "as a Dataset")
+    refused(lambda: dsinga.windows(tmp_path / "x.nc", input_dims={"time": 1}), "x.nc was not found", "give the path")
     text = dataset(name=("time", np.array(["a"] * 12)))
     refused(lambda: dsinga.windows(text, inputs="name", input_dims={"time": 1}), "'name'", "numbers, not strings")
 
@@ -188,3 +189,43 @@ def test_windows_with_much_nan_are_left_out(caplog: pytest.LogCaptureFixture) ->
     assert len(half) == 11  # all but step 4, which has 60 % of NaN
     with pytest.raises(UserError, match=r"all 12 windows have more than max_nan=0.1 of NaN; give a larger share"):
         dsinga.windows(data, inputs="sst", input_dims=WHOLE, max_nan=0.1, mask=True)
+
+
+MISTAKES = [
+    refusal(lambda: day_ahead().split(0.8), "split takes one dimension", "split(time=ds['time'].values[int(0.8 * "),
+    refusal(lambda: day_ahead().split(time=0.8), "'0.8' is no date along 'time'", "int(0.8 * ds.sizes['time'])"),
+    refusal(lambda: day_ahead()[0], "FieldWindows has no index", ".read([0])"),
+    refusal(lambda: dsinga.windows("era5.nc", input_dims=WHOLE), "era5.nc was not found", "give the path or URL"),
+    refusal(lambda: net(3).fit(day_ahead()), "the points differ", "(1, 4, 6)", 'padding="same"'),
+    refusal(lambda: net(1).fit(day_ahead(), validation_split=0.2), "FieldWindows", "windows.split(time=...)"),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)
+
+
+def day_ahead() -> Any:
+    return dsinga.windows(dataset(), inputs="sst", targets="sst", input_dims=WHOLE, lead={"time": 1})
+
+
+def net(kernel_size: int) -> nn.Sequential:
+    model = nn.Sequential([nn.Conv2D(1, kernel_size)])
+    model.compile("adam", "mse")
+    return model
+
+
+def test_a_part_begins_at_a_date_of_the_dataset() -> None:
+    data, by_text = dataset(), day_ahead().split(time=["2000-01-04", "2000-01-08"])
+    for cuts in (data.time[[3, 7]], [data.time[3], data.time[7]]):
+        assert list(map(len, day_ahead().split(time=cuts))) == list(map(len, by_text))
+
+
+def test_a_target_that_is_an_input_of_the_same_time_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
+    day_ahead().split(time="2000-01-05")
+    assert "copy" not in caplog.text
+    dsinga.windows(dataset(), inputs="sst", targets="sst", input_dims=WHOLE).split(time="2000-01-05")
+    assert caplog.text.count("'sst' is also an input of the same time") == 1
+    assert "give lead={'time': 1}" in caplog.text
