@@ -40,6 +40,8 @@ from dsinga.reading.pairs import ALL_IN_AN_EPOCH, ALL_VALIDATE, read_iterable, s
 if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
 
+# What to write for precisions of other libraries.
+HALF = dict.fromkeys(("float16", "fp16", "half", "mixed_float16", "16", "bfloat16", "mixed_bfloat16"), 'use "bf16"')
 
 class Trainable(Predictable):
     """A net with params that can be trained, evaluated and used for predictions.
@@ -297,7 +299,7 @@ def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dic
     precision, precisions = named.get("precision"), {name: member.name for member, name in PRECISIONS.items()}
     if isinstance(precision, str) and precision not in Precision.__members__:
         if precision not in precisions:
-            raise unknown_name("precision", precision, precisions)
+            raise unknown_name("precision", precision, precisions, HALF)
         named["precision"] = precisions[precision]
     return {**fields, **{name: value for name, value in named.items() if value is not None}}
 
