@@ -110,7 +110,7 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
     caller: FrameType | None = sys._getframe(2)  # the frame that looks the name up, the caller of ``__getattr__``
-    while caller and caller.f_globals.get("__name__") in ("dsinga.base.components", owner):
+    while caller and caller.f_globals.get("__name__") in ("dsinga.base.components", "dsinga.base.error_frames", owner):
         caller = caller.f_back
     is_import = caller is not None and caller.f_globals.get("__name__") == "importlib._bootstrap"
     if remedy and is_import and find_spec(f"{owner}.{name}") is None:  # else the name is that of a module in it

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def lazy_names(
     def names() -> dict[str, tuple[str, str]]:
         return _names_for_type_checkers(Path(str(module.__file__)))
 
+    @public
     def find(name: str) -> Any:
         if name == "__all__":
             return sorted(names())

@@ -1,13 +1,14 @@
-"""Warns if a dense layer's input columns differ a thousandfold in scale."""
+"""Warns of what learns badly: columns that differ a thousandfold in scale, a softmax of a softmax."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from dsinga.job import LayerConf, LayerType
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import Pair
 
@@ -28,6 +29,17 @@ def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
                 "a dense layer learns badly from; begin with a layer scale = nn.Normalization() after "
                 "scale.adapt(x), or scale the columns yourself",
                 most / least, narrow, least, wide, most,
+            )  # fmt: skip
+
+
+def remark_on_softmax(layers: Sequence[LayerConf]) -> None:
+    """Warn if a softmax reads a softmax, which learns badly."""
+    names = {layer.name for layer in layers if layer.type is LayerType.kSoftmax}
+    for layer in layers:
+        if layer.name in names and names & {*layer.srclayers}:
+            _log.warning(
+                "the layer %r is a softmax of the softmax %r, which learns badly; leave one of them out",
+                layer.name, layer.srclayers[0],
             )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from dsinga.job.enums import PRECISIONS, Precision
 from dsinga.job.message import field_names
 from dsinga.monitor import History
 from dsinga.nn.model import fitting
-from dsinga.nn.model.column_scales import remark_on_scales
+from dsinga.nn.model.column_scales import remark_on_scales, remark_on_softmax
 from dsinga.nn.model.given_data import FitFields, JobFields, batch_in_order, listed
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.predicting import arrays_of, kinds_of_records, local_net, reported
@@ -228,6 +228,8 @@ class Trainable(Predictable):
         with explained(self, *(pairs for pairs, _ in phases.values())):
             arguments = fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings)
             job = fitting.job_of_fit(self, arguments, begin, shuffle)
+            if not self.trained.steps:
+                remark_on_softmax(job.neuralnet.layer)
             self.result = fitting.run_fit(self, job, arguments, begin, run)  # includes the remarks of the whole run
         for backup in begin.backups:
             if backup.delete_checkpoint:
