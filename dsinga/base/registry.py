@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 LONGEST_NAME = 200  # characters
 LISTED = 12  # names in a message
-LIKE = 0.7  # the share of letters that a suggested name has in common with the unknown one
+LIKE = 0.66  # the share of letters that a suggested name has in common with the unknown one
 IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", importlib.__file__)  # files
 
 KINDS = (
