@@ -24,6 +24,7 @@ T = TypeVar("T")
 Instead = Mapping[str, str]  # what to write in place of a name; of a function's argument also as "Function.argument"
 
 SHOWN = 100  # characters of a value in a message
+MANY = 10  # parameters of a function above which a message names some of them
 
 
 def is_whole(value: Any, least: int) -> bool:
@@ -208,6 +209,12 @@ def bind(
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
         parameters = [parameter for name, parameter in signature.parameters.items() if name != "self"]
+        if str(error).startswith("too many positional") and len(parameters) > MANY:
+            by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+            first = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+            raise UserError(
+                f"{function} takes {' and '.join(first)} by position; give others by name: {listed(by_name)}"
+            ) from None
         bare = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
         raise UserError(f"{function}: {error}; it is called as {function}{inspect.Signature(bare)}") from None
 

@@ -64,7 +64,7 @@ def _explained(X: Any) -> Iterator[None]:
         yield
     except ValueError as error:
         text = str(error)
-        if text.startswith("Input X contains NaN"):
+        if text.startswith("Input X contains NaN") and isinstance(X, np.ndarray):
             text = "Input X contains NaN; give a data frame, which may have gaps, as in fit(pandas.DataFrame(X), y)"
         elif text.startswith("Expected 2D array, got 1D array"):
             text = (

@@ -221,7 +221,7 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
     """
     for name, shape in shapes.items():
         if name in trained and shape[1:] != trained[name]:
-            hint = "; for one record, give x[None]" if shape == trained[name] else "; give records of that shape"
+            hint = "; for one record, give x[None]" if shape == trained[name] else ""
             return f"records have shape {shape[1:]}, but the model was trained on {trained[name]}{hint}"
     return ""
 

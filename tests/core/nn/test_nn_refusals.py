@@ -293,7 +293,7 @@ MODELS = {
     "model().job(X, Y, epochs=1, train_steps=1)": "give epochs or train_steps, not both",
     "model().fit(X, Y, validation_data=(X, Y), validation_steps=2)": "validation_steps is for batches of a generator",
     "two_outputs().fit(X, {'a': Y})": "y names 'a', which is no output",
-    "nn.load_model('nowhere')": "nowhere has no job.conf",
+    "nn.load_model('nowhere')": "nowhere was not found",
     "deep().set_weights([])": "the model has 4 params",
     "deep().set_weights(None)": "set_weights takes a list of arrays, as get_weights returns it, not None",
     "deep().set_weights('a')": "set_weights takes a list of arrays, as get_weights returns it, not 'a'",
