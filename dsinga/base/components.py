@@ -152,7 +152,7 @@ class LazyModules:
         source = ".".join(filter(None, cls.packages[package]().get(word, ())))
         if source:
             is_module = source != name and (source in sys.modules or not cls.packages[package]()[word][1])
-            return ModuleSpec(name, cls()) if is_module else None
+            return ModuleSpec(name, cls()) if is_module else None  # type: ignore[arg-type]  # no subclass of Loader
         cls._asked.add(name)
         try:
             getattr(sys.modules[package], word, None)

@@ -68,8 +68,8 @@ def _explained(X: Any) -> Iterator[None]:
             text = "Input X contains NaN; give a data frame, which may have gaps, as in fit(pandas.DataFrame(X), y)"
         elif text.startswith("Expected 2D array, got 1D array"):
             text = (
-                f"Expected 2D array, got 1D array of the shape {np.shape(X)}. Reshape your data by X.reshape(-1, 1) for "
-                "one column, or X.reshape(1, -1) for one record"
+                f"Expected 2D array, got 1D array of the shape {np.shape(X)}. Reshape your data: X.reshape(-1, 1) is "
+                "one column, X.reshape(1, -1) one record"
             )
         raise UserError(text) from None
 

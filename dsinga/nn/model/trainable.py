@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # Dask is imported only when needed
 # What to write for precisions of other libraries.
 HALF = dict.fromkeys(("float16", "fp16", "half", "mixed_float16", "16", "bfloat16", "mixed_bfloat16"), 'use "bf16"')
 
+
 class Trainable(Predictable):
     """A net with params that can be trained, evaluated and used for predictions.
 

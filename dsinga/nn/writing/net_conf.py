@@ -238,7 +238,7 @@ def _check_softmax(net: NetWriter, output: Feature) -> None:
     """Raise UserError for an output that is the softmax of one unit."""
     if output.before is not None and (row_shape(output) or (0,))[-1] == 1:
         if any(conf.name == output.layer and conf.type is LayerType.kSoftmax for conf in net.layers):
-            raise UserError(f"the softmax of one unit, {output.layer!r}, is always 1; write activation=\"sigmoid\"")
+            raise UserError(f'the softmax of one unit, {output.layer!r}, is always 1; write activation="sigmoid"')
 
 
 def targets(

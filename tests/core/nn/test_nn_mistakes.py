@@ -106,14 +106,16 @@ def test_a_missing_metric_of_a_history_is_named():
     refused(lambda: history.history["acc"], "'acc'.* loss, accuracy", error=KeyError)
 
 
-@pytest.mark.parametrize("name", ["net.pt", "net.keras", "net.onnx", "workspace"])
-def test_what_load_model_does_not_read_names_what_does(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("n.pt", "from_torch"), ("n.keras", "set_weights"), ("n.onnx", "load_onnx"), ("workspace", "load_weights")],
+)
+def test_what_load_model_does_not_read_names_what_does(name, remedy, tmp_path):
     if name == "workspace":
         fit(workspace=tmp_path / name)
     else:
         (tmp_path / name).write_text("")
-    remedies = {"net.pt": "from_torch", "net.keras": "set_weights", "net.onnx": "load_onnx", "workspace": "load_weights"}
-    refused(lambda: nn.load_model(tmp_path / name), name, remedies[name])
+    refused(lambda: nn.load_model(tmp_path / name), name, remedy)
 
 
 def test_a_softmax_of_a_softmax_is_named_once(caplog):
