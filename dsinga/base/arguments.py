@@ -114,9 +114,16 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     while caller and caller.f_globals.get("__name__") in ("dsinga.base.components", "dsinga.base.error_frames", owner):
         caller = caller.f_back
     is_import = caller is not None and caller.f_globals.get("__name__") == "importlib._bootstrap"
-    if remedy and is_import and find_spec(f"{owner}.{name}") is None:  # else the name is that of a module in it
+    if remedy and is_import and not _is_module(f"{owner}.{name}"):  # else the name is that of a module in it
         raise UserError(message)
     raise MissingName(message)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # its remedy is in the caller's error
+        return False
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:

@@ -211,7 +211,7 @@ LOSSES_AND_OPTIMIZERS = {
     "nn.HuberLoss()(nn.Dense(5)(nn.Input(6)), nn.Input(6))": "compares 'dense', 5 numbers a row, with 'data', 6; give",
     "model(loss='mape')": "there is no loss 'mape'; register a loss layer of your own",
     "model(loss='binary_focal_crossentropy')": "write nn.FocalLoss(alpha=0.5, scale=2)",
-    "model(loss='cross_entropy')": "there is no loss 'cross_entropy'; did you mean",
+    "model(loss='cross_entropy')": "there is no loss 'cross_entropy'; write \"sparse_categorical_crossentropy\"",
     "model(loss='mse2')": "there is no loss 'mse2'; did you mean 'mse'?",
     "model(loss=dict).fit(X, Y)": "the loss dict is a class; call it: dict()",
     "model(loss=['mse', 'mse'])": "the model has 1 outputs, but 2 losses are given",
