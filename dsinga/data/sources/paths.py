@@ -101,7 +101,12 @@ PATHS = Kind("a path or URL", path_records, labels=path_labels)
 
 def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
     """Raise UserError if ``path`` is a file of numpy."""
-    if os.fspath(path).endswith((".npz", ".npy")):
+    if os.fspath(path).endswith(".npy"):
+        raise UserError(
+            f"{os.fspath(path)} is a file of numpy, which is not read in place; give the array "
+            f"numpy.load({os.fspath(path)!r}, mmap_mode='r')"
+        )
+    if os.fspath(path).endswith(".npz"):
         raise UserError(
             f"{os.fspath(path)} is a file of numpy, which is not read in place; give its arrays, as numpy.load "
             "returns them, or import them: dsinga data import npz SOURCE DESTINATION"
