@@ -45,6 +45,7 @@ __all__ = [
 
 INSTEAD = {
     **dict.fromkeys(("Trainer", "LightningModule", "Sequential", "Model", "fit"), "a model of dsinga.nn has fit"),
+    "keras": "write from dsinga import nn as keras",
     "read_metrics": "write dsinga.monitor.read_metrics(path)",
 }
 if not TYPE_CHECKING:

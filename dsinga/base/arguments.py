@@ -24,6 +24,7 @@ T = TypeVar("T")
 Instead = Mapping[str, str]  # what to write in place of a name; of a function's argument also as "Function.argument"
 
 SHOWN = 100  # characters of a value in a message
+MANY = 10  # parameters of a function above which a message names some of them
 
 
 def is_whole(value: Any, least: int) -> bool:
@@ -110,12 +111,19 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
     caller: FrameType | None = sys._getframe(2)  # the frame that looks the name up, the caller of ``__getattr__``
-    while caller and caller.f_globals.get("__name__") in ("dsinga.base.components", owner):
+    while caller and caller.f_globals.get("__name__") in ("dsinga.base.components", "dsinga.base.error_frames", owner):
         caller = caller.f_back
     is_import = caller is not None and caller.f_globals.get("__name__") == "importlib._bootstrap"
-    if remedy and is_import and find_spec(f"{owner}.{name}") is None:  # else the name is that of a module in it
+    if remedy and is_import and not _is_module(f"{owner}.{name}"):  # else the name is that of a module in it
         raise UserError(message)
     raise MissingName(message)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # its remedy is in the caller's error
+        return False
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
@@ -208,6 +216,12 @@ def bind(
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
         parameters = [parameter for name, parameter in signature.parameters.items() if name != "self"]
+        if str(error).startswith("too many positional") and len(parameters) > MANY:
+            by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+            first = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+            raise UserError(
+                f"{function} takes {' and '.join(first)} by position; give others by name: {listed(by_name)}"
+            ) from None
         bare = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
         raise UserError(f"{function}: {error}; it is called as {function}{inspect.Signature(bare)}") from None
 

@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 LONGEST_NAME = 200  # characters
 LISTED = 12  # names in a message
+LIKE = 0.66  # the share of letters that a suggested name has in common with the unknown one
 IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", importlib.__file__)  # files
 
 KINDS = (
@@ -277,7 +278,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
         spellings.setdefault(known.casefold(), []).append(known)
     words = _words(name)
     with_words = [known for known, spelled in spellings.items() if len(words) > 1 and words <= _words(spelled[0])]
-    matches = difflib.get_close_matches(name.casefold(), with_words or spellings, n=1)
+    matches = difflib.get_close_matches(name.casefold(), with_words or spellings, n=1, cutoff=LIKE)
     if not matches:
         return ""
     best = difflib.get_close_matches(name, spellings[matches[0]], n=1, cutoff=0)

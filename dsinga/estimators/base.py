@@ -17,8 +17,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
 from dsinga.api.trained import Trained, rescuing
-from dsinga.base.arguments import check_range, check_whole, fail_for_name, with_types
+from dsinga.base.arguments import check_names, check_range, check_whole, fail_for_name, with_types
 from dsinga.base.arrays import ParamArrays
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_dask_collection
@@ -28,7 +29,7 @@ from dsinga.estimators import jobs
 from dsinga.estimators.lazy import running_client
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical
 from dsinga.estimators.saving import save
-from dsinga.estimators.settings import ATTRIBUTES, check_estimator, named_fit, resolve_auto
+from dsinga.estimators.settings import ATTRIBUTES, INSTEAD, check_estimator, named_fit, resolve_auto
 from dsinga.estimators.tables import with_store
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net
 from dsinga.estimators.validation import create_stopping, split_records
@@ -101,6 +102,14 @@ class NetEstimator(EstimatorRecords):
     @params_.setter
     def params_(self, params: ParamArrays) -> None:
         self._trained = replace(self._trained, params=params)
+
+    @public
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name and return the estimator. Raises UserError for an unknown name."""
+        known = [name for name in self.get_params(deep=False) if not name.startswith("_")]
+        given = {name.partition("__")[0]: value for name, value in params.items() if not name.startswith("_")}
+        check_names(type(self).__name__, known, given, INSTEAD)
+        return super().set_params(**params)
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError; for names of other libraries, it says what to write instead."""

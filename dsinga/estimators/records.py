@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,23 @@ from dsinga.monitor import History
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
     from dsinga.addons.tables.frames import Frame
+
+
+@contextlib.contextmanager
+def _explained(X: Any) -> Iterator[None]:
+    """Say in an error of scikit-learn's checks what dsinga takes, without scikit-learn's frames and the array."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        if text.startswith("Input X contains NaN") and isinstance(X, np.ndarray):
+            text = "Input X contains NaN; give a data frame, which may have gaps, as in fit(pandas.DataFrame(X), y)"
+        elif text.startswith("Expected 2D array, got 1D array"):
+            text = (
+                f"Expected 2D array, got 1D array of the shape {np.shape(X)}. Reshape your data: X.reshape(-1, 1) is "
+                "one column, X.reshape(1, -1) one record"
+            )
+        raise UserError(text) from None
 
 
 class TrainingSet(NamedTuple):
@@ -200,15 +218,16 @@ class EstimatorRecords(BaseEstimator, ABC):
             y = _check_y(y, estimator=self, **options)
             check_consistent_length(X, y)
             return X, y
-        x, y = validate_data(self, X, y, reset=first, dtype="numeric", accept_sparse="csr", **options)
+        with _explained(X):
+            x, y = validate_data(self, X, y, reset=first, dtype="numeric", accept_sparse="csr", **options)
         return by_block(x), y
 
     def _validate_records(self, X: Any, first: bool) -> Any:
         """Return records as an array, or as a sparse matrix that becomes dense block by block."""
         if self.columns_ is None:
-            X = validate_data(
-                self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None, accept_sparse="csr"
-            )
+            X, allow_nd = with_nan(X, "X"), self.net is not None
+            with _explained(X):
+                X = validate_data(self, X, reset=first, dtype="numeric", allow_nd=allow_nd, accept_sparse="csr")
         return by_block(X)
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:

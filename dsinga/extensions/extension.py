@@ -13,6 +13,7 @@ import numpy as np
 
 from dsinga.base.arguments import Remedies
 from dsinga.base.arrays import ParamArrays
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.extensions.triggers import AtEnd, Trigger
 from dsinga.job import ExtensionConf, Job
@@ -187,6 +188,7 @@ class Extension(ABC):
         if isinstance(conf := vars(cls).get("Conf"), type):
             cls.__doc__ = documented(cls.__doc__, conf)
 
+    @public
     def __init__(self, *args: Any, **kwargs: Any):
         if self.Conf is None:
             super().__init__(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.advice import option
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.registry import is_user_code, listed, nearest, nearest_or_listed
 from dsinga.checkpoint.tensor_files import separate_arrays
@@ -98,9 +100,23 @@ def _check_given(extension: Any, rows: Trigger) -> Extension:
     if is_keras_callback(extension):
         raise UserError(f"{type(extension).__name__} has the events of Keras, which fit of a model of dsinga.nn calls")
     if callable(extension) and not isinstance(extension, type):
+        _check_parameters(extension)
         return FunctionExtension(extension, rows)
     what = f"the class {extension.__name__}; call it" if isinstance(extension, type) else repr(extension)
     raise UserError(f"extensions are objects of dsinga.extensions, or functions of (step, metrics), not {what}")
+
+
+def _check_parameters(function: Any) -> None:
+    """Raise UserError for a function that cannot be called with (step, metrics)."""
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):  # a function of C has none
+        return
+    try:
+        parameters.bind(0, {})
+    except TypeError:
+        name = value_text(function)
+        raise UserError(f"the callback {name} takes {parameters}; give a function of (step, metrics)") from None
 
 
 def _check_trigger(extension: Extension) -> Extension:

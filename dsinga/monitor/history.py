@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from dsinga.base.arguments import with_types
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, lookup, nearest
+from dsinga.base.registry import listed, lookup, nearest, nearest_or_listed
 from dsinga.monitor.rows import NOT_METRICS, HistoryPlot, Row, rows_of_metrics
 
 
@@ -18,6 +18,13 @@ def picture(rows: Iterable[Mapping[str, Any]]) -> str:
         return str(lookup("drawing", "History")(rows))
     except UserError as error:
         return f"<p>{escape(str(error))}</p>"
+
+
+class _Metrics(dict[str, list[Any]]):
+    """The values of metrics by name; a missing name raises KeyError with the names that exist."""
+
+    def __missing__(self, name: object) -> Any:
+        raise KeyError(f"no metric {name!r}{nearest_or_listed(str(name), self, 'these are')}")
 
 
 class History(Sequence[Row]):
@@ -54,7 +61,7 @@ class History(Sequence[Row]):
     @property
     def history(self) -> dict[str, list[Any]]:
         """The values of each metric in row order, by Keras names such as "loss" and "val_loss"."""
-        values: dict[str, list[Any]] = {}
+        values = _Metrics()
         for row in rows_of_metrics(self._rows):
             prefix = "" if row["phase"] == "train" else f"{row['phase']}_"
             for name, value in row.items():
@@ -100,6 +107,8 @@ class History(Sequence[Row]):
     @overload
     def __getitem__(self, index: tuple[int | slice, str | tuple[str, ...]]) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            raise KeyError(f"rows are numbered; the column is history.history[{index!r}]")
         if not isinstance(index, tuple):
             rows = self._rows[index]
             return History(rows) if isinstance(index, slice) else rows

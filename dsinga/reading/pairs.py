@@ -58,6 +58,8 @@ def split_data(data: Any) -> Data:
     """Return (x, y, weights) of (x, y), (x, y, weights), or records alone."""
     if isinstance(data, tuple) and len(data) == 3:
         return data
+    if isinstance(data, (tuple, list)) and len(data) > 3 and (isinstance(data, tuple) or any(x is None for x in data)):
+        raise UserError(f"validation_data has {len(data)} parts; give (x, y) or (x, y, sample_weight)")
     return (data[0], data[1], None) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None, None)
 
 

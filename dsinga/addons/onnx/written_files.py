@@ -33,6 +33,8 @@ def write_onnx(
     Raises UserError if the folder cannot be written, or the net is not valid ONNX.
     """
     onnx, path = onnx_package(), local_folder(path)
+    if path.suffix not in ("", ".onnx"):
+        raise UserError(f"{path.name} would be an ONNX file; name it {path.with_suffix('.onnx').name}")
     for place in path, path.parent / (path.name + DATA):
         if place.is_dir():
             raise UserError(f"{place} is a folder; name a file, as in {place / 'net.onnx'}")

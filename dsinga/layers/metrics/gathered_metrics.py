@@ -95,6 +95,12 @@ def _value(name: str, rows: GatheredRows) -> float:
     except UserError:
         raise
     except Exception as error:
+        if (getattr(function, "__module__", None) or "").startswith("sklearn."):  # which takes classes, not scores
+            raise UserError(
+                f"the metric {name!r} fails for labels {labels.shape} and predictions {predictions.shape}: {error}; "
+                "predictions are scores: name a metric, as in metrics=['accuracy'], or give a function of (labels, "
+                "predictions) that takes predictions.argmax(axis=1)"
+            ) from None
         error.add_note(f"in the metric {name!r}, a function of the labels and predictions of all records")
         raise
     if np.size(value) != 1 or np.asarray(value).dtype.kind not in "biuf":

@@ -165,6 +165,8 @@ def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = 
         remedy = "give the layer below as many outputs as there are classes, or correct the labels"
         if labels.min() == 1 <= labels.max() == classes > 1:
             remedy = "labels begin at 0: give y - 1"
+        elif classes == 2 and not ((labels != -1) & (labels != 1)).any():
+            remedy = "labels begin at 0: give (y + 1) // 2"
         if classes == 1:
             remedy = 'one output answers yes or no: write loss="binary_crossentropy", in a job kSigmoidCrossEntropyLoss'
         raise layer.fail(f"label {first} is none of its {classes} classes (0 to {classes - 1}); {remedy}")

@@ -8,6 +8,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from dsinga.base.arguments import fail_for_name
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, registered
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES
@@ -30,6 +31,7 @@ class AddedMethods:
 
     if not TYPE_CHECKING:  # type checkers would infer Never for all other names
 
+        @public
         def __getattr__(self, name: str) -> Any:
             if "record_shapes" not in vars(self) and not name.startswith("__"):
                 raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")

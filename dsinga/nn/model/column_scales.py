@@ -1,15 +1,16 @@
-"""Warns if a dense layer's input columns differ a thousandfold in scale, or hold codes of categories."""
+"""Warns of what learns badly: columns of very different scales, codes of categories, a softmax of a softmax."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.registry import listed
 from dsinga.data import RecordSource
+from dsinga.job import LayerConf, LayerType
 from dsinga.job.definition import RecordsDefinition
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import Pair
@@ -46,6 +47,17 @@ def coded_columns(x: Any) -> list[str]:
     """Return the names of the columns of records that hold codes of categories."""
     settings = x.job_settings().values() if isinstance(x, RecordSource) else ()
     return [name for value in settings if isinstance(value, RecordsDefinition) for name in value.coded_columns]
+
+
+def remark_on_softmax(layers: Sequence[LayerConf]) -> None:
+    """Warn if a softmax reads a softmax, which learns badly."""
+    names = {layer.name for layer in layers if layer.type is LayerType.kSoftmax}
+    for layer in layers:
+        if layer.name in names and names & {*layer.srclayers}:
+            _log.warning(
+                "the layer %r is a softmax of the softmax %r, which learns badly; leave one of them out",
+                layer.name, layer.srclayers[0],
+            )  # fmt: skip
 
 
 def extreme_scales(x: Any) -> tuple[tuple[int, float], tuple[int, float]] | None:

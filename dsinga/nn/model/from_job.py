@@ -15,7 +15,7 @@ import numpy as np
 from dsinga.api.trained import FILES, JOB, PARAMS
 from dsinga.base.arguments import value_text
 from dsinga.base.durable_files import current_file, local_folder, read_saved
-from dsinga.base.errors import UserError
+from dsinga.base.errors import PathNotFound, UserError
 from dsinga.checkpoint.tensor_files import check_marks
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, Phase
@@ -309,9 +309,29 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
         (8, 2)
     """
     path = local_folder(folder)
+    if not path.is_dir():
+        raise _no_folder(path)
     if current_file(path / "estimator.json").is_file():
         raise UserError(f"{path} was saved by an estimator; call dsinga.estimators.load({str(path)!r})")
     return read_saved(path, FILES, lambda place: _read_model(path, place))
+
+
+# What reads the files that load_model does not, by suffix.
+_READERS = {
+    ".onnx": "call nn.load_onnx({0!r})",
+    ".conf": "call nn.from_job({0!r})",
+    **dict.fromkeys((".pt", ".pth"), "load it with PyTorch, and call dsinga.convert.from_torch(module)"),
+    **dict.fromkeys((".keras", ".h5"), "build the model in nn, and call model.set_weights(keras_model.get_weights())"),
+    ".safetensors": "build the model, and call model.load_weights({0!r})",
+}
+
+
+def _no_folder(path: Path) -> UserError:
+    """Return the error for a path that is no folder."""
+    if not path.exists():
+        return PathNotFound(f"{path} was not found; give the folder that model.save(folder) wrote")
+    remedy = _READERS.get(path.suffix, "give the folder that model.save(folder) wrote").format(str(path))
+    return UserError(f"{path} is a file; {remedy}")
 
 
 def _read_model(path: Path, place: Callable[[str], Path]) -> JobModel:
@@ -322,7 +342,11 @@ def _read_model(path: Path, place: Callable[[str], Path]) -> JobModel:
             f"dsinga.train(job, workspace={str(path)!r}, resume=True)"
         )
     if not place(JOB).is_file():
-        raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
+        if (path / "checkpoint").is_dir():
+            remedy = f"it is a workspace: build the model, and call model.load_weights({str(path)!r})"
+        else:
+            remedy = "give the folder that model.save(folder) wrote, or use nn.from_job"
+        raise UserError(f"{path} has no job.conf; {remedy}")
     model = from_job(place(JOB))
     model.params = place(PARAMS)
     check_marks(place, PARAMS, FILES)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.base.arguments import check_range
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest_or_listed
+from dsinga.base.registry import listed, nearest_or_listed
 from dsinga.data import RecordSource
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.nn.words.losses import compares, loss_kind
@@ -146,8 +146,12 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
     for label, factor in class_weight.items():
         check_range(f"class_weight[{label!r}]", factor, 0)
         weights[classes == label] = factor
-    if class_weight and not set(np.unique(classes).tolist()) & set(class_weight):
-        raise UserError(f"class_weight has a factor for {next(iter(class_weight))!r}, which is the class of no record")
+    present = np.unique(classes).tolist()
+    if class_weight and not set(present) & set(class_weight):
+        raise UserError(
+            f"class_weight has a factor for {next(iter(class_weight))!r}, which is the class of no record; the classes "
+            f"are {listed(map(str, present))}"
+        )
     if sample_weight is None:
         return weights
     factors = as_weights(sample_weight)

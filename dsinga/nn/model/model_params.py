@@ -260,7 +260,10 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             raise UserError(f"the model has {len(params)} params ({', '.join(params)}), but {len(weights)} are given")
         for number, ((name, param), array) in enumerate(zip(params.items(), weights, strict=True)):
             if np.shape(array) != param.shape:
-                raise UserError(f"set_weights: array {number} is {np.shape(array)}, but {name!r} is {param.shape}")
+                remedy = "; give its transpose, array.T" if np.shape(array)[::-1] == param.shape else ""
+                raise UserError(
+                    f"set_weights: array {number} is {np.shape(array)}, but {name!r} is {param.shape}{remedy}"
+                )
         self.params = dict(zip(params, weights, strict=True))
 
     @checked

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.errors import OtherRecords, UserError
+from dsinga.base.registry import nearest_or_listed
 from dsinga.data import RecordNames, RecordSource
-from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.array_kinds import frame_columns, is_dask_collection, is_frame, is_table
 from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
@@ -60,11 +61,24 @@ def labelled(model: Any, data: Data) -> WeighedPairs:
     if x is None and y is None and weights is not None:
         raise UserError("sample_weight needs x, the records that it weighs")
     inputs = model.input_names()
+    _check_words(x, y, inputs)
     y, weights = without_missing(y, weights, loss_of_labels(model))
     x, y = as_pair(x, y, inputs)
     y = read_label_paths(y, len(label_inputs := label_inputs_for(model, x)))
     y = model.as_labels(labels_first(y) if model.has_channels_last() else y)
     return WeighedPairs(_as_codes(model, pair_up(x, y, inputs, label_inputs)), weights)
+
+
+def _check_words(x: Any, y: Any, inputs: Sequence[str]) -> None:
+    """Raise UserError for labels named by a column of a data frame, and for a dict of records and labels."""
+    if isinstance(y, str) and is_table(x):
+        columns = frame_columns(x) if is_frame(x) else [*x.schema.names] if hasattr(x, "schema") else []
+        if y in columns:
+            raise UserError(f"{y!r} is a column of x; write fit(dsinga.table(x, label={y!r}))")
+        raise UserError(f"x has no column {y!r}{nearest_or_listed(y, map(str, columns), 'the columns are')}")
+    if type(x) is dict and y is None and len(inputs) == 1 and len(x) == 2 and not {*inputs} & {*x}:
+        records, labels = x
+        raise UserError(f"x is a dict without the input {inputs[0]!r}; write fit(x[{records!r}], x[{labels!r}])")
 
 
 def unlabelled(model: Any, x: Any) -> dict[str, Pair]:
@@ -120,7 +134,7 @@ def explained(
         if isinstance(error, NoLabels):
             raise UserError(_no_labels(pairs, held_out)) from None
         if fault := wrong_shape(shapes, trained):
-            raise UserError(fault) from error
+            raise UserError(fault) from None
         for name, shape in shapes_of(held_out, encoded).items():
             if name in rows and shape[1:] != rows[name]:
                 raise UserError(f"validation_data has records of shape {shape[1:]}, but x of {rows[name]}") from error

@@ -21,7 +21,7 @@ from dsinga.job.enums import PRECISIONS, Precision
 from dsinga.job.message import field_names
 from dsinga.monitor import History
 from dsinga.nn.model import fitting
-from dsinga.nn.model.column_scales import remark_on_columns
+from dsinga.nn.model.column_scales import remark_on_columns, remark_on_softmax
 from dsinga.nn.model.given_data import FitFields, JobFields, batch_in_order, listed
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.predicting import arrays_of, kinds_of_records, local_net, reported
@@ -39,6 +39,9 @@ from dsinga.reading.pairs import ALL_IN_AN_EPOCH, ALL_VALIDATE, read_iterable, s
 
 if TYPE_CHECKING:  # Dask is imported only when needed
     from distributed import Client
+
+# What to write for precisions of other libraries.
+HALF = dict.fromkeys(("float16", "fp16", "half", "mixed_float16", "16", "bfloat16", "mixed_bfloat16"), 'use "bf16"')
 
 
 class Trainable(Predictable):
@@ -228,6 +231,8 @@ class Trainable(Predictable):
         with explained(self, *(pairs for pairs, _ in phases.values())):
             arguments = fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings)
             job = fitting.job_of_fit(self, arguments, begin, shuffle)
+            if not self.trained.steps:
+                remark_on_softmax(job.neuralnet.layer)
             self.result = fitting.run_fit(self, job, arguments, begin, run)  # includes the remarks of the whole run
         for backup in begin.backups:
             if backup.delete_checkpoint:
@@ -299,7 +304,7 @@ def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dic
     precision, precisions = named.get("precision"), {name: member.name for member, name in PRECISIONS.items()}
     if isinstance(precision, str) and precision not in Precision.__members__:
         if precision not in precisions:
-            raise unknown_name("precision", precision, precisions)
+            raise unknown_name("precision", precision, precisions, HALF)
         named["precision"] = precisions[precision]
     return {**fields, **{name: value for name, value in named.items() if value is not None}}
 

@@ -142,7 +142,8 @@ def _input(
         is_other = data and sizes and (len(data) != len(sizes) or any(b not in (a, None) for a, b in pairs))
         is_larger = fixed and data is not None and not store and math.prod(fixed) != math.prod(data)
         if is_larger or (is_other and not fixed):
-            raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {sizes}")
+            remedy = f"give nn.Input the shape of one record, nn.Input({data})"
+            raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {sizes}; {remedy}")
         record = fixed if fixed is not None else data
         is_last = bool(store and store.get("channels_last"))
         if is_last and fixed and len(fixed) in (3, 4) and data == (fixed[-1], *fixed[:-1]) != fixed:

@@ -96,6 +96,11 @@ def compared(writer: LayerWriter, activation: str | None = None, weighted: bool 
     if weighted:  # the layer itself checks the channels of fields
         expected = None
     if shape is not None and expected is not None and math.prod(shape) != math.prod(expected):
+        if len(shape) == len(expected) > 2 and shape[1:] != expected[1:]:
+            raise writer.fail(
+                f"compares {outputs.layer!r}, {expected}, with {target.layer!r}, {shape}; give the layers "
+                'padding="same", or targets of the first shape'
+            )
         has_weights = len(shape) > 1 and shape == (expected[0] + 1, *expected[1:])
         or_weighted = ", or the loss weighted=True if its last channel has the weights of points" if has_weights else ""
         if len(shape) == len(expected) > 1 and shape[0] == expected[0]:  # fields: only their space differs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dsinga.base.errors import UserError
@@ -60,6 +60,15 @@ def row_shape(feature: Feature) -> Shape | None:
     """Return a row's shape for the next layers: one axis if the feature is flat."""
     shape = feature.shape
     return (math.prod(shape),) if shape is not None and feature.flat else shape
+
+
+def with_unique_names(features: Sequence[Feature]) -> list[Feature]:
+    """Return features whose layers have different names: the second input "data" is "data_1", as in the job."""
+    names = list({id(feature): feature.layer for feature in features}.items())
+    numbers = {key: [name for _, name in names[:place]].count(layer) for place, (key, layer) in enumerate(names)}
+    return [
+        each._replace(layer=f"{each.layer}_{numbers[id(each)]}") if numbers[id(each)] else each for each in features
+    ]
 
 
 def axis_of(feature: Feature, axis: int, rows: Shape) -> int:

@@ -136,6 +136,7 @@ def write_losses(
             examples = examples_of_symbol(loss, row_shape(feature(loss.sources[0])) or (), label_shapes) | examples
             continue
         output = feature(outputs[number])
+        _check_softmax(net, output)
         builder = loss_builder(loss, output, weight, "loss" if len(weights) == 1 else f"{output.layer}_loss")
         source = label_input(net, number, output, inputs)
         shape = label_shapes.get(source.layer)
@@ -231,6 +232,13 @@ def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ..
             f"record; give labels by step, (n, {rows[0]}), or leave return_sequences=True out of the last recurrent "
             "layer"
         )
+
+
+def _check_softmax(net: NetWriter, output: Feature) -> None:
+    """Raise UserError for an output that is the softmax of one unit."""
+    if output.before is not None and (row_shape(output) or (0,))[-1] == 1:
+        if any(conf.name == output.layer and conf.type is LayerType.kSoftmax for conf in net.layers):
+            raise UserError(f'the softmax of one unit, {output.layer!r}, is always 1; write activation="sigmoid"')
 
 
 def targets(

@@ -17,7 +17,7 @@ from dsinga.job.setting_arguments import explaining
 from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, keyword_parameters
 from dsinga.nn.writing.explained_arguments import MEANINGS
-from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
+from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape, with_unique_names
 from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.variables import HasVariables, Variable
 from dsinga.nn.writing.writer import NetWriter, Write
@@ -290,7 +290,7 @@ def preview(symbol: Symbol) -> Feature | None:
         return None if symbol.whole.feature is None else symbol.whole.feature.parts[symbol.part]
     sources = [source.feature for source in symbol.sources]
     shaped = [feature for feature in sources if feature is not None and feature.shape is not None]
-    return NetWriter().write(symbol.builder, shaped) if len(shaped) == len(sources) else None
+    return NetWriter().write(symbol.builder, with_unique_names(shaped)) if len(shaped) == len(sources) else None
 
 
 def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol:

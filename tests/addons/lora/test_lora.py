@@ -374,7 +374,7 @@ def test_layers_that_are_called_as_those_of_lora_are_the_users() -> None:
     layers = [nn.Dense(4, name="own.lora_a"), nn.Dense(4, name="own.lora_b"), nn.Dense(4, name="own")]
     model = nn.Sequential([nn.Input(5), *layers, nn.Dense(3, name="top")])
     refused(lambda: model.merge_lora(), "has no LoRA")
-    refused(lambda: model.add_lora(layers="own"), "lora_a_weight", "LoRA would be")
+    refused(lambda: model.add_lora(layers="own"), "own.lora_a", "LoRA would be")
     before, scores = model.params, model.predict(X)
     model.add_lora(rank=1, layers="top")
     model.merge_lora()

@@ -57,3 +57,7 @@ def test_a_folder_in_the_place_of_a_file_is_left_alone(tmp_path):
             write_onnx(make_net(), PARAMS, tmp_path / name)
     refused(lambda: write_onnx(make_net(), PARAMS, ""), "is a folder")
     assert sorted(os.listdir(tmp_path)) == ["net.onnx", "other.onnx.data"]
+
+
+def test_the_name_of_another_format_is_refused(tmp_path):
+    refused(lambda: write_onnx(make_net(), PARAMS, tmp_path / "net.pb"), "net.pb", "name it net.onnx")

@@ -1,12 +1,14 @@
 """What a beginner does wrong with nn is answered in the words of nn, with the line to write."""
 
+import importlib
 import logging
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from dsinga import nn
+from dsinga import extensions, nn
 from dsinga.monitor import read_metrics
 from tests.support.refusals import refused
 
@@ -30,6 +32,13 @@ def fit_of(*layers):
     return made.fit(X, Y, progress=False)
 
 
+def fit_of_images(*layers):
+    made, images = nn.Sequential([nn.Input((1, 8, 8)), *layers]), np.zeros((4, 1, 8, 8), np.float32)
+    made.compile("sgd", "mse")
+    return made.fit(images, images, progress=False)
+
+
+FRAME = pd.DataFrame(X).assign(y=Y)
 MISTAKES = {
     "PyTorch's arguments": (lambda: nn.Dense(in_features=4, out_features=2), "out_features.* units"),
     "labels from 1": (lambda: fit(y=Y + 1), "labels begin at 0"),
@@ -53,7 +62,24 @@ MISTAKES = {
     "PyTorch's betas": (lambda: nn.Adam(betas=(0.9, 0.99)), "beta_1="),
     "no metrics": (lambda: read_metrics("nowhere"), "workspace of a run"),
     "gpu=True": (lambda: fit(gpu=True), r"gpu=\[0\]"),
-    "float16": (lambda: fit(precision="float16"), "precision 'float16'"),
+    "float16": (lambda: fit(precision="float16"), "precision 'float16'", "bf16"),
+    "lr of compile": (lambda: model().compile("adam", "mse", lr=0.1), "lr", r"compile\(nn.Adam\(0.1\)"),
+    "learning_rate of compile": (lambda: model().compile("adam", "mse", learning_rate=0.1), r"nn.Adam\(0.1\)"),
+    "a column as labels": (lambda: fit(FRAME, "y"), r"'y' is a column", r"dsinga.table\(x, label='y'\)"),
+    "a column that is missing": (lambda: fit(FRAME, "z"), "no column 'z'", "0, 1, 2, 3, y"),
+    "a dict of records and labels": (lambda: fit({"x": X, "label": Y}, None), r"fit\(x\['x'\], x\['label'\]\)"),
+    "four parts to validate": (lambda: fit(validation_data=[X, Y, None, 3]), r"4 parts.* \(x, y\)"),
+    "one unit with softmax": (lambda: fit_of(nn.Dense(1, activation="softmax")), "one unit", "sigmoid"),
+    "labels -1 and 1": (lambda: fit(y=Y * 2 - 1), "label -1", r"\(y \+ 1\) // 2"),
+    "a class that is missing": (lambda: fit(class_weight={"a": 1}), "'a'.* the classes are 0, 1"),
+    "crossentropy": (lambda: fit(loss="crossentropy"), "'crossentropy'", "sparse_categorical_crossentropy"),
+    "a callback of epochs": (lambda: fit(callbacks=[lambda epoch: None]), r"\(epoch\).* \(step, metrics\)"),
+    "many by position": (lambda: model().fit(X, Y, 10), "fit takes x and y by position", "epochs"),
+    "the batch in a shape": (lambda: fit_of(nn.Input((64, 4)), nn.Dense(2)), r"\(64, 4\)", r"nn.Input\(\(4,\)\)"),
+    "smaller images": (lambda: fit_of_images(nn.Conv2D(1, 3)), r"\(1, 6, 6\).*\(1, 8, 8\)", "padding=.same"),
+    "no file": (lambda: nn.load_model("nowhere"), "nowhere was not found", r"model.save\(folder\)"),
+    "inputs of two shapes": (lambda: nn.Add()([nn.Input(3), nn.Input(4)]), "'data', 1 x 3, with 'data_1', 1 x 4"),
+    "an Adam of PyTorch": (lambda: nn.Adam(max_norm=1.0), "max_norm.* clip_norm"),
     "images of vectors": (lambda: nn.MaxPooling2D(2)(nn.Input(20)), r"nn.Input\(\(channels"),
 }
 
@@ -61,6 +87,54 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_answered_in_the_words_of_nn(name):
     refused(*MISTAKES[name])
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "remedy"),
+    [
+        (model(), "score", "model.evaluate"),
+        (model(), "partial_fit", "model.fit"),
+        (nn.schedules, "StepLR", "nn.schedules.PiecewiseConstantDecay"),
+    ],
+)
+def test_a_name_of_another_library_has_a_remedy(owner, name, remedy):
+    refused(lambda: getattr(owner, name), name, remedy, error=AttributeError)
+
+
+def test_a_missing_metric_of_a_history_is_named():
+    history = fit()
+    refused(lambda: history["loss"], "history.history", error=KeyError)
+    refused(lambda: history.history["acc"], "'acc'.* loss, accuracy", error=KeyError)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("n.pt", "from_torch"), ("n.keras", "set_weights"), ("n.onnx", "load_onnx"), ("workspace", "load_weights")],
+)
+def test_what_load_model_does_not_read_names_what_does(name, remedy, tmp_path):
+    if name == "workspace":
+        fit(workspace=tmp_path / name)
+    else:
+        (tmp_path / name).write_text("")
+    refused(lambda: nn.load_model(tmp_path / name), name, remedy)
+
+
+def test_a_softmax_of_a_softmax_is_named_once(caplog):
+    made = nn.Sequential([nn.Dense(2), nn.Softmax(), nn.Softmax()])
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        made.fit(X, Y, progress=False)
+        made.fit(X, Y, progress=False)
+    (record,) = caplog.records
+    assert "leave one of them out" in record.getMessage()
+
+
+def test_modules_have_the_names_of_keras():
+    assert importlib.import_module("dsinga.nn.layers") is nn
+    assert importlib.import_module("dsinga.nn.callbacks") is extensions
+    assert importlib.import_module("dsinga.nn.optimizers").Adam is nn.Adam
+    for name, remedy in (("dsinga.keras", "from dsinga import nn"), ("dsinga.nn.words.none", "none")):
+        refused(lambda name=name: importlib.import_module(name), remedy, error=ModuleNotFoundError)
 
 
 def test_a_file_is_no_workspace(tmp_path):
