@@ -12,9 +12,8 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
@@ -133,47 +132,6 @@ def written_distribution(kind: str, name: str) -> str:
     return f"; it is of the distribution {distribution}: pip install {distribution}" if distribution else ""
 
 
-class LazyModules:
-    """Imports modules by the names that packages of :func:`lazy_names` give them.
-
-    ``dsinga.nn.callbacks`` is the module ``dsinga.extensions``. A name that the package answers with a remedy raises
-    ModuleNotFoundError with that text.
-    """
-
-    packages: ClassVar[dict[str, Callable[[], Mapping[str, tuple[str, str]]]]] = {}
-    _asked: ClassVar[set[str]] = set()
-
-    @classmethod
-    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a module under another name, None if the package has none."""
-        package, _, word = name.rpartition(".")
-        if package not in cls.packages or name in cls._asked:
-            return None
-        source = ".".join(filter(None, cls.packages[package]().get(word, ())))
-        if source:
-            is_module = source != name and (source in sys.modules or not cls.packages[package]()[word][1])
-            return ModuleSpec(name, cls()) if is_module else None  # type: ignore[arg-type]  # no subclass of Loader
-        cls._asked.add(name)
-        try:
-            getattr(sys.modules[package], word, None)
-        except UserError as error:
-            raise ModuleNotFoundError(str(error), name=name) from None
-        finally:
-            cls._asked.discard(name)
-        return None
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Return None: importlib makes the module that :meth:`exec_module` replaces."""
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Replace the new module with the one that the package has."""
-        package, _, word = module.__name__.rpartition(".")
-        sys.modules[module.__name__] = getattr(sys.modules[package], word)
-
-
-sys.meta_path.append(LazyModules)
-
-
 def lazy_names(
     package: str, otherwise: Callable[[str], Any] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -192,8 +150,6 @@ def lazy_names(
     @functools.cache
     def names() -> dict[str, tuple[str, str]]:
         return _names_for_type_checkers(Path(str(module.__file__)))
-
-    LazyModules.packages[package] = names
 
     @public
     def find(name: str) -> Any:

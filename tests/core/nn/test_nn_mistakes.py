@@ -1,6 +1,5 @@
 """What a beginner does wrong with nn is answered in the words of nn, with the line to write."""
 
-import importlib
 import logging
 import re
 
@@ -8,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dsinga import extensions, nn
+import dsinga
+from dsinga import nn
 from dsinga.monitor import read_metrics
 from tests.support.refusals import refused
 
@@ -129,12 +129,8 @@ def test_a_softmax_of_a_softmax_is_named_once(caplog):
     assert "leave one of them out" in record.getMessage()
 
 
-def test_modules_have_the_names_of_keras():
-    assert importlib.import_module("dsinga.nn.layers") is nn
-    assert importlib.import_module("dsinga.nn.callbacks") is extensions
-    assert importlib.import_module("dsinga.nn.optimizers").Adam is nn.Adam
-    for name, remedy in (("dsinga.keras", "from dsinga import nn"), ("dsinga.nn.words.none", "none")):
-        refused(lambda name=name: importlib.import_module(name), remedy, error=ModuleNotFoundError)
+def test_keras_is_called_nn():
+    refused(lambda: dsinga.keras, "from dsinga import nn as keras", error=AttributeError)
 
 
 def test_a_file_is_no_workspace(tmp_path):
