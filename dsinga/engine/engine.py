@@ -124,7 +124,7 @@ class Loop(Protocol):
 
     @property
     def resumable(self) -> bool:
-        """Whether training stopped so that the run can resume here."""
+        """Whether a stopped run can resume from this step, as after an interrupt."""
 
     def state(self) -> Mapping[str, Any]:
         """Return the state of the loop at its present step."""

@@ -266,7 +266,7 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
 
 
 def drop_persistent_chains(layer: LayerConf, phase: Phase) -> LayerConf:
-    """Return the layer without persistent chains outside training, where rows differ."""
+    """Turn off an RBM's persistent Markov chains outside training: they belong to the rows of training batches."""
     if phase is Phase.kTrain or layer.rbm_conf is None or not layer.rbm_conf.persistent:
         return layer
     return layer.replace(rbm_conf=layer.rbm_conf.replace(persistent=False))

@@ -14,7 +14,7 @@ from dsinga.ops.update import SHORT_BLOCK
 
 
 class BoundProgram:
-    """Runs a formula's ufuncs on given arrays, with the bits of the formula itself.
+    """Repeats an updater's formula on the same arrays quickly: its ufunc calls are prepared once, with unchanged bits.
 
     Constants are float32 arrays without axes.
 

@@ -1,4 +1,4 @@
-"""Traces an updater's formula into a program of numpy ufuncs, by running it on symbols.
+"""Traces an updater's formula into a list of numpy ufuncs, from which a backend makes one kernel.
 
 A backend compiles a program into one kernel. Its operations are exactly rounded in float32: a kernel that rounds after
 each has numpy's bits. An updater's formulas of all steps are traced once: numbers such as the learning rate are

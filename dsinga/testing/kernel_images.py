@@ -1,4 +1,4 @@
-"""The kernel contract for image nets: inner products, convolution, pooling and normalisation."""
+"""Tests that every backend's image kernels must pass: inner products, convolution, pooling and normalisation."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def gather(place: NodePlace, x: Any, codes: Any, axis: int = 0) -> Tensor:
 
 
 def embedding(place: NodePlace, table: Constant, codes: Tensor, axis: int) -> Tensor:
-    """Return codes' vectors."""
+    """Make a kEmbedding layer of a Gather that looks codes up in a constant table."""
     if axis or codes.batch_axis is None:
         raise NoLayer("of a table along another axis, or by codes that are the same for all records")
     array = np.asarray(table.array, np.float32).reshape(len(table.array), -1)

@@ -206,7 +206,7 @@ class ProgramBuilder:
 def update_work(
     slices: Iterable[Slice], users: Mapping[str, int], processes: ProcessMap, rates: Rates
 ) -> dict[Any, ServerWork]:
-    """Return the servers' work for each slice: add the gradients of all users of its param, and update it.
+    """Return how long the servers take for each slice: to add its users' gradients, and to update it.
 
     A slice with several users is updated by the last to push, or by all together if they are threads of the server's
     process. A slice with one user is updated by that user, while others update other parts of the layer.

@@ -1,4 +1,4 @@
-"""The input of a server for a data frame: each column's values, as arrays."""
+"""Turns a data frame into the arrays, one a column, that a server of the exported ONNX model accepts."""
 
 from __future__ import annotations
 

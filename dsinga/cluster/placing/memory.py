@@ -1,4 +1,4 @@
-"""How much memory the workers of a run may use, and the door of the planner, which fits a run into it."""
+"""Checks that a run fits the Dask workers' memory; the type of the planner's hook for ``partition: auto``."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Convolution(Layer):
         return conf.replace(**{type(settings).field: settings})
 
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
-        """Return a part of the layer. Unlike a whole layer, one group of several reads its own channels alone."""
+        """Return a worker's part of the layer, in which one group of several reads its own channels alone."""
         part = type(self)(conf, source_shapes)
         part.cut = replace(self.cut, groups=part.groups) if self.groups > 1 else part.cut
         return part

@@ -145,7 +145,7 @@ def window_shape(layer: Layer) -> Shape:
 
 
 def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> list[Sizes]:
-    """Return settings of ``conf``, given by their defaults, for two axes of images or three of volumes.
+    """Return the sizes along each axis of the settings named in ``defaults``, such as ``kernel=3``.
 
     Raises UserError for a depth setting on images.
     """

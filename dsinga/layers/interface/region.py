@@ -34,7 +34,7 @@ class Reach(NamedTuple):
         return max(0, -(-(points * self.factor + self.before) // self.step))
 
     def last(self, points: int) -> int:
-        """Return the last point of the feature that needs no source point after ``points``."""
+        """Return the last output point that can be computed from source points up to ``points``."""
         return (points * self.factor + self.factor - 1 - self.after) // self.step
 
     def points(self, start: int, stop: int, size: int) -> np.ndarray:

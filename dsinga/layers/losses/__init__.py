@@ -1,1 +1,1 @@
-"""Losses: of numbers, classes, steps, tags, policies and fields."""
+"""Losses of numbers, classes, steps of sequences, distances between rows, and fields."""

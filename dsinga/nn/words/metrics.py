@@ -288,7 +288,7 @@ def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | Non
 
 
 def metric_function(name: str) -> Callable[..., Name]:
-    """Return a function that replaces Keras's metric class, and returns the metric's name.
+    """Make a stand-in for one of Keras's metric classes: it returns the name that ``compile`` accepts.
 
     Its arguments ``name`` and ``num_classes`` have no effect: the history uses the returned name.
     """

@@ -78,7 +78,7 @@ class NetWriter:
         return next(name for name in names if name not in taken)
 
     def taken_names(self) -> set[str]:
-        """Return the names of the layers so far; each layer is read once."""
+        """Return the names that layers have already, so that a new layer gets another one."""
         self._taken.update(conf.name for conf in self.layers[self._seen :])
         self._seen = len(self.layers)
         return self._taken

@@ -31,7 +31,7 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Compile a formula to one loop that changes value, gradient and state, 1-d ``arrays``, as the formula does.
+    """Compile a formula to one loop over 1-d ``arrays`` (value, gradient, state) that updates value and state in place.
 
     It needs no scratch. None if the formula cannot be traced, or arrays are not float32.
     """

@@ -206,7 +206,7 @@ class WeightGradientByBlocks(WeightGradient):
 
 
 class DirectWeightGradient(WeightGradient):
-    """yᵀ x by a library kernel for these shapes."""
+    """The weight gradient yᵀ x by a oneDNN kernel made for these shapes, instead of ``sgemm``."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)

@@ -1,4 +1,4 @@
-"""Groups the values of labels by variable, lead (how far ahead), season, region or point."""
+"""Groups label values by variable, lead, date, region or point, for errors of each group: ``evaluate(by=...)``."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class AxisTiles:
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The points of the result for each tile."""
+        """How many points of the result each tile covers along this axis."""
         return tuple(min(self.core, self.points - index * self.core) for index in range(len(self)))
 
 
