@@ -275,7 +275,7 @@ class GymnasiumVector(VectorEnvironment):
         return {"resets": self._resets}
 
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Restore the number of resets, which seeds episodes, and begin new ones; return their observations (N, ...)."""
+        """Restore the number of resets, which seeds episodes; begin new ones and return their observations."""
         self._resets = int(state["resets"])
         return self.reset()
 
