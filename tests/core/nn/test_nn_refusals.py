@@ -253,7 +253,8 @@ LOSSES_AND_OPTIMIZERS = {
 
 MODELS = {
     "nn.Sequential(nn.Dense(3))": "nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)])",
-    "nn.Sequential([nn.ReLU])": "nn.Sequential takes layers, as in nn.Dense(10), not ReLU",
+    "nn.Sequential([nn.ReLU])": "nn.Sequential takes layers, as in nn.Dense(10), not ReLU; call it: nn.ReLU()",
+    "nn.Sequential([nn.Adam])": "nn.Sequential takes layers, as in nn.Dense(10), not Adam",
     "nn.Sequential([3])": "nn.Sequential takes layers, as in nn.Dense(10), not 3",
     "nn.Sequential([two_outputs()])": "nn.Sequential takes layers of one feature, and",
     "deep()([nn.Input(4), nn.Input(4)])": "takes 1 features, not 2",
