@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 
 _REMEDIES = {
@@ -20,13 +22,15 @@ _REMEDIES = {
 }
 
 
-def record_dtype(dtype: Any) -> np.dtype:
+def record_dtype(dtype: Any, array: Any = None) -> np.dtype:
     """Return the dtype of records read from ``dtype``: uint8 (uint8, bool), int32 (int32), else float32.
 
-    Raises UserError if ``dtype`` is not numeric.
+    Raises UserError if ``dtype`` is not numeric, with the first text of an ``array`` of objects.
     """
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
+        if dtype.kind == "O" and isinstance(array, np.ndarray) and array.ndim:
+            raise UserError(f"records must be numbers, not {dtype.name}; {_remedy_of_objects(array)}")
         raise UserError(f"records must be numbers, not {_named(dtype)}")
     if dtype in (np.uint8, np.bool_):
         return np.dtype(np.uint8)
@@ -46,7 +50,7 @@ def label_dtype(dtype: Any) -> np.dtype:
 
 def as_records(array: np.ndarray) -> np.ndarray:
     """Convert records to their :func:`record_dtype`. Raises UserError for a value that float32 cannot represent."""
-    return array if array.dtype == np.float32 else _cast(array, record_dtype(array.dtype), "records")
+    return array if array.dtype == np.float32 else _cast(array, record_dtype(array.dtype, array), "records")
 
 
 def as_labels(array: np.ndarray) -> np.ndarray:
@@ -70,6 +74,20 @@ def _cast(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
 def _named(dtype: np.dtype) -> str:
     name = "records of fields" if dtype.fields else "strings" if dtype.kind in "SUT" else dtype.name
     return f"{name}; {_REMEDIES.get(dtype.kind, 'give an array with a dtype of numbers')}"
+
+
+def _remedy_of_objects(records: np.ndarray) -> str:
+    """Return what to write in place of an array of objects: what is no number in it, or the dtype."""
+    for place, value in np.ndenumerate(records):
+        if isinstance(value, Real):
+            continue
+        text = f"record {place[0]} has {value_text(value)}"
+        if isinstance(value, str) and records.ndim == 2:
+            return (
+                f"{text} in column {place[1]}; leave the column out, or give the data frame to dsinga.table(frame, y)"
+            )
+        return f"{text}; give an array with a dtype of numbers"
+    return "all are numbers, so give .astype('float32') of the array"
 
 
 class Nonfinite(NamedTuple):

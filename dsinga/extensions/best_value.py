@@ -31,6 +31,11 @@ def metric_name(monitor: str) -> str:
     return f"{phase}/{metric}" if metric and phase in ("train", "val", "test") else f"train/{monitor}"
 
 
+def spelled_as(monitor: str, metric: str) -> str:
+    """Spell a metric's name phase/name as ``monitor`` is spelled: "val/loss" as "val_loss" if it has no slash."""
+    return metric if "/" in monitor else metric.removeprefix("train/").replace("/", "_", 1)
+
+
 # What loading a state of other types or without its parts raises.
 BAD_STATE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 

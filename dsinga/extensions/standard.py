@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.base.advice import option
 from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
-from dsinga.base.registry import is_user_code, listed, nearest, nearest_or_listed
+from dsinga.base.registry import is_user_code, listed, nearest
 from dsinga.checkpoint.tensor_files import separate_arrays
 from dsinga.extensions.best_value import checked_number, metric_name
 from dsinga.extensions.extension import Extension, LoopView, State
@@ -304,8 +304,7 @@ def _check_monitor(
     # A row of an agent lacks some before it learns.
     trigger.is_declared = trigger.monitor in names or (metrics is not None and not names)
     if not trigger.is_declared and (_is_known_whole(net, job, phase) if net else names):
-        hint = nearest_or_listed(trigger.monitor, names, "there are")
-        raise extension.error(f"there is no metric {trigger.monitor!r} to monitor{hint}", "monitor")
+        raise extension.error(trigger.unknown(names), "monitor")
     if trigger.best is not None:
         try:
             trigger.best.higher  # noqa: B018  raises where the name of the metric does not tell

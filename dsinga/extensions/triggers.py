@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from dsinga.base.arguments import check_range, is_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.extensions.best_value import BestValue, metric_name
+from dsinga.extensions.best_value import BestValue, metric_name, spelled_as
 from dsinga.job.epochs import Epochs
 
 
@@ -167,6 +167,7 @@ class OnMetric(Trigger):
 
     def __init__(self, monitor: str, best: BestValue | None = None):
         self.monitor, self.best = metric_name(monitor), best
+        self._given = monitor
         self.is_declared = True  # whether the net says that it reports the metric; else the rows must show it
         self._recorded: Trigger | None = None
 
@@ -181,9 +182,13 @@ class OnMetric(Trigger):
             return True
         known = [name for name in moment.metrics if name.startswith(f"{self.phase}/")]
         if known and not self.is_declared:
-            hint = nearest_or_listed(self.monitor, known, "there are")
-            raise UserError(f"there is no metric {self.monitor!r} to monitor{hint}")
+            raise UserError(self.unknown(known))
         return False
+
+    def unknown(self, known: Iterable[str]) -> str:
+        """Return an error message: ``known`` lacks the metric. Names are spelled as the user's."""
+        hint = nearest_or_listed(self._given, [spelled_as(self._given, name) for name in known], "there are")
+        return f"there is no metric {self._given!r} to monitor{hint}"
 
     def next_step(self, step: int) -> int | None:
         return self._recorded.next_step(step) if self._recorded else None

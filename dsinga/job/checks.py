@@ -297,10 +297,27 @@ def check_sources(layer: LayerConf, in_phase: Mapping[str, LayerConf], all_: Seq
         if elsewhere is not None:
             where = elsewhere.where()
             hint = f"; the layer of this name{f' on line {where.line}' if where else ''} is in other phases"
+            text = f"its source {name!r} is not in phase {phase.name}{hint}"
         else:
-            hint = nearest_or_listed(name, in_phase, "its layers are")
-        text = f"layer {layer.name!r}: its source {name!r} is not in phase {phase.name}{hint}"
-        raise layer.error(text, "srclayers", item)
+            later = set() if layer.shift or layer.type is LayerType.kRBMVis else followers(layer.name, in_phase)
+            known = [each for each in in_phase if each not in later]
+            hint = nearest_or_listed(name, known, f"the layers of phase {phase.name} are") if known else ""
+            text = f"there is no layer {name!r}, which it names as a source{hint}"
+        raise layer.error(f"layer {layer.name!r}: {text}", "srclayers", item)
+
+
+def followers(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
+    """Return the layers that are computed from a layer, and the layer itself."""
+    users: dict[str, list[str]] = {}
+    for layer in layers.values():
+        for source in layer.srclayers:
+            users.setdefault(source, []).append(layer.name)
+    found, pending = {name}, [name]
+    while pending:
+        added = [user for user in users.get(pending.pop(), ()) if user not in found]
+        found.update(added)
+        pending += added
+    return found
 
 
 def check_cycles(layers: Mapping[str, LayerConf], phase: Phase) -> None:

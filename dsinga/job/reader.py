@@ -53,9 +53,20 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
         jobs = sorted(Path(file).glob("*.conf"))
         remedy = f"; give the job file in it, {str(jobs[0])!r}" if jobs else ""
         if isinstance(error, FileNotFoundError):
-            remedy = nearest(file, map(str, Path(file).parent.glob("*.conf")))
+            remedy = _remedy_of_missing(file)
         reason = getattr(error, "strerror", None) or error
         raise JobError(f"cannot read the job file {file!r}: {reason}{remedy}") from redacted_cause(error)
+
+
+def _remedy_of_missing(file: str) -> str:
+    """Return what to write in place of the path of a missing job file, as the end of an error message."""
+    folder = Path(file).parent
+    if not folder.is_dir() and "://" not in file:
+        missing = f"there is no folder {str(folder)!r}{'' if folder.is_absolute() else ' in the current folder'}"
+        return f"; {missing}; give the path of a job file, or write one by: dsinga example digits digits"
+    if Path(f"{file}.conf").is_file():
+        return f"; did you mean {file + '.conf'!r}?"
+    return nearest(file, map(str, folder.glob("*.conf")))
 
 
 @with_types

@@ -162,7 +162,7 @@ def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
         needed = f"{'labels' if labels else 'records'} need a row each"
         raise UserError(f"{name!r} has the shape {array.shape}, but {needed}")
     try:
-        return (label_dtype if labels else record_dtype)(array.dtype)
+        return label_dtype(array.dtype) if labels else record_dtype(array.dtype, array)
     except UserError as error:
         raise UserError(f"{name!r}: {error}") from None
 

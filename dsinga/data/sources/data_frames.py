@@ -67,8 +67,9 @@ def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
         except (UserError, TypeError):
             kind = "categories" if str(dtype) == "category" else f"dtype {dtype}"
             raise UserError(
-                f"column {str(name)!r} of the data frame has {kind}, not numbers; give dsinga.table(frame), which has "
-                "records of such columns, or leave the column out by columns=[...], the columns to use"
+                f"column {str(name)!r} of the data frame has {kind}, not numbers; leave the column out, as in "
+                f"frame.drop(columns={name!r}), or give dsinga.table(frame, y) and a net for it, as dsinga.models.tabm "
+                "makes"
             ) from None
     return dtypes[0] if len(set(dtypes)) == 1 else np.dtype(np.float32)
 

@@ -47,10 +47,10 @@ def _check_labels(loss: Any, y: np.ndarray) -> None:
     kind = loss_kind(loss) if not isinstance(loss, Symbol) else ""
     if kind in ("SigmoidCrossEntropyLoss", "FocalLoss") and (y.min() < 0 or y.max() > 1):
         name = loss if isinstance(loss, str) else f"nn.{kind}"
-        raise UserError(
-            f"{name} takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; for several classes "
-            'use "sparse_categorical_crossentropy"'
-        )
+        remedy = 'for several classes use "sparse_categorical_crossentropy"'
+        if np.isin(y, (-1, 1)).all():
+            remedy = "for answers of -1 and 1 give (y + 1) // 2"
+        raise UserError(f"{name} takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; {remedy}")
     if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
         _check_classes(loss, y)
     are_shares = kind == "KLDivergenceLoss" or loss == "categorical_crossentropy" or y.dtype.kind == "f"

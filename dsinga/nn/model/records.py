@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import counted
 from dsinga.base.errors import OtherRecords, UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data import RecordNames, RecordSource
@@ -221,7 +222,11 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
     """
     for name, shape in shapes.items():
         if name in trained and shape[1:] != trained[name]:
-            hint = "; for one record, give x[None]" if shape == trained[name] else ""
+            hint = ""
+            if shape == trained[name]:
+                hint = "; for one record, give x[None]"
+            elif len(shape) == 2 and len(trained[name]) == 1 and (columns := trained[name][0]):
+                hint = f"; give the {counted(columns, 'column')} that it was trained on, in their order"
             return f"records have shape {shape[1:]}, but the model was trained on {trained[name]}{hint}"
     return ""
 

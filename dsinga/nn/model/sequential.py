@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 from dsinga.base.arguments import value_text, with_types
@@ -49,6 +50,8 @@ class Sequential(Model):
         if not isinstance(layer, (LayerBuilder, Model)):
             is_module = any(cls.__module__.startswith("torch.") for cls in type(layer).__mro__)
             remedy = "; dsinga.convert.from_torch(module) makes a model of a module of PyTorch" if is_module else ""
+            if isinstance(layer, FunctionType) and layer.__annotations__.get("return") == "Write":
+                remedy = f"; call it: nn.{layer.__name__}()"
             raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {value_text(layer)}{remedy}")
         if not self.outputs:
             start = Input(getattr(layer, "input_rows", None))

@@ -120,8 +120,8 @@ def test_mistakes_are_named_with_their_remedies(kind: Any, tmp_path: Path) -> No
         ({"columns": ["a", "petal"]}, "the data frame has no column 'petal'; its columns are a, b, c, label, name"),
         (
             {},
-            r"column 'name' of the data frame has (dtype (str|object)|strings).*, not numbers; give dsinga.table\(frame"
-            ".* or leave the column out by columns=",
+            r"column 'name' of the data frame has (dtype (str|object)|strings).*, not numbers; leave the column out, "
+            r"as in frame.drop\(columns='name'\), or give dsinga.table\(frame, y\) and a net for it, as dsinga.models",
         ),
         ({"columns": []}, "the data frame has no feature columns"),
     ],

@@ -19,6 +19,10 @@ MISTAKES = [
     refusal(lambda: as_records(np.array([b"a"])), "records must be numbers", "give codes"),
     refusal(lambda: as_labels(np.array([b"a"])), "labels must be integers", "give codes"),
     refusal(lambda: as_records(np.array([None])), "records must be numbers", "give an array"),
+    refusal(lambda: as_records(np.array([[1, 2], [3, "a"]], object)), "record 1 has 'a' in column 1", "the column out"),
+    refusal(
+        lambda: open_records(np.ones((2, 2), object)), "'x': records must", "all are numbers", ".astype('float32')"
+    ),
     refusal(lambda: as_labels(np.array([None])), "labels must be integers", "give an array"),
     refusal(lambda: as_records(np.array(["2020-01-01"], "M8[D]")), "records must be numbers", "give a number"),
     refusal(lambda: as_labels(np.array(["2020-01-01"], "M8[D]")), "labels must be integers", "give a number"),

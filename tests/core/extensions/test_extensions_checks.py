@@ -73,8 +73,8 @@ def test_a_phase_that_never_runs() -> None:
             "vall/loss",
             "'vall/loss' must be a phase (train, val, test) and a metric, as in 'val/loss'; did you mean 'val'?",
         ),
-        ("val_los", "extension EarlyStopping: there is no metric 'val/los' to monitor; did you mean 'val/loss'?"),
-        ("los", "extension EarlyStopping: there is no metric 'train/los' to monitor; did you mean 'train/loss'?"),
+        ("val_los", "extension EarlyStopping: there is no metric 'val_los' to monitor; did you mean 'val_loss'?"),
+        ("los", "extension EarlyStopping: there is no metric 'los' to monitor; did you mean 'loss'?"),
     ],
 )
 def test_an_unknown_metric(monitor: str, said: str) -> None:

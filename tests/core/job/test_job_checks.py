@@ -115,10 +115,13 @@ def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, expected):
         ('layer { name: "x" type: kInnerProduct }', "type kInnerProduct needs innerproduct_conf { ... }"),
         ('layer { name: "x" type: kCSVInput }', "type kCSVInput needs store_conf { ... }"),
         ('layer { name: "x" type: kRecordInput store_conf { path: "a" } }', "store_conf needs a batchsize, as in"),
-        ('layer { name: "x" type: kReLU srclayers: "dta" }', "its source 'dta' is not in phase kTrain; did you mean"),
+        (
+            'layer { name: "x" type: kReLU srclayers: "dta" }',
+            "there is no layer 'dta', which it names as a source; did you",
+        ),
         (
             'layer { name: "x" type: kReLU srclayers: "qqq" }',
-            "its source 'qqq' is not in phase kTrain; its layers are x, data, ip1",
+            "no layer 'qqq', which it names as a source; the layers of phase kTrain are data, ip1",
         ),
         ('layer { name: "x" type: kReLU srclayers: "x" }', "its srclayers lead back to it in phase kTrain: x <- x"),
         ('layer { name: "x" type: kReLU } layer { name: "x" type: kReLU }', f"phase kTrain twice, first on line {NET}"),
@@ -135,15 +138,13 @@ def test_a_layer_that_does_not_fit_is_told_with_its_line(net, expected):
 
 def test_each_value_of_a_list_has_its_own_line():
     text = "net { layer { name: 'b' type: kReLU } layer { name: 'a' type: kReLU\n srclayers: 'b'\n srclayers: 'c' } }"
-    assert complaint(loads(f"train_steps: 1 {text}", "f")).startswith(
-        "f:3: layer 'a': its source 'c' is not in phase kTrain"
-    )
+    assert complaint(loads(f"train_steps: 1 {text}", "f")).startswith("f:3: layer 'a': there is no layer 'c'")
 
 
 def test_of_many_layers_those_with_the_nearest_names_are_listed():
     layers = "".join(f'layer {{ name: "branch_{number}" type: kReLU srclayers: "data" }}\n' for number in range(400))
     text = complaint(job(net=f'{layers} layer {{ name: "x" type: kReLU srclayers: "qqq" }}'))
-    assert "its source 'qqq' is not in phase kTrain; its layers are " in text
+    assert "there is no layer 'qqq', which it names as a source; the layers of phase kTrain are " in text
     assert text.endswith(" more")
     assert len(text) < 300
 
@@ -210,7 +211,7 @@ def test_a_job_without_layers_is_refused():
 
 def test_a_job_made_in_python_is_checked_without_places():
     job_ = Job(train_steps=1, net={"layer": [{"name": "a", "type": "kReLU", "srclayers": "b"}]})
-    assert complaint(job_).startswith("layer 'a': its source 'b' is not in phase kTrain")
+    assert complaint(job_).startswith("layer 'a': there is no layer 'b'")
     twice = {"name": "a", "type": "kReLU"}
     assert complaint(Job(train_steps=1, net={"layer": [twice, twice]})).startswith(
         "layer 'a' is in phase kTrain twice; "

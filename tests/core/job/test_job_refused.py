@@ -35,6 +35,7 @@ MISTAKES = [
         "more than 100,000",
         error=JobError,
     ),
+    refusal(lambda: check(chain("conv")), "'relu1': there is no layer 'conv'", "did you mean 'conv1'", error=JobError),
     refusal(lambda: Job(nett=3), "'nett'", "did you mean 'net'"),
     refusal(lambda: LayerConf(type="kReLU"), "'name'", "needs the field"),
     refusal(lambda: LayerConf(name="a", type="kRelu"), "'kRelu'", "did you mean 'kReLU'"),
@@ -55,6 +56,14 @@ MISTAKES = [
     refusal(lambda: LayerConf(name="a", type="kDense"), "'kDense'", "write kInnerProduct"),
     refusal(lambda: loads("updater { learning_rate: 0.05 }"), "not 0.05", "{ type: kFixed base_lr: 0.05 }"),
     refusal(lambda: loads("train_steps: 5 // few"), "'/'", "comments begin with #"),
+    refusal(lambda: load("digit/job.conf"), "no folder 'digit' in the", "dsinga example digits digits", error=JobError),
+    refusal(
+        lambda tmp_path: ((tmp_path / "job.conf").touch(), load(tmp_path / "job")),
+        "/job': No such file",
+        "; did you mean",
+        "/job.conf'?",
+        error=JobError,
+    ),
     refusal(lambda tmp_path: load(python_file(tmp_path)), "x.py:1", "give one, such as job.conf"),
     refusal(lambda: loads("net {", "job.conf"), "1 is", "never closed", error=JobError),
     refusal(lambda: parse_value("", "--set x"), "--set x", error=JobError),
@@ -72,3 +81,10 @@ def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, r
 def python_file(folder: Path) -> Path:
     (folder / "x.py").write_text("import numpy")
     return folder / "x.py"
+
+
+def chain(source: str) -> Job:
+    """Return a job of four layers, the second of which has this source."""
+    layers = {"conv1": [], "relu1": [source], "conv2": ["relu1"], "relu2": ["conv2"]}
+    confs = [LayerConf(name=name, type="kReLU", srclayers=sources) for name, sources in layers.items()]
+    return Job(train_steps=1, neuralnet={"layer": confs})

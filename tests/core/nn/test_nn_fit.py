@@ -70,7 +70,7 @@ def test_records_of_another_shape_than_in_training_are_named(shape):
     model.compile("sgd", "sparse_categorical_crossentropy")
     model.fit(X, Y, progress=False)
     before = model.predict(X)
-    narrow, message = X[:, :3], r"records have shape \(3,\), but the model was trained on \(4,\)$"
+    narrow, message = X[:, :3], r"have shape \(3,\), but the model was trained on \(4,\); give the 4 columns"
     for call in (
         lambda: model.predict(narrow),
         lambda: model.evaluate(narrow, Y),

@@ -230,7 +230,7 @@ REFUSED = {
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{val_loss}'))": "('val_loss'); there are {epoch}, {loss}",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{}'))": "there are {epoch}, {loss}",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{loss:d}'))": "there are {epoch}, {loss}",
-    "net().fit(X, Y, callbacks=callbacks.EarlyStopping('los'))": "no metric 'train/los' to monitor; did you mean",
+    "net().fit(X, Y, callbacks=callbacks.EarlyStopping('los'))": "no metric 'los' to monitor; did you mean 'loss'",
     "callbacks.EarlyStopping(verbose='yes')": "EarlyStopping has no argument 'verbose'",
     "net().train_on_batch(X, Y[:, :2])": "give the last layer as many outputs as the target has",
 }

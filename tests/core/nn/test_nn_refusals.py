@@ -231,6 +231,7 @@ LOSSES_AND_OPTIMIZERS = {
     "model().evaluate(X, HOT)": 'takes classes, but y is one-hot; use "categorical_crossentropy"',
     "model().evaluate(X, Y.astype(float))": "but y has the dtype float64; give y.astype(int)",
     "model(loss='binary_crossentropy').evaluate(X, HOT * 2)": "takes labels from 0 to 1, but y has 0 to 2",
+    "model(loss='binary_crossentropy').fit(X, 2 * HOT - 1)": "y has -1 to 1; for answers of -1 and 1 give (y + 1) // 2",
     "model(metrics=['mape'])": "there is no metric 'mape'; did you mean",
     "model(loss='mse', metrics=['accuracy'])": "no metric 'accuracy': losses of classes and of yes-or-no questions",
     "model(metrics=[3])": 'metrics are names, as in metrics=["accuracy"], or functions',
@@ -252,7 +253,8 @@ LOSSES_AND_OPTIMIZERS = {
 
 MODELS = {
     "nn.Sequential(nn.Dense(3))": "nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)])",
-    "nn.Sequential([nn.ReLU])": "nn.Sequential takes layers, as in nn.Dense(10), not ReLU",
+    "nn.Sequential([nn.ReLU])": "nn.Sequential takes layers, as in nn.Dense(10), not ReLU; call it: nn.ReLU()",
+    "nn.Sequential([nn.Adam])": "nn.Sequential takes layers, as in nn.Dense(10), not Adam",
     "nn.Sequential([3])": "nn.Sequential takes layers, as in nn.Dense(10), not 3",
     "nn.Sequential([two_outputs()])": "nn.Sequential takes layers of one feature, and",
     "deep()([nn.Input(4), nn.Input(4)])": "takes 1 features, not 2",
