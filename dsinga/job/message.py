@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_tra
 from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.base.registry import find, lookup, nearest, registered
+from dsinga.base.registry import lookup, nearest, registered
 from dsinga.job.field_types import DeferredTypes, is_optional, item_type
 from dsinga.job.type_names import TypeName
 
@@ -349,6 +349,14 @@ def convert_item(value: Any, kind: Any, what: str) -> Any:
     raise JobError(f"{what} takes {describe(kind)}, not {field_text(value)}")
 
 
+# The layer types whose names in Keras differ most.
+TYPES_OF_KERAS = {
+    **{"Dense": "kInnerProduct", "Linear": "kInnerProduct", "Conv1D": "kConvolution1D", "Conv2D": "kConvolution"},
+    **{"MaxPooling2D": "kPooling", "AveragePooling2D": "kPooling", "SimpleRNN": "kRNN", "Concatenate": "kConcate"},
+    **{"BatchNormalization": "kBM", "LayerNormalization": "kLayerNorm", "LeakyReLU": "kReLU"},
+}
+
+
 def field_text(value: Any) -> str:
     """Return the repr of a value for errors, shortened."""
     if isinstance(value, int) and value.bit_length() > 1024:  # Python refuses to print the longest ones
@@ -381,6 +389,5 @@ def member(value: Any, cls: Any, what: str) -> Any:
 
 def _hint_of_keras(name: str, cls: Any) -> str:
     """Return the hint for a layer type that is spelled as in Keras, such as kConv2D; "" for others."""
-    find_type = find("hook", "type_of_word") if getattr(cls, "kind", "") == "layer" else None
-    type = find_type(name.removeprefix("k")) if find_type is not None else ""
+    type = TYPES_OF_KERAS.get(name.removeprefix("k"), "") if getattr(cls, "kind", "") == "layer" else ""
     return f"; write {type}" if type else ""

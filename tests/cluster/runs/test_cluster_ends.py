@@ -79,7 +79,7 @@ def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client, befo
         return bp(net, values, records, ctx, push)
 
     job = with_topology(job, 2, 2).replace(train_one_batch=AlgConf(user_alg="FailsOnce"))
-    refused(lambda: train(job, client, progress=False), "a fault of the second", "partitions", error=Exception)
+    refused(lambda: train(job, client, progress=False), "a fault of the second", "partition", error=Exception)
     wait_until_cleaned_up(before)  # the others' calls would wait for five minutes, longer than a test may take
 
 

@@ -94,7 +94,7 @@ def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, anno
 
 
 def test_mistakes_are_named_with_their_remedies(threads: Client, small: Job) -> None:
-    refused(lambda: train(small, threads, workers=4, progress=False), "needs 4 workers", "starting")
+    refused(lambda: train(small, threads, workers=4, progress=False), "needs 4 workers", "start")
     with start_cluster(FailingWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
         refused(lambda: train(small, client, workers=1, progress=False), "has no workers", "LocalCluster could not")

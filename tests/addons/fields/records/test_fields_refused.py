@@ -196,7 +196,7 @@ MISTAKES = [
     refusal(lambda: day_ahead().split(time=0.8), "'0.8' is no date along 'time'", "int(0.8 * ds.sizes['time'])"),
     refusal(lambda: day_ahead()[0], "FieldWindows has no index", ".read([0])"),
     refusal(lambda: dsinga.windows("era5.nc", input_dims=WHOLE), "era5.nc was not found", "give the path or URL"),
-    refusal(lambda: net(3).fit(day_ahead()), "the points differ", "(1, 4, 6)", 'padding="same"'),
+    refusal(lambda: net(3).fit(day_ahead()), "'data_target'", "(1, 4, 6)", 'padding="same"'),
     refusal(lambda: net(1).fit(day_ahead(), validation_split=0.2), "FieldWindows", "windows.split(time=...)"),
 ]
 
