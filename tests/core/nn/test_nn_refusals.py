@@ -196,6 +196,7 @@ LAYERS = {
     "job(nn.Dense(2, param=[{}, {}, {}]), shape=ROWS)": "has the params weight, bias, but 3",
     "nn.Layer('kLNR')": "there is no layer type 'kLNR'; did you mean 'kLRN'?",
     "nn.Layer('kLRN', lrn_cnf={})": "has no argument 'lrn_cnf'; did you mean 'lrn_conf'?",
+    "nn.Dense(4, 8)": "Dense: activation is a name, not 8; a layer takes the size of its source: write nn.Dense(8)",
     "nn.Dense(3)(np.zeros(3))": "Dense is called on ndarray",
     "nn.Bidirectional(nn.Dense(3))": "takes nn.GRU, nn.LSTM or nn.SimpleRNN",
     "nn.Add()([nn.Input(3, name='a'), nn.Input(4, name='b')])": "layer 'add': combines 'a', 1 x 3, with 'b', 1 x 4",
