@@ -186,7 +186,7 @@ def test_columns_that_are_scaled_are_not_named(first, caplog):
 def test_a_workspace_is_no_saved_model_and_says_how_to_go_on(tmp_path):
     made = model()
     made.fit(X, Y, workspace=tmp_path, progress=False)
-    text = re.escape(f"nn.from_job(job), and set model.params = '{tmp_path}'") + ".* resume=True"
+    text = re.escape(f"nn.from_job(job), and call model.load_weights('{tmp_path}')") + ".* resume=True"
     refused(lambda: nn.load_model(tmp_path), text)
     other = model()
     other.params = tmp_path
