@@ -145,6 +145,7 @@ NAMES_AND_HABITS = {
     "model().fit(X, Y, verbose=3)": "fit has no argument 'verbose'; it is 0 to show nothing, or 1",
     "model().fit(X, Y, sites=2)": "fit has no argument 'sites'; give compile cluster=nn.Cluster(sites=2, sync_freq=",
     "model().fit(X, Y, initial_epoch=2)": "fit has no argument 'initial_epoch'; a further fit goes on",
+    "model().fit(X, Y, validation_split=20)": "between 0 and 1, not 20; for 20 % write 0.2",
     "model().fit(X, Y, validation_split=1.5)": "validation_split is a share of the records between 0 and 1, not 1.5",
     "model().fit(X, Y, validation_split=0.999)": "of 60 records leaves none to train or to validate with",
     "model().fit('a.zarr', validation_split=0.1)": "validation_split takes arrays and tables, not str; give",
