@@ -143,7 +143,7 @@ def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPa
     Of n records the first floor(n·(1 - share)) stay. Raises UserError for other than arrays, and for an empty part.
     """
     if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
-        is_percent = isinstance(share, numbers.Real) and 1 < share < 100
+        is_percent = isinstance(share, numbers.Real) and 2 <= share < 100
         remedy = f"; for {share} % write {float(share) / 100:g}" if is_percent else ""
         raise UserError(f"validation_split is a share of the records between 0 and 1, not {share!r}{remedy}")
     sources = [_rows(records) for records, _ in data.pairs.values()]
