@@ -44,7 +44,8 @@ def label_dtype(dtype: Any) -> np.dtype:
     """
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
-        raise UserError(f"labels must be integers or floats, not {_named(dtype)}")
+        example = ", as in [classes.index(label) for label in y]" if dtype.kind in "SUT" else ""
+        raise UserError(f"labels must be integers or floats, not {_named(dtype)}{example}")
     return np.dtype(np.float32 if dtype.kind == "f" else np.int64)
 
 

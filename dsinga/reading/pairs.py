@@ -143,7 +143,9 @@ def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPa
     Of n records the first floor(n·(1 - share)) stay. Raises UserError for other than arrays, and for an empty part.
     """
     if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
-        raise UserError(f"validation_split is a share of the records between 0 and 1, not {share!r}")
+        is_percent = isinstance(share, numbers.Real) and 2 <= share < 100
+        remedy = f"; for {share} % write {float(share) / 100:g}" if is_percent else ""
+        raise UserError(f"validation_split is a share of the records between 0 and 1, not {share!r}{remedy}")
     sources = [_rows(records) for records, _ in data.pairs.values()]
     length = next((len(rows) if isinstance(rows, RecordSource) else rows.shape[0] for rows in sources), 0)
     first = math.floor(length * (1 - float(share)))

@@ -159,7 +159,7 @@ def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
     Raises UserError if the array has no rows or no numbers.
     """
     if not array.ndim:
-        needed = f"{'labels' if labels else 'records'} need a row each"
+        needed = "labels need a row each; give [label]" if labels else "records need a row each; give [[number]]"
         raise UserError(f"{name!r} has the shape {array.shape}, but {needed}")
     try:
         return label_dtype(array.dtype) if labels else record_dtype(array.dtype, array)

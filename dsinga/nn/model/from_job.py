@@ -338,15 +338,11 @@ def _read_model(path: Path, place: Callable[[str], Path]) -> JobModel:
     if not place(JOB).is_file() and (path / "checkpoint").is_dir():
         raise UserError(
             f"{path} is the workspace of a run and has no job.conf; to go on with its params, make the model as in the "
-            f"run, or with nn.from_job(job), and set model.params = {str(path)!r}; to resume the run, call "
+            f"run, or with nn.from_job(job), and call model.load_weights({str(path)!r}); to resume the run, call "
             f"dsinga.train(job, workspace={str(path)!r}, resume=True)"
         )
     if not place(JOB).is_file():
-        if (path / "checkpoint").is_dir():
-            remedy = f"it is a workspace: build the model, and call model.load_weights({str(path)!r})"
-        else:
-            remedy = "give the folder that model.save(folder) wrote, or use nn.from_job"
-        raise UserError(f"{path} has no job.conf; {remedy}")
+        raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
     model = from_job(place(JOB))
     model.params = place(PARAMS)
     check_marks(place, PARAMS, FILES)

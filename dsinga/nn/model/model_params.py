@@ -277,8 +277,28 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
-        """Set the params from a file or the folder of a saved model. Raises UserError for a damaged file."""
-        self.params = saved_params(path, PARAMS)
+        """Set the params from a file or the folder of a saved model.
+
+        Raises UserError for a damaged file, and for arrays of other shapes than the model's, if those are known.
+        """
+        arrays = saved_params(path, PARAMS)
+        if self._fits.running is None:
+            self._check_shapes(arrays, str(path))
+        self.params = arrays
+
+    def _check_shapes(self, arrays: Mapping[str, Any], path: str) -> None:
+        """Raise UserError for an array of a file whose shape is not that of the model's param of its name."""
+        try:
+            params = self.shaped_net().net.params
+        except UserError:
+            return
+        for name, param in params.items():
+            shape = tuple(arrays[name].shape) if name in arrays else param.shape
+            if shape != param.shape and not param.spec.by_rows:
+                raise UserError(
+                    f"{path} has {name!r} of shape {shape}, but this model's is {param.shape}; make its layers as in "
+                    "the model that was saved, or use nn.load_model of a folder that model.save wrote"
+                )
 
     @property
     def history(self) -> Any:

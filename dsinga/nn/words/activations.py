@@ -56,7 +56,10 @@ def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES
     is_function = known is NAMES and callable(activation)
     if activation is not None and not is_function and activation not in known:
         if isinstance(activation, int):  # nn.Dense(4, 2), as PyTorch's Linear(4, 2)
-            raise UserError(f"{owner}: activation is a name, not {activation!r}; a layer takes the size of its source")
+            remedy = f": write nn.Dense({activation})" if owner == "Dense" and not isinstance(activation, bool) else ""
+            raise UserError(
+                f"{owner}: activation is a name, not {activation!r}; a layer takes the size of its source{remedy}"
+            )
         raise UserError(f"{owner}: {unknown_name('activation', activation, known)}")
 
 

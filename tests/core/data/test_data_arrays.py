@@ -218,7 +218,7 @@ MISTAKES = [
     refusal(lambda: open_records(("x.npy", "y.npy")), "npy is a file", "give the array"),
     refusal(lambda: open_records((scipy.sparse.eye(2).tocsr(), [1, 2])), "csr_matrix", "sparse matrices are"),
     refusal(lambda: open_records((X, Y, Y)), "2 parts", "y, not 3"),
-    refusal(lambda: open_records(np.float32(3)), "'x' has the shape", "a row each"),
+    refusal(lambda: open_records(np.float32(3)), "'x' has the shape", "a row each; give [[number]]"),
     refusal(lambda: open_records([[1], [1, 2], [1]]), "'x', a list, does", "a numpy array"),
     refusal(lambda: open_records([X, Y]), "'x', a list, does", "give records and"),
     refusal(lambda: open_records(X[:0]), "numpy array has no", "'x' is empty"),

@@ -15,7 +15,7 @@ MISTAKES = [
     refusal(lambda: as_records(np.array([1j])), "records must be numbers", "give the real"),
     refusal(lambda: as_labels(np.array([1j])), "labels must be integers", "give the real"),
     refusal(lambda: as_records(np.array(["a"])), "records must be numbers", "give codes of"),
-    refusal(lambda: as_labels(np.array(["a"])), "labels must be integers", "give codes of"),
+    refusal(lambda: as_labels(np.array(["a"])), "labels must be integers", "codes of the strings, as in [classes"),
     refusal(lambda: as_records(np.array([b"a"])), "records must be numbers", "give codes"),
     refusal(lambda: as_labels(np.array([b"a"])), "labels must be integers", "give codes"),
     refusal(lambda: as_records(np.array([None])), "records must be numbers", "give an array"),

@@ -119,6 +119,19 @@ def test_what_load_model_does_not_read_names_what_does(name, remedy, tmp_path):
     refused(lambda: nn.load_model(tmp_path / name), name, remedy)
 
 
+def test_weights_of_other_layers_are_refused_when_they_are_loaded(tmp_path):
+    narrow, wide = (nn.Sequential([nn.Input(4), nn.Dense(size), nn.Dense(2)]) for size in (8, 16))
+    narrow.save_weights(tmp_path / "w")
+    before = wide.get_weights()
+    refused(
+        lambda: wide.load_weights(tmp_path / "w"), r"'dense_weight' of shape \(8, 4\), .* \(16, 4\)", "nn.load_model"
+    )
+    np.testing.assert_equal(wide.get_weights(), before)
+    shapeless = model()
+    shapeless.load_weights(tmp_path / "w")
+    assert shapeless.params["dense_weight"].shape == (8, 4)
+
+
 def test_a_softmax_of_a_softmax_is_named_once(caplog):
     made = nn.Sequential([nn.Dense(2), nn.Softmax(), nn.Softmax()])
     made.compile("sgd", "sparse_categorical_crossentropy")
@@ -173,7 +186,7 @@ def test_columns_that_are_scaled_are_not_named(first, caplog):
 def test_a_workspace_is_no_saved_model_and_says_how_to_go_on(tmp_path):
     made = model()
     made.fit(X, Y, workspace=tmp_path, progress=False)
-    text = re.escape(f"nn.from_job(job), and set model.params = '{tmp_path}'") + ".* resume=True"
+    text = re.escape(f"nn.from_job(job), and call model.load_weights('{tmp_path}')") + ".* resume=True"
     refused(lambda: nn.load_model(tmp_path), text)
     other = model()
     other.params = tmp_path
