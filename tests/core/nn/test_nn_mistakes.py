@@ -109,7 +109,7 @@ def test_a_missing_metric_of_a_history_is_named():
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("n.pt", "from_torch"), ("n.keras", "set_weights"), ("n.onnx", "load_onnx"), ("workspace", "model.params = ")],
+    [("n.pt", "from_torch"), ("n.keras", "set_weights"), ("n.onnx", "load_onnx"), ("workspace", "load_weights")],
 )
 def test_what_load_model_does_not_read_names_what_does(name, remedy, tmp_path):
     if name == "workspace":
