@@ -82,7 +82,7 @@ ARRANGED: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "frame": ("frames", lambda _: pairs(FRAME[list("cadb")], TARGET_FRAME[["v", "u"]])),
 }
 OTHER: dict[str, tuple[str, Callable[[], Any], str]] = {
-    "fewer levels": ("fields", lambda: (windows(FIELDS.isel(level=[0, 2])), None), "was trained on"),
+    "fewer levels": ("fields", lambda: (windows(FIELDS.isel(level=[0, 2])), None), "was trained on|but x of"),
     "step of time": (
         "fields",
         lambda: (windows(FIELDS.assign_coords(time=DAYS[0] + 2 * (DAYS - DAYS[0]))), None),
