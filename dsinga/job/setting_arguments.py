@@ -38,6 +38,7 @@ def signature(conf: type[Settings]) -> inspect.Signature:
     return inspect.Signature(sorted(parameters, key=lambda known: known.default is not known.empty))
 
 
+@functools.cache  # layers share most of their arguments
 def argument_lines(name: str, meaning: str) -> str:
     """Return the lines of a docstring that say what an argument means, of at most 120 characters."""
     text = f"{name}: {meaning}"
