@@ -1,1 +1,1 @@
-"""Features that can be taken out one by one; neither the core nor the cluster imports them but by name."""
+"""Optional features, each removable alone; the core and the cluster load them only by name."""

@@ -1,4 +1,4 @@
-"""The base class of augmentations, and the list of augmentations that an input layer applies to each batch in order."""
+"""The base class of augmentations, and the list of augmentations that an input layer applies to each batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 class RecordFacts(NamedTuple):
     """The layer, shape and dtype of the records that an augmentation receives.
 
-    ``shape`` is (C, H, W) of images, (T,) of sequences, ``dtype`` uint8, int32 or float32; messages name the ``layer``.
+    ``shape`` is (C, H, W) for images, (T,) for sequences; ``dtype`` is uint8, int32 or float32.
     """
 
     layer: str
@@ -34,19 +34,14 @@ class RecordFacts(NamedTuple):
 
 
 class Augmentation(Configured):
-    """Base of augmentations: each changes a batch of images (n, C, H, W) with random numbers for each record.
+    """Base class of augmentations, which change a batch of images (n, C, H, W) with random numbers for each record.
 
     Register a subclass with ``@register("augmentation", "Name")``; it may have settings, ``Conf``. Its ``__init__``
     sets ``shape`` and ``dtype`` if they differ from the received records'.
 
     Attributes:
-        draws: how many random numbers it needs for each record.
-        dtypes: the dtypes of records that it accepts.
-        facts: the received records.
-        shape: of a returned record.
-        dtype: of the returned records.
-
-    Raises JobError if its message ``conf`` in a job is wrong, or does not match the records.
+        draws: the number of random numbers for each record.
+        dtypes: the accepted dtypes of records.
     """
 
     draws: int = 0
@@ -75,7 +70,7 @@ class Augmentation(Configured):
         return self.conf.error(f"layer {self.facts.layer!r}: {self.conf.type_name} {message}", field)
 
     def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """Return changed records (n, *shape); the given records may be overwritten.
+        """Return augmented records (n, *shape); may overwrite the given ones.
 
         Args:
             records: (n, ...) of the shape and dtype of ``facts``.
@@ -84,7 +79,7 @@ class Augmentation(Configured):
         raise NotImplementedError
 
     def check_changed(self, records: Any, count: int) -> None:
-        """Raise JobError unless ``records``, from :meth:`augment`, are ``count`` of the shape ``shape``."""
+        """Check that :meth:`augment` returned ``count`` records of shape ``shape``; raise JobError otherwise."""
         if not isinstance(records, np.ndarray) or records.shape != (count, *self.shape):
             given = f"the shape {records.shape}" if isinstance(records, np.ndarray) else type(records).__name__
             raise self.fail(
@@ -93,17 +88,16 @@ class Augmentation(Configured):
             )
 
     def evaluate(self, records: np.ndarray) -> np.ndarray:
-        """Return records for phases other than training: unchanged, but of the shape ``shape``."""
+        """Bring records to ``shape`` without randomness, for phases other than training."""
         return records
 
     @staticmethod
     def augmented_info(
         layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, training: bool
     ) -> tuple[RecordInfo, AugmentationList | None]:
-        """Return the description of an input layer's augmented records, and its augmentations, None if none act.
+        """Describe an input layer's records after augmentation; also return its augmentations, or None.
 
-        ``info`` describes its stored records, of ``dtype``. Augmented records have the same shape in all phases. Raises
-        UserError if an augmentation does not accept these records.
+        ``info`` and ``dtype`` describe stored records. Augmented records have the same shape in all phases.
         """
         assert layer.store_conf is not None
         labels = info if info.has_labels else None
@@ -120,32 +114,28 @@ class Augmentation(Configured):
 
 
 class Mixing(Augmentation):
-    """Base of augmentations that mix each record with a partner: the record before it in the group's batch.
+    """Base class of augmentations that mix each record with the record before it in the group's batch.
 
-    The partner of the first place is the last one. A worker with a part of the batch reads one record more. Labels are
-    mixed, too, as numbers: those of classes are vectors (K,) with a 1 for the class. kSoftmaxLoss computes
-    -Σ t·log p of them, and accuracy for the largest share.
+    The first record's partner is the last one. Labels are mixed, too, as numbers: those of classes are vectors (K,)
+    with a 1 for the class. kSoftmaxLoss computes -Σ t·log p of them, and accuracy for the largest share.
     """
 
     mixes_records = True
 
     def mix(self, records: np.ndarray, partners: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mixed records (n, *shape), and the own record's share, (n,) float64, also used for labels."""
+        """Return mixed records (n, *shape), and each record's own share, (n,) float64, which also mixes labels."""
         raise NotImplementedError
 
 
 class AugmentationList:
     """The augmentations of an input layer, in order; outside training only their changes of shape apply.
 
-    A record's random numbers depend only on the seed, the place in the list, the record and its epoch. The batch's size
-    and cut, worker groups and reading processes do not matter. Two input layers with lists that begin alike, for images
-    and their masks, change alike.
+    A record's random numbers depend only on the seed, the place in the list, the record and its epoch. So two input
+    layers whose lists begin alike, for images and their masks, change them alike.
 
     Attributes:
-        stored_shape: the shape of a record before the augmentations.
-        shape: the shape of a record after them.
-        classes: the length of mixed labels, 0 if labels are not mixed or no classes.
-        partners: how many preceding records are read for a part of a batch, as partners.
+        classes: the length of mixed labels; 0 for other labels.
+        partners: how many preceding records a part of a batch reads as partners.
     """
 
     def __init__(
@@ -168,13 +158,13 @@ class AugmentationList:
 
     @property
     def changes_shape(self) -> bool:
-        """Whether augmentations change records' shape."""
+        """Whether augmented records have another shape than stored ones."""
         return self.shape != self.stored_shape
 
     def augment(
         self, records: np.ndarray, labels: np.ndarray | None, numbers: np.ndarray, epochs: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the changed records of a part of a batch, and their labels.
+        """Augment a part of a batch, and mix or cut its labels accordingly.
 
         Args:
             records: (partners + n, ...) as stored: the preceding partners, which are not returned, and the part's n
@@ -182,8 +172,6 @@ class AugmentationList:
             labels: their labels (partners + n, ...), or None.
             numbers: the number of each record in its store, (partners + n,).
             epochs: the epoch of each record, (partners + n,).
-
-        Raises UserError for labels that are not in [0, classes).
         """
         records = self._as_images(records)
         if labels is not None:
@@ -205,15 +193,15 @@ class AugmentationList:
         return self._as_stored(records), labels
 
     def evaluate(self, records: np.ndarray) -> np.ndarray:
-        """Return records (n, *stored_shape) in the shape (n, *shape), without randomness."""
+        """Bring records (n, *stored_shape) to the shape (n, *shape), without randomness."""
         return self._as_stored(self._evaluate(self._as_images(records)))
 
     def cut_labels(self, labels: np.ndarray) -> np.ndarray:
-        """Return the labels of records of ``shape``: for cut sequences, the first of (n, T) step labels."""
+        """Cut labels with one number per step, (n, T), to the length of cut sequences; return others unchanged."""
         return np.ascontiguousarray(labels[:, : self.shape[0]]) if self.cuts_labels(labels.shape[1:]) else labels
 
     def cuts_labels(self, label_shape: Shape) -> bool:
-        """Whether records with such labels are sequences with a label a step, which are cut."""
+        """Whether labels of this shape have one number per step of sequences that are cut."""
         return self.changes_shape and len(self.stored_shape) == 1 and tuple(label_shape) == self.stored_shape
 
     def _evaluate(self, records: np.ndarray) -> np.ndarray:
@@ -258,10 +246,9 @@ def create_augmentations(
     training: bool,
     labels: RecordInfo | None = None,
 ) -> AugmentationList:
-    """Return an input layer's augmentations, for training or for other phases.
+    """Create the augmentations in an input layer's settings, and check that they accept its records.
 
-    ``conf`` is its store_conf, ``shape`` and ``dtype`` describe a stored record, and ``labels`` its labels, None if it
-    has none. Raises JobError if an augmentation does not accept these records or labels.
+    ``conf`` is the layer's store_conf; ``shape``, ``dtype`` and ``labels`` describe stored records.
     """
     stored = tuple(conf.shape) or tuple(shape)
     if math.prod(stored) != math.prod(shape):
@@ -304,8 +291,8 @@ def uniform(key: tuple[int, int], records: np.ndarray, epochs: np.ndarray, colum
     """Return uniform float64 numbers in (0, 1) of shape (n, ``columns``), a row for each record.
 
     They are (w + ½)/2³² for words w of Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3,
-    2011). The counter is the record, its epoch and the column, so a row depends on nothing else. ``key`` is from
-    :func:`stream_key`; ``records`` and ``epochs`` are (n,) integers.
+    2011). The counter is the record, its epoch and the column. ``key`` is from :func:`stream_key`; ``records`` and
+    ``epochs`` are (n,).
     """
     blocks = -(-columns // 4)
     records, epochs = np.asarray(records, np.uint64)[:, None], np.asarray(epochs, np.uint64)[:, None]
@@ -318,7 +305,7 @@ def uniform(key: tuple[int, int], records: np.ndarray, epochs: np.ndarray, colum
 
 @functools.cache
 def stream_key(seed: int, stream: int) -> tuple[int, int]:
-    """Return the key of random numbers for augmentation number ``stream`` of a job with this seed."""
+    """Return the Philox key for the random numbers of augmentation number ``stream`` in a job."""
     digest = hashlib.blake2b(f"augmentation {seed} {stream}".encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
@@ -335,11 +322,11 @@ def _philox(
 
 
 def pick(uniform: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Return equally probable whole numbers from ``low`` to ``high`` - 1, int64, for uniform ones in (0, 1)."""
+    """Return random integers from ``low`` to ``high`` - 1, int64, made from uniform numbers in (0, 1)."""
     low, high = np.asarray(low, np.int64), np.asarray(high, np.int64)
     return low + np.floor(uniform * (high - low)).astype(np.int64)
 
 
 def between(uniform: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return uniform numbers between ``low`` and ``high``, float64, for uniform numbers in (0, 1)."""
+    """Scale uniform numbers in (0, 1) to the range from ``low`` to ``high``, float64."""
     return low + uniform * (high - low)

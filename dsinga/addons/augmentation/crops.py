@@ -21,7 +21,7 @@ CENTRAL_SHARE = 7 / 8  # of the shorter side, what is kept of images outside tra
 
 @register("augmentation", kRandomCrop=1)
 class RandomCrop(Augmentation):
-    """Crop of images at a random place, after padding with ``pad`` pixels of zeros; in other phases, of the centre.
+    """Pad images with ``pad`` pixels of zeros and crop them at a random place; outside training, crop the centre.
 
     Like torchvision's RandomCrop. Images (C, H, W) become (C, *size).
     """
@@ -35,7 +35,7 @@ class RandomCrop(Augmentation):
         pad: Padding = setting(0, "how many pixels of zeros are added on every side before the crop")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield what is wrong with the size."""
+            """Yield an error for an invalid ``size``."""
             yield from size_faults(self.size)
 
     draws = 2
@@ -70,12 +70,12 @@ class RandomCrop(Augmentation):
 class RandomResizedCrop(Augmentation):
     """Crop images at a random area and aspect ratio, and resize them to ``size`` bilinearly, with antialiasing.
 
-    It is torchvision's RandomResizedCrop. The box has a share of the area between the two numbers of ``scale``. Its
-    width/height is between the two numbers of ``ratio``, uniform in the logarithm. Of ten such boxes the first that
-    fits into the image is used, else the largest in the centre.
+    It is torchvision's RandomResizedCrop. The box's share of the area lies between the two numbers of ``scale``, its
+    width/height between those of ``ratio``, uniform in the logarithm. Of ten such boxes the first that fits into the
+    image is used, else the largest in the centre.
 
-    In other phases, images of another size than ``size`` are resized, too: 7/8 of the shorter side, in the centre, as
-    Resize(256) and CenterCrop(224) do.
+    Outside training, images of another size are resized, too: 7/8 of the shorter side, in the centre, as Resize(256)
+    and CenterCrop(224) do.
     """
 
     class Conf(Settings):
@@ -88,7 +88,7 @@ class RandomResizedCrop(Augmentation):
         ratio: list[Positive] = setting([0.75, 4 / 3], "the least and the largest width/height that is cut out")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield what is wrong with the size and the bounds."""
+            """Yield an error for an invalid ``size``, ``scale`` or ``ratio``."""
             yield from size_faults(self.size)
             yield from range_faults("scale", self.scale, 1.0)
             yield from range_faults("ratio", self.ratio)
@@ -104,7 +104,7 @@ class RandomResizedCrop(Augmentation):
         return resize(records, self.boxes(uniform), self.size)
 
     def boxes(self, uniform: np.ndarray) -> Boxes:
-        """Return images' boxes from their random numbers (n, ``draws``)."""
+        """Return the crop box of each image, computed from its random numbers (n, ``draws``)."""
         height, width = self.facts.shape[1:]
         widths, heights = _random_sides(uniform, height * width, self.settings)
         fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
@@ -139,7 +139,7 @@ class RandomResizedCrop(Augmentation):
 
 
 def _random_sides(uniform: np.ndarray, area: int, settings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sides of ATTEMPTS boxes for each image, whole numbers (n, attempts), first / second = ratio."""
+    """Draw the sides of ATTEMPTS candidate boxes per image, whole numbers (n, attempts); first / second = ratio."""
     low, high = map(math.log, settings.ratio)
     areas = area * between(uniform[:, :ATTEMPTS], *settings.scale)
     ratios = np.exp(between(uniform[:, ATTEMPTS : 2 * ATTEMPTS], low, high))
@@ -147,18 +147,18 @@ def _random_sides(uniform: np.ndarray, area: int, settings: Any) -> tuple[np.nda
 
 
 def pair(size: list[int]) -> tuple[int, int] | None:
-    """Return (height, width) for one or two numbers, or None."""
+    """Return a size setting of one or two numbers as (height, width); None for an empty one."""
     return (size[0], size[-1]) if size else None
 
 
 def size_faults(size: list[int]) -> Iterator[Fault]:
-    """Yield a fault for a size of more than two numbers."""
+    """Yield an error for a ``size`` of more than two numbers."""
     if len(size) > 2:
         yield Fault(f"size has {len(size)} numbers; give height and width, or one number for both", "size")
 
 
 def range_faults(name: str, bounds: list[float], most: float = math.inf) -> Iterator[Fault]:
-    """Yield a fault unless ``bounds`` are two numbers, the smaller first, of at most ``most``."""
+    """Yield an error unless ``bounds`` are two numbers of at most ``most``, the smaller first."""
     if len(bounds) != 2 or bounds[0] > bounds[1] or bounds[1] > most:
         limit = "" if most == math.inf else f", which is at most {most:g}"
         yield Fault(f"{name} must be two numbers, the least and the largest{limit}, not {bounds}", name)
@@ -193,12 +193,12 @@ CLASSES = "how many classes there are; without it, as the store says, or its lar
 
 @register("augmentation", kRandomErasing=5)
 class RandomErasing(Augmentation):
-    """Fill a random rectangle of some images with a number (Zhong et al., Random Erasing Data Augmentation, 2020).
+    """Fill a random rectangle of some images with a constant (Zhong et al., Random Erasing Data Augmentation, 2020).
 
-    It is torchvision's RandomErasing. The rectangle has a share of the area between the two numbers of ``scale``. Its
-    height/width is between the two numbers of ``ratio``, uniform in the logarithm. Of ten such rectangles the first
-    that fits into the image is used, else none. With ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the
-    side, as in Cutout, but always within the image.
+    It is torchvision's RandomErasing. Its share of the area lies between the two numbers of ``scale``, its height/width
+    between those of ``ratio``, uniform in the logarithm. Of ten such rectangles the first that fits into the image is
+    used, else none. With ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as in Cutout, within
+    the image.
     """
 
     class Conf(Settings):
@@ -210,7 +210,7 @@ class RandomErasing(Augmentation):
         value: float = setting(0.0, "the number that pixels become, in the units of the records")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield what is wrong with the bounds."""
+            """Yield an error for an invalid ``scale`` or ``ratio``."""
             yield from range_faults("scale", self.scale, 1.0)
             yield from range_faults("ratio", self.ratio)
 
@@ -233,8 +233,8 @@ class RandomErasing(Augmentation):
 class Mixup(Mixing):
     """Mix each record with a partner, λ·x + (1 - λ)·partner, and their labels (Zhang et al., mixup, 2018).
 
-    λ ~ Beta(alpha, alpha) is drawn for each record. (torchvision draws one for a batch.) The partner is the record
-    before it in the batch of the worker group, as in torchvision. Records become float32.
+    λ ~ Beta(alpha, alpha) is drawn for each record (in torchvision for each batch). The partner is the previous record
+    in the worker group's batch, as in torchvision. Records become float32.
     """
 
     class Conf(Settings):
@@ -263,10 +263,9 @@ class Mixup(Mixing):
 class CutMix(Mixing):
     """Replace a random box of each image by a box of its partner, and mix labels by area (Yun et al., CutMix, 2019).
 
-    The sides of the box are √(1 - λ) times the sides of the image, around a uniform centre. λ ~ Beta(alpha, alpha) is
-    drawn for each record. The box is cut off at the edges of the image, and λ becomes the share of the area that is
-    left. The partner is the record before it in the batch of the worker group. Box and partner are chosen as in
-    torchvision.
+    The box's sides are √(1 - λ) times the image's, around a uniform centre; λ ~ Beta(alpha, alpha) is drawn for each
+    record. The box is cut off at the edges of the image, and λ becomes the share of the area that is left. The partner
+    is the previous record in the worker group's batch.
     """
 
     class Conf(Settings):
@@ -293,13 +292,13 @@ class CutMix(Mixing):
 
 
 def box_mask(starts: np.ndarray, stops: np.ndarray, length: int) -> np.ndarray:
-    """Mark the places from ``starts`` to ``stops`` - 1 among ``length``, (n, length) bool."""
+    """Return a mask that is True from ``starts`` to ``stops`` - 1 among ``length`` places, (n, length) bool."""
     places = np.arange(length)
     return (places >= starts[:, None]) & (places < stops[:, None])
 
 
 def symmetric_beta(uniform: np.ndarray, alpha: float) -> np.ndarray:
-    """Return numbers (n,) in [0, 1] distributed as Beta(alpha, alpha), for uniform ones in (0, 1).
+    """Turn uniform numbers (n,) in (0, 1) into numbers distributed as Beta(alpha, alpha).
 
     The inverse distribution function is interpolated between 4096 places; the error is below 1e-5.
     """
@@ -311,7 +310,7 @@ def symmetric_beta(uniform: np.ndarray, alpha: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _beta_table(alpha: float, count: int = 4096) -> tuple[np.ndarray, np.ndarray]:
-    """Return x from 0 to ½ and F(x)^(1/alpha), which makes the distribution function F nearly linear.
+    """Tabulate Beta(alpha, alpha): x from 0 to ½, and F(x)^(1/alpha), with a nearly linear distribution function.
 
     F(x) = (x·(1 - x))^a/(a·B(a, a))·Σ (2a)(2a + 1)...(2a + k - 1)/((a + 1)(a + 2)...(a + k))·x^k.
     """

@@ -1,7 +1,7 @@
-"""Brightness, contrast and other filters of batches of uint8 images, a strength for each image, computed as in Pillow.
+"""Brightness, contrast and other filters of uint8 images as in Pillow, with a strength for each image of a batch.
 
-All accept and return images (n, C, H, W) uint8, with C = 1 or 3 (red, green, blue) if colours matter. Factors and other
-strengths are (n,) float; a factor 1 changes nothing.
+Images are (n, C, H, W) uint8, with C = 1 or 3 (red, green, blue) if colours matter. Strengths are (n,) float; a factor
+of 1 changes nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def sharpness(images: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 
 def hue(images: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """Turn the hue by a share of the circle, from -½ to ½, in float32, as torchvision's ``adjust_hue`` of tensors."""
+    """Rotate the hue by a share of the circle, from -½ to ½, in float32, as torchvision's ``adjust_hue`` of tensors."""
     if images.shape[1] == 1:
         return images
     colors = np.moveaxis(images, 1, 0).astype(np.float32) / np.float32(255)

@@ -49,7 +49,7 @@ class RandomFlip(Augmentation):
 class RandomRotation(Augmentation):
     """Rotate images around their centre by a random angle, bilinearly, with 0 outside the image.
 
-    The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise. The size stays. It is torchvision's
+    The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise; the size stays. It is torchvision's
     RandomRotation with bilinear interpolation.
     """
 
@@ -67,7 +67,7 @@ class RandomRotation(Augmentation):
 
 @register("augmentation", kRandomTranslation=12)
 class RandomTranslation(Augmentation):
-    """Move images by a random share of their height and width, bilinearly, with a mirror image outside.
+    """Move images by a random share of their height and width, bilinearly, and fill the border by reflection.
 
     Like Keras's RandomTranslation with its fill_mode "reflect".
     """
@@ -92,7 +92,7 @@ class RandomTranslation(Augmentation):
 
 
 def rotations(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return matrices (n, 6) for :func:`transform_nearest` that rotate images around their centre."""
+    """Return matrices (n, 6) that rotate images around their centre, for :func:`transform_nearest`."""
     angles = np.deg2rad(degrees)
     cosine, sine = np.round(np.cos(angles), 15), np.round(np.sin(angles), 15)
     x, y = width / 2, height / 2
@@ -104,8 +104,8 @@ class ColorJitter(Augmentation):
     """Change brightness, contrast, saturation and hue of uint8 images at random, in this order.
 
     It is torchvision's ColorJitter in a fixed order. The factor of each of the first three is uniform between 1 - x and
-    1 + x, at least 0. The hue turns by a share of the circle between -``hue`` and ``hue``. Brightness, contrast and
-    saturation have the bits of Pillow's ImageEnhance.
+    1 + x, at least 0. The hue rotates by a share of the circle between -``hue`` and ``hue``. The first three equal
+    Pillow's ImageEnhance bit for bit.
     """
 
     class Conf(Settings):
@@ -163,14 +163,14 @@ class Lighting(Augmentation):
 
 
 def normal(uniform: np.ndarray) -> np.ndarray:
-    """Return normal numbers by Box and Muller, from as many uniform ones in (0, 1), (n, an even number)."""
+    """Turn uniform numbers in (0, 1), (n, an even number), into normal ones by Box and Muller."""
     radius = np.sqrt(-2 * np.log(uniform[:, ::2]))
     angle = 2 * np.pi * uniform[:, 1::2]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
 def check_channels(augmentation: Augmentation) -> None:
-    """Raise JobError for images that have neither 1 nor 3 channels."""
+    """Raise JobError unless images have 1 or 3 channels."""
     channels = augmentation.facts.shape[0]
     if channels not in (1, 3):
         raise augmentation.fail(f"takes images of 1 or 3 channels, not of {channels}; leave it out")
@@ -185,7 +185,7 @@ class RandAugment(Augmentation):
     """Change each uint8 image by ``num_ops`` operations, each drawn from fourteen (Cubuk et al., RandAugment, 2020).
 
     The operations, their strengths by ``magnitude`` and the random signs match torchvision's RandAugment with 31 bins.
-    Black fills what comes from outside, and geometric operations use the nearest pixel. Each has Pillow's bits.
+    Geometric operations use the nearest pixel, and black outside the image; all equal Pillow's bit for bit.
     """
 
     class Conf(Settings):
@@ -195,7 +195,7 @@ class RandAugment(Augmentation):
         magnitude: Natural = setting(9, "the strength of the operations, from 0 to 30")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield that the magnitude is too large."""
+            """Yield an error if ``magnitude`` is too large."""
             if self.magnitude >= BINS:
                 yield Fault(f"magnitude is {self.magnitude}; give 0 to {BINS - 1}", "magnitude")
 
@@ -218,7 +218,7 @@ class RandAugment(Augmentation):
 
 
 def apply(name: str, images: np.ndarray, magnitude: int, signs: np.ndarray) -> np.ndarray:
-    """Apply an operation of ``OPERATIONS`` to uint8 images (n, C, H, W); ``signs`` are 1 or -1, (n,)."""
+    """Apply the operation ``name`` of RandAugment to uint8 images (n, C, H, W); ``signs`` are 1 or -1, (n,)."""
     return OPERATIONS[name](images, signs, magnitude)
 
 

@@ -12,7 +12,7 @@ FIXED = 1 << 16  # PIL's fixed-point numbers of nearest neighbours have 16 bits 
 
 
 class Boxes(NamedTuple):
-    """A box in each image: top, left, height and width in pixels, (n,) int64 each."""
+    """The box to read from each image: top, left, height and width in pixels, (n,) int64 each."""
 
     tops: np.ndarray
     lefts: np.ndarray
@@ -21,7 +21,7 @@ class Boxes(NamedTuple):
 
 
 def crop(images: np.ndarray, tops: np.ndarray, lefts: np.ndarray, size: tuple[int, int], pad: int = 0) -> np.ndarray:
-    """Return the window (n, C, *size) of each image (n, C, H, W) at (top, left), counted with ``pad`` zeros around."""
+    """Crop a window (n, C, *size) of each image (n, C, H, W) at (top, left), after padding by ``pad`` zeros."""
     count, channels, height, width = images.shape
     if pad:
         padded = np.zeros((count, channels, height + 2 * pad, width + 2 * pad), images.dtype)
@@ -32,10 +32,10 @@ def crop(images: np.ndarray, tops: np.ndarray, lefts: np.ndarray, size: tuple[in
 
 
 def resize(images: np.ndarray, boxes: Boxes, size: tuple[int, int]) -> np.ndarray:
-    """Return the box of each image (n, C, H, W) resized to ``size``, (n, C, *size) of the same dtype.
+    """Resize a box of each image (n, C, H, W) to ``size``; return (n, C, *size) of the same dtype.
 
-    Pixels are weighted by a triangle as wide as two pixels of the result or, if larger, of the image: bilinear with
-    antialiasing, as in Pillow and torchvision. Integers are rounded.
+    Pixels are weighted by a triangle as wide as two pixels of the result or, if larger, of the image, as in Pillow and
+    torchvision (bilinear, antialiased). Integers are rounded.
     """
     count, channels, height, width = images.shape
     out = np.empty((count, channels, *size), images.dtype)
@@ -59,7 +59,7 @@ class _Taps(NamedTuple):
 
     @classmethod
     def of(cls, starts: np.ndarray, lengths: np.ndarray, size: int) -> _Taps:
-        """Return the taps for a box from ``starts``, of ``lengths`` pixels, (n,), resized to ``size`` pixels."""
+        """Return the pixels and weights that resize a box, which begins at ``starts``, to ``size`` pixels."""
         scale = (lengths / size)[:, None]
         support = np.maximum(scale, 1.0)
         centres = scale * (np.arange(size) + 0.5)
@@ -90,11 +90,11 @@ class _Taps(NamedTuple):
 
 
 def transform_nearest(images: np.ndarray, matrices: np.ndarray, fill: int = 0) -> np.ndarray:
-    """Return images (n, C, H, W) with pixel (x, y) taken from (a·x + b·y + c, d·x + e·y + f), for centres.
+    """Transform images (n, C, H, W): pixel (x, y) comes from (a·x + b·y + c, d·x + e·y + f), for pixel centres.
 
-    The nearest pixel is used, in Pillow's fixed-point arithmetic: bitwise equal to ``Image.transform`` with
-    ``Image.Transform.AFFINE`` and ``NEAREST``. Pixels outside the image become ``fill``. ``matrices`` are (a, b, c, d,
-    e, f) of each image, (n, 6) float64.
+    The nearest pixel is used, bitwise equal to Pillow's ``Image.transform`` with ``Image.Transform.AFFINE`` and
+    ``NEAREST``. Pixels outside the image become ``fill``. ``matrices`` are (a, b, c, d, e, f) of each image, (n, 6)
+    float64.
     """
     count, channels, height, width = images.shape
     matrices = np.array(matrices, np.float64)

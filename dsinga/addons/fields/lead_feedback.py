@@ -30,7 +30,7 @@ from dsinga.ops import Ops
 
 
 def lead_axis(layout: Layout) -> Axis:
-    """Return the dimension, usually time, along which targets lie ahead. Raises UserError for none or several."""
+    """Return the dimension, usually time, along which targets lie ahead of inputs."""
     ahead = [axis for dim, axis in layout.axes.items() if axis.lead > 0 and dim not in layout.space]
     if len(ahead) != 1:
         raise UserError(
@@ -41,12 +41,9 @@ def lead_axis(layout: Layout) -> Axis:
 
 
 def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindows:
-    """Return the windows from which ``leads`` leads can be predicted by feedback.
+    """Keep the windows with enough data to predict ``leads`` leads by feedback.
 
-    Inputs along time that are not predicted are read at the later times, so windows too near the end of the data are
-    dropped.
-
-    Raises UserError if the inputs of a later lead are neither predicted nor in the data.
+    Inputs along time that are not predicted are read at the later times.
     """
     axis = lead_axis(windows.layout)
     _check(windows, axis)
@@ -70,7 +67,7 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
 
 
 def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points: int) -> ChannelGroup:
-    """Return a part of the record; a function of time gets ``points`` points beyond the data."""
+    """Extend an input that is a function of time by ``points`` points beyond the data; return others unchanged."""
     if type(part.reader) is VariableReader or axis.name not in part.reader.dims or not points:
         return part
     dataset = windows.dataset
@@ -116,10 +113,7 @@ Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 
 
 def lead_plan(layout: Layout, definition: WindowDefinition) -> LeadPlan | None:
-    """Return the plan of training on several leads; None for one lead, or leads predicted at once.
-
-    Raises UserError where predictions cannot be fed back.
-    """
+    """Plan how a net is trained on several leads; None for one lead, or leads predicted at once."""
     if layout.leads == 1 or definition.direct:
         return None
     axis = lead_axis(layout)
@@ -201,7 +195,7 @@ def _masks(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> Itera
 
 
 def _place(part: ChannelGroup, levels: Any, point: int) -> int:
-    """Return the channel number in a part for index ``point`` along its last dimension of channels."""
+    """Return the channel number of a variable at index ``point`` of its last channel dimension."""
     return int(np.ravel_multi_index((*levels, point), part.channel_sizes))
 
 
@@ -225,7 +219,7 @@ def _first_mask(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
 
 
 def check_ends(layout: Layout, axis: Axis) -> None:
-    """Raise UserError for a known input that is all NaN at the last lead of the last window."""
+    """Raise UserError if an input known in advance is all NaN at the last lead of the last window."""
     last = int(axis.starts[-1]) + axis.size + axis.ahead - 1  # the last point that a later lead reads
     for part in layout.inputs:
         if part.number != axis.leads - 1 or not part.reads_variable:
@@ -266,10 +260,9 @@ class _ChannelRun(NamedTuple):
 class LeadRecord(Layer):
     """Layer that builds the input record of one lead, (B, C, *space), from channels of its source layers.
 
-    The first source is the record that is read, (B, R, *space). The other sources are predictions of earlier leads.
-    Where the channel of a mask is 0, ``fill`` replaces a prediction, which gets no gradient. A net that is trained on
-    several leads (``leads`` of windows) has such a layer for each lead. If the input layer normalises records, this
-    layer normalises predictions in the same way, (x - mean) / std. Masks of the record that is read are normalised too.
+    The first source is the record that is read, (B, R, *space). The others are predictions of earlier leads. Where the
+    channel of a mask is 0, ``fill`` replaces a prediction, which gets no gradient. If the input layer normalises
+    records, predictions and masks are normalised in the same way, (x - mean) / std.
     """
 
     class Conf(Settings):

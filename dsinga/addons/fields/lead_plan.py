@@ -25,7 +25,7 @@ MODES = {
 
 
 class LeadChannels(NamedTuple):
-    """The origin of each channel in the record of one lead, in order.
+    """Where each channel in the record of one lead comes from, in order.
 
     Attributes:
         source: 0 for the record as read, n for the prediction n leads earlier.
@@ -42,7 +42,7 @@ class LeadChannels(NamedTuple):
 
 @dataclass(frozen=True)
 class LeadPlan:
-    """How the records of several leads are made from one record.
+    """How the input records of several leads are made from one stored record.
 
     Attributes:
         shape: the shape (C, *space) of one lead's record.
@@ -82,7 +82,7 @@ class LeadPlan:
         return any((*self.before, *self.after))
 
     def shares(self, leads: int) -> tuple[float, ...]:
-        """Return the share of each of the first leads in the loss; the shares add up to 1."""
+        """Return the share of each of the first leads in the loss; shares add up to 1."""
         total = sum(self.weights[:leads])
         return tuple(weight / total for weight in self.weights[:leads])
 
@@ -93,12 +93,7 @@ class LeadPlan:
     def create_nets(
         self, conf: NetConf, inputs: Sequence[LayerConf], phase: Phase, create: Callable[[NetConf], NeuralNet]
     ) -> NeuralNet:
-        """Return the net of a phase with one copy per lead, and nets of fewer leads for early training.
-
-        ``conf`` has the layers of the phase, ``inputs`` the input layers with a plan, and ``create`` builds a net.
-
-        Raises JobError for layers that cannot be copied.
-        """
+        """Return the net of a phase with one copy per lead, and nets of fewer leads for early training."""
         name, layers = inputs[0].name, conf.layer
         if len(inputs) > 1:
             raise inputs[1].error(
@@ -132,16 +127,13 @@ def lead_name(lead: int, layer: str, of_record: bool = False) -> str:
 def unroll_leads(
     layers: Sequence[LayerConf], followers: set[str], name: str, plan: LeadPlan, leads: int
 ) -> list[LayerConf]:
-    """Return the layers of one phase with a copy of the ``followers`` of layer ``name`` per lead.
+    """Copy the layers of a phase that follow layer ``name``, once per lead; return all layers.
 
-    Layer x is copied as ``leadn#x`` for lead n > 1; lead 1 keeps the name x. The layer ``leadn#name`` gives the record
-    of a lead: inputs known in advance, and earlier predictions with their context. ``leadn#labels(name)`` gives its
+    Layer x is copied as ``leadn#x`` for lead n > 1; lead 1 keeps the name x. The layer ``leadn#name`` gives a lead's
+    record: inputs known in advance, and earlier predictions with their context. ``leadn#labels(name)`` gives its
     labels.
 
-    The prediction is the first source of the loss. If no layer uses labels, only the first lead is computed.
-
-    Raises JobError if layers compare different features with labels, or a loss has no factor ``scale``, or compares
-    several numbers with each number of a target.
+    If no layer uses labels, only the first lead is computed.
     """
     copied = [layer for layer in layers if layer.name in followers]
     prediction = prediction_of(copied)
@@ -161,10 +153,7 @@ def unroll_leads(
 
 
 def prediction_of(layers: Sequence[LayerConf]) -> str:
-    """Return the layer that losses, or else metrics, compare with labels; "" if none.
-
-    Raises JobError if they compare several layers, or several numbers with each number of a target.
-    """
+    """Return the layer that losses, or else metrics, compare with labels; "" if none."""
     compared = list(filter(_compares, layers))
     losses = [layer for layer in compared if layer_class(layer).is_loss] or compared
     for loss in losses:
@@ -207,7 +196,7 @@ def _whole_record(layer: LayerConf) -> LayerConf:
 def _record_layers(
     data: LayerConf, plan: LeadPlan, number: int, predictions: Sequence[str], labelled: bool
 ) -> list[LayerConf]:
-    """Return the layers that give a lead's record and labels, and pad earlier predictions."""
+    """Create the layers that give a lead's record and labels, and pad earlier predictions."""
     record, common = plan.records[number], {"partition_dim": data.partition_dim, "partition_grid": data.partition_grid}
     used, layers, sources = sorted({source for source in record.source if source}), [], [data.name]
     for back in used:
@@ -255,7 +244,7 @@ def _record_layers(
 
 
 def _normalisation(data: LayerConf) -> dict[str, float]:
-    """Return the mean and std for the records of an input layer. Raises JobError if files give them."""
+    """Return the mean and std for the records of an input layer."""
     store = data.store_conf
     if store is None:
         return {}
@@ -273,9 +262,9 @@ def _labels_name(lead: int, data: str) -> str:
 
 
 def _copy(layer: LayerConf, lead: int, followers: set[str], passed_on: set[str], data: str) -> LayerConf:
-    """Return the copy of a layer for a lead; it shares the layer's params.
+    """Copy a layer for a lead, sharing the layer's params.
 
-    If its labels come from a layer in ``passed_on``, the copy uses the labels of the lead.
+    If its labels come from a layer in ``passed_on``, the copy uses the lead's labels.
     """
     cls, labels = layer_class(layer), _labels_name(lead, data)
     names = {name: lead_name(lead, name) for name in followers} | {data: lead_name(lead, data, of_record=True)}
@@ -291,7 +280,7 @@ def _copy(layer: LayerConf, lead: int, followers: set[str], passed_on: set[str],
 
 
 def _copy_param(param: ParamConf, lead: int) -> ParamConf:
-    """Return a copy's param, shared with lead 1; params without a name get one later."""
+    """Return the param settings with which a layer's copy shares the param of lead 1."""
     if lead == 1 or not param.name or param.name == param.share_from:
         return param
     return param.replace(name=lead_name(lead, param.name), share_from=param.share_from or param.name)
@@ -309,7 +298,7 @@ def _scaled(layer: LayerConf, share: float) -> LayerConf:
 
 
 def mark_leads(nodes: Sequence[Node], needed: Sequence[bool]) -> None:
-    """Set ``recompute`` for the layers of all leads but the last; only their predictions are kept."""
+    """Let layers of all leads but the last be recomputed in the backward pass; only predictions stay in memory."""
     leads = [node.layer.conf.copy_number or 0 for node in nodes]
     kept = {source for node, lead in zip(nodes, leads, strict=True) for source in node.sources if leads[source] != lead}
     kept |= {source for position in kept if nodes[position].layer.part_shapes for source in nodes[position].sources}

@@ -1,14 +1,12 @@
 """Layers that call a user's function; the library in which the function is written computes the gradient.
 
-docs/howto/own-code.md has examples. The library is that of the array that the function returns: JAX, autograd or
-PyTorch. It is imported when a function uses it.
+docs/howto/own-code.md has examples. The library is that of the returned array: JAX, autograd or PyTorch.
 
 - *Rows.* A function computes each record from its own numbers. When a layer is made, its function is called on random
   rows between 0.1 and 0.9: it must return floats, rows first, and must not mix rows. The log says whether its gradient
   agrees with finite differences, and warns if not. A loss that cuts off all gradients, as by ``detach()``, is refused.
-  A layer that is cut by features gathers whole rows first.
-- *Labels* are as the records have them, integers or float32. Labels (n,) for one output become (n, 1).
-  ``sample_weight`` weighs the loss of each record. A metric returns one number, or one for each record.
+- *Labels* are as the records have them, integers or float32. ``sample_weight`` weighs the loss of each record. A metric
+  returns one number, or one for each record.
 - *Classes* keep the arguments of their constructor in the job as JSON. ``call`` may accept ``training=``.
 - *Names.* Jobs and saved models name a function "module:quantile", and one of a script or notebook
   "__main__:quantile"; define it there before the model is loaded. A lambda has a name with a digest of its code and of
@@ -16,5 +14,4 @@ PyTorch. It is imported when a function uses it.
   compute with the model. ``@dsinga.register("function", "quantile")`` gives a name.
 - *What it reads.* A function may read values that change, such as a factor that a callback lowers: the next step sees
   the new value. JAX then compiles the function again, which the log says.
-- *Cost.* Arrays are copied between numpy and the library in each step, on the host.
 """

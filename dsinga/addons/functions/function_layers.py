@@ -29,7 +29,7 @@ FUNCTION = 'the function: "module:function", or a name by dsinga.register("funct
 
 
 class OnList:
-    """Wraps a function of one list as a function of the list's items."""
+    """Lets a function that expects one list be called with the list's items."""
 
     def __init__(self, function: Any):
         self.function, self.title = function, title_of(function)
@@ -45,9 +45,9 @@ class OnList:
 
 
 class FunctionLayer(Layer):
-    """Base of layers that call a user's function, in host memory, on all rows at once.
+    """Base class of layers that call a user's function, in host memory, on all rows at once.
 
-    ``probed`` is the function with its gradient, ``user_code`` the user's function or class, which workers must load.
+    ``probed`` is the function with its gradient; workers must load ``user_code``, the user's function or class.
     """
 
     cut = Cut(gathered_because="calls a function of whole rows")
@@ -57,7 +57,7 @@ class FunctionLayer(Layer):
     runs_user_code = True
 
     def find(self, field: str = "function") -> Any:
-        """Return the function or class named in the settings; raise JobError if it is not found."""
+        """Find the function or class named in the settings; raise JobError if it does not exist."""
         try:
             self.user_code = find_function(self.settings.function)
             return self.user_code
@@ -65,7 +65,7 @@ class FunctionLayer(Layer):
             raise self.fail(str(error), self.settings, field) from error.__cause__
 
     def probe(self, function: Any, rows: Sequence[Shape], labels: int | None = None) -> Probed:
-        """Return the function with its gradient; raise JobError if it cannot be called like this."""
+        """Check the function on random rows and return it with its gradient; raise JobError if it cannot be called."""
         try:
             return probe(function, tuple(map(tuple, rows)), labels)
         except UserError as error:
@@ -76,14 +76,14 @@ class FunctionLayer(Layer):
         return [np.ascontiguousarray(ctx.ops.to_numpy(array)) for array in arrays]
 
     def compute(self, function: LibraryFunction, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
-        """Return the function of arrays and its pull-back; without rows the user's function is not called."""
+        """Call the function on arrays; return its value and vector-Jacobian product, without a call for no rows."""
         if len(arrays[-1]):
             return function.compute(arrays, needs)
         nothing = [np.zeros_like(array) if need else None for array, need in zip(arrays, needs, strict=True)]
         return Computed(np.zeros((0, *self.probed.row_shape), np.float32), lambda grad: nothing)
 
     def checked(self, value: np.ndarray, like: np.ndarray, rows: int) -> np.ndarray:
-        """Return ``value`` in the dtype of ``like`` if that is a float; raise UserError for an unexpected shape."""
+        """Check the shape of a user's ``value``, and return it in the dtype of ``like`` if that is a float."""
         expected = (rows, *self.probed.row_shape)
         if value.shape != expected:
             raise self.fail(f"its function returns the shape {value.shape} for {rows} rows; it must be {expected}")
@@ -96,7 +96,7 @@ class CalledFunction(FunctionLayer):
 
     The function gets the sources in their order, or in one list. For a layer with params, give a class: ``call``
     computes the feature, and ``build`` makes the params by ``add_weight``. The gradient comes from the library of the
-    returned arrays. numpy has no gradient, so no params may be below such a layer. The function runs in host memory.
+    returned arrays. numpy has no gradient, so no params may be below such a layer.
     """
 
     class Conf(Settings, name="FunctionConf"):
@@ -135,7 +135,7 @@ class CalledFunction(FunctionLayer):
 
     @staticmethod
     def call_of(cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool) -> LayerCall:
-        """Return a class's ``call``, with its params, for sources with rows of these shapes."""
+        """Return a class's ``call`` as a function of its params and of sources with rows of these shapes."""
         return LayerCall(cls, arguments, rows, as_list)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -198,7 +198,7 @@ class FunctionLoss(FunctionLayer):
 
     @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
-        """Return labels of the known shape, or else of one that the function accepts."""
+        """Return example labels of the known shape, or else of one that the function accepts."""
         for labels in (shape, ()) if known is None else ():
             with contextlib.suppress(UserError):
                 probe(find_function(settings["function"]), (labels, shape), 0)
@@ -229,7 +229,7 @@ class FunctionLoss(FunctionLayer):
         factors = factors if weights is None else factors * self.settings.scale
 
         def gradient(rows_total: int) -> np.ndarray:
-            """Return the gradient of the mean over ``rows_total`` rows, for x."""
+            """Compute the gradient of the mean over ``rows_total`` rows, for x."""
             slopes = (factors / (rows_total * size)).reshape(rows, *[1] * (value.ndim - 1))
             computed = pull(np.array(np.broadcast_to(slopes, value.shape), value.dtype))[1]
             assert computed is not None
@@ -262,10 +262,7 @@ def weights_of_layer(layer: Any) -> dict[str, LayerWeight]:
 
 
 class LayerCall:
-    """The ``call`` of a class as a function of arrays: the params in order, then the sources.
-
-    Calls of one class with equal arguments and row shapes are equal.
-    """
+    """The ``call`` of a class as a function of arrays: the params in order, then the sources."""
 
     def __init__(self, cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool):
         self.arguments = dict(arguments)
@@ -289,7 +286,7 @@ class LayerCall:
 
     @property
     def title(self) -> str:
-        """The call's name in messages."""
+        """The name of the call in messages."""
         return f"{self.cls.__name__}.call"
 
     @property
@@ -298,7 +295,7 @@ class LayerCall:
         return probe(self, self.rows, None, tuple(weight.shape for weight in self.weights.values()))
 
     def of_phase(self, training: bool) -> LibraryFunction:
-        """Return the function for training, or for the other phases."""
+        """Return the variant of the function for training, or for the other phases."""
         function = self.probed.function
         if not self.takes_training or not training:
             return function

@@ -1,7 +1,7 @@
 """Computes the gradient of a user's function with the function's own library: JAX, autograd or PyTorch.
 
-None is imported here: the arrays that a function returns tell its library, which it has imported. JAX treats values
-that a compiled function reads as constants, so :class:`ReadValues` compares them.
+The arrays that a function returns tell its library. JAX treats values that a compiled function reads as constants, so
+:class:`ReadValues` compares them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ReadValues:
 
 
 def user_functions(function: Any) -> list[Any]:
-    """Return the user's functions that a function calls: for a user's function, itself."""
+    """Return the user's functions that a function calls; a user's function itself is the only one."""
     if is_user_code(function):
         return [function]
     if hasattr(function, "function"):
@@ -105,7 +105,7 @@ def _names(code: CodeType | None) -> frozenset[str]:
 
 
 class Computed(NamedTuple):
-    """The value of a function as a numpy array, and the pull-back of gradients."""
+    """The value of a function as a numpy array, and its vector-Jacobian product (pull-back)."""
 
     value: np.ndarray
     pull: Pull
@@ -142,10 +142,7 @@ class LibraryFunction(ABC):
 
 
 class RowByRow:
-    """A function of whole arrays that calls another on each row alone, (1, ...), and stacks the numbers, (B,).
-
-    The library ``package`` vectorises this if it can.
-    """
+    """A function of whole arrays that calls another on each row alone, (1, ...), and stacks the numbers, (B,)."""
 
     def __init__(self, function: Function, package: str):
         self.function, self.package = function, package
@@ -221,10 +218,7 @@ class JaxFunction(LibraryFunction):
 
 
 def _plain_functions(function: Function) -> tuple[Function, Function]:
-    """Return new functions that compute a function of JAX and its pull-back.
-
-    JAX's compiled code lives as long as these two, which the model owns.
-    """
+    """Wrap a function of JAX and its pull-back in new functions, so that their compiled code dies with the model."""
     import jax
 
     def value(*arrays: Any) -> Any:
@@ -241,7 +235,7 @@ def _plain_functions(function: Function) -> tuple[Function, Function]:
 
 
 class AutogradFunction(LibraryFunction):
-    """A function of autograd.numpy's arrays."""
+    """A function written with autograd.numpy, with its gradient."""
 
     library = package = "autograd"
 
@@ -257,7 +251,7 @@ class AutogradFunction(LibraryFunction):
 
 
 class TorchFunction(LibraryFunction):
-    """A function of PyTorch's tensors."""
+    """A function of PyTorch tensors, with its gradient."""
 
     library, package = "PyTorch", "torch"
 
@@ -304,10 +298,10 @@ def _spread(gradients: Sequence[Any], needs: Sequence[bool]) -> list[np.ndarray 
 
 
 def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> LibraryFunction:
-    """Return a function with its gradient, by the library of the arrays that it returns.
+    """Find the library of the arrays that a function returns, and return the function with its gradient.
 
     A function of operators alone works with any library, and gets a loaded or else installed one. Other functions that
-    return numpy arrays have no gradient. Raises the function's error, and TypeError if it returns no array.
+    return numpy arrays have no gradient.
     """
     failure: Exception | None = None
     try:

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Probed:
-    """A function with its gradient, and a row's shape."""
+    """A user's function with its gradient, and the shape of a returned row."""
 
     function: LibraryFunction
     row_shape: Shape
@@ -41,11 +41,8 @@ def probe(
 ) -> Probed:
     """Check a user's function on random rows; return the function with its gradient and the shape of a row.
 
-    It is checked once while a model has it, since compiled functions take megabytes. ``labels`` is the index of the
-    labels among arguments: numbers, or else classes 0 and 1. A loss that is a mean over rows is called on each row.
-    Arrays of the shapes ``params`` precede the rows.
-
-    Raises UserError for a function that fails, mixes rows or returns no floats, and for a loss with a cut-off gradient.
+    ``labels`` is the index of the labels among arguments: numbers, or else classes 0 and 1. A loss that is a mean over
+    rows is called on each row. Arrays of the shapes ``params`` precede the rows.
     """
     key = function, rows, labels, params
     if (probed := _in_use.get(key)) is not None:
@@ -69,17 +66,14 @@ def probe(
 
 
 def title_of(function: Function) -> str:
-    """Return a function's name for messages."""
+    """Return the name of a function in messages."""
     return getattr(function, "title", "") or value_text(function)
 
 
 def _find(
     function: Function, arrays: list[np.ndarray], needs: Sequence[bool], labels: int | None, params: int
 ) -> LibraryFunction:
-    """Return a function with its gradient; labels become classes in ``arrays`` if it rejects other numbers.
-
-    Raises UserError if it fails: for a loss, with numbers as labels, and with classes if that error differs.
-    """
+    """Find a function's library by calling it; if it rejects labels, replace them by classes in ``arrays``."""
     try:
         return find_library(function, arrays, needs)
     except UserError:

@@ -1,9 +1,8 @@
-"""Captures training iterations as CUDA graphs, between which params are exchanged with servers.
+"""Captures training iterations as CUDA graphs, between which params are exchanged with parameter servers.
 
-The iteration is cut before the first layer that needs a group's params, and after the layer that completes their
+The iteration is cut before the first layer that needs a group's params, and after the layer that completes its
 gradients. Between graphs the host only starts copies, so the exchange overlaps the following graphs. Gradients leave
-the worker only after all metrics are known to be finite. A step that is not finite, or not captured, has changed
-nothing on servers, and is computed again by calls.
+the worker only if all metrics are finite; otherwise the step is computed again by calls.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ Group = Sequence[Block]
 class ExchangedPass(CapturedPass, Mapping[str, Array]):
     """A training pass with its params: values in fixed memory, gradients in one array for each block.
 
-    During recording all values exist before the pass, and gradients are pushed after it, so that no other thread calls
-    kernels. ``groups`` are the params on servers, as they are exchanged, in forward order, ``static`` the params
-    without gradients.
+    During recording all values exist before the pass, and gradients are pushed after it. ``groups`` are the params on
+    servers, as exchanged, in forward order, ``static`` the params without gradients.
     """
 
     def __init__(
@@ -76,7 +74,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         return len(self._params)
 
     def push(self, name: str, gradient: Array) -> None:
-        """Store a gradient; after a group's last one, but not the last group's, end the graph and begin another."""
+        """Store a gradient; after a group's last one (except for the last group), end the graph and begin another."""
         if isinstance(gradient, SparseRows) or type(gradient) is np.ndarray:
             raise NotCapturable(f"the gradient of {name!r} is in host memory")
         if name not in self._group_of:
@@ -142,7 +140,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
 
 
 class ExchangedIterations:
-    """The training iterations of a worker that exchanges params with servers."""
+    """Captures and repeats the training iterations of a worker that exchanges params with servers."""
 
     def __init__(self, ops: Any, step: TrainingStep, params: DeviceParams):
         self._net, self._params = step.net, params
@@ -172,14 +170,14 @@ class ExchangedIterations:
         return result.metrics
 
     def clear(self) -> None:
-        """Forget all graphs."""
+        """Drop all captured graphs."""
         self._passes.clear()
 
 
 def groups_of(net: NeuralNet, served: Collection[str]) -> list[Group]:
     """Group the params on servers that are exchanged together, in forward order.
 
-    A group ends with the layer that fills GROUP_BYTES. Params of half that size are copied alone, others together.
+    A group ends with the layer that fills GROUP_BYTES.
     """
     groups: list[list[str]] = [[]]
     left, nbytes = set(served), 0

@@ -1,4 +1,4 @@
-"""Captures training iterations and evaluations of a worker on a device as graphs."""
+"""Captures training iterations and evaluations of a worker on a GPU as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class CapturedIterations:
-    """The iterations and evaluations of a worker on a device, captured as graphs if possible.
+    """Captures and repeats the iterations and evaluations of a worker on a device as graphs, if possible.
 
     ``params`` are the values on the device, which ``updates`` changes; ``is_local`` says that the worker updates them
     all itself.
@@ -69,17 +69,14 @@ class CapturedIterations:
         return metrics
 
     def begin(self, step: int) -> None:
-        """Return to ``step`` after launches of it or later steps that changed nothing.
-
-        With servers, launches do not overlap.
-        """
+        """Return to ``step`` after launches of it or later steps that changed nothing."""
         if self._is_local and not self._why_not:
             self._updates.begin(step)
 
     def launch(self, records: Mapping[str, Records], ctx: Context) -> bool:
         """Launch the graph of an iteration without waiting; return whether it has one.
 
-        Call :meth:`finish` for each launch, before launching another graph.
+        Call :meth:`finish` before another graph is launched.
         """
         if not self._is_local or self._why_not:
             return False
@@ -133,11 +130,11 @@ class GraphCapture:
     def iterations(
         self, step: TrainingStep, updater: Updater, params: Any, updates: Any, is_local: bool = True
     ) -> CapturedIterations:
-        """Return the iterations of a worker."""
+        """Create the object that captures and repeats a worker's iterations."""
         return CapturedIterations(self._ops, step, updater, params, updates, is_local)
 
     def exchange(self, exchange: Exchange, **options: Any) -> DeviceParams:
-        """Return the worker's params on the device, which calls its ``exchange``."""
+        """Return the worker's params on the device, exchanged with servers through ``exchange``."""
         return DeviceParams(exchange, ops=self._ops, **options)
 
 

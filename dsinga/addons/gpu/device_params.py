@@ -1,8 +1,8 @@
-"""The params of a worker that computes on a GPU: copies to and from the device while kernels run.
+"""The params of a worker on a GPU, copied to and from the device while kernels run.
 
-Servers send values and receive gradients in host memory. A separate thread calls the exchange: it uploads values as
-they arrive, in the order in which layers need them, and pushes downloaded gradients. So the thread that calls kernels
-waits only for late values (5.4.2 of the paper). Params updated without servers stay on the device.
+Servers send values and receive gradients in host memory. A separate thread uploads values as they arrive, in the order
+in which layers need them, and pushes downloaded gradients. So the thread that calls kernels waits only for late values
+(5.4.2 of the paper). Params updated without servers stay on the device.
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ class DeviceParams(Mapping[str, Array]):
     Used by one thread at a time.
 
     Args:
-        exchange: exchanges values and gradients in host memory.
         local: params that the worker updates itself, without servers.
         replicated: params that it updates itself in fixed memory, also by sums from servers.
-        ops: the device's backend.
-        meter: counts this thread's waiting.
         inner: the exchange's meter; its bytes are added to ``meter``.
         ahead: fetch values when a step begins, not only on lookup.
         is_shared: servers keep other params on this device, so gradients stay there.
@@ -82,7 +79,7 @@ class DeviceParams(Mapping[str, Array]):
         self._exchange.discard()
 
     def begin(self, step: int) -> None:
-        """Begin ``step`` and start to fetch values, see :meth:`Exchange.begin`."""
+        """Begin ``step`` and start to fetch values; see :meth:`Exchange.begin`."""
         self._inner.start()
         self._exchange.begin(step)
         if not self._ahead:
@@ -110,7 +107,7 @@ class DeviceParams(Mapping[str, Array]):
         return name not in self._local
 
     def stays(self, name: str) -> bool:
-        """Whether a param's values have the same address in each step, as a captured pass requires."""
+        """Whether a param's values keep their address in all steps, as a captured pass requires."""
         return name in self._replicated
 
     def value_of(self, block: Block) -> AsyncCopy | list[Array]:
@@ -119,7 +116,7 @@ class DeviceParams(Mapping[str, Array]):
         return self._wait(self._of_blocks.pop(block))
 
     def split(self, block: Block, flat: Array) -> list[Array]:
-        """Return a block's arrays as views of one array."""
+        """Return views of a block's joint array, one for each param."""
         arrays, start = [], 0
         for name in block:
             shape = self._exchange.shape(name)
@@ -149,7 +146,7 @@ class DeviceParams(Mapping[str, Array]):
                 self._wait(push)
 
     def finish(self) -> None:
-        """End the step, with all gradients downloaded and pushed."""
+        """End the step once all gradients are downloaded and pushed."""
         pushes, self._pushes = self._pushes, []
         for push in pushes:
             self._wait(push)
@@ -168,15 +165,15 @@ class DeviceParams(Mapping[str, Array]):
         self._call(self._exchange.wait_all)
 
     def all_reduce(self, key: str, array: Array) -> Array:
-        """Return the sum of the workers' arrays, on the device or host."""
+        """Sum the workers' arrays, on the device or host."""
         return self._collective(self._exchange.all_reduce, key, array)
 
     def all_gather(self, key: str, array: Array) -> Array:
-        """Return all workers' rows, joined, on the device or host."""
+        """Join all workers' rows, on the device or host."""
         return self._collective(self._exchange.all_gather, key, array)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread that exchanges params."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, name: str) -> None:

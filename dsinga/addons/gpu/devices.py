@@ -22,15 +22,15 @@ _reasons_said: set[str] = set()  # why workers do not compute on the GPUs of a j
 
 
 class ProcessGpus(NamedTuple):
-    """The GPUs of a process.
+    """The GPUs that a process can use, or why there are none.
 
     Attributes:
         gpus: their number.
         visible: CUDA_VISIBLE_DEVICES, their places among the host's GPUs.
-        text: describes the backend.
+        text: a description of the backend.
         lacks: what the backend is missing, or "".
         trouble: why there are none, or "".
-        choices: a digest of the host's plans chosen by measurement, or "".
+        choices: a hash of the host's plans chosen by measurement, or "".
     """
 
     gpus: int
@@ -54,7 +54,7 @@ def find_gpus() -> ProcessGpus:
 
 
 def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None) -> dict[int, int]:
-    """Return the free bytes of the GPUs, by number, in ``devices`` for this Dask worker's address."""
+    """Measure the free bytes of the GPUs, by number, in ``devices`` for this Dask worker's address."""
     free: dict[int, int] = {}
     for device in set(devices[getattr(dask_worker, "address", "")]):
         try:
@@ -84,7 +84,7 @@ class CupyBackend(DeviceBackend):
 
     @staticmethod
     def create() -> Ops:
-        """Return the kernels of GPUs. Raises UserError without CuPy, a device or a new enough driver."""
+        """Create the kernels of GPUs."""
         from dsinga.addons.gpu.cupy.cupy_ops import CupyOps  # which loads CuPy
 
         return CupyOps()
@@ -100,8 +100,8 @@ class CupyBackend(DeviceBackend):
         host's processes see different GPUs, as with dask-cuda's CUDA_VISIBLE_DEVICES, each worker gets the first one
         that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
 
-        A worker computes on CPU cores if it cannot have its GPU, or the GPU has too little free memory. One warning
-        gives the reasons for all workers, once in a process. If GPUs are required, it is a UserError.
+        A worker computes on CPU cores if it cannot have its GPU, or the GPU has too little free memory. If GPUs are
+        required, that is a UserError.
         """
         devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
         requests = list(_requests(groups, None if is_required else job.gpu, describe, host))
@@ -149,7 +149,7 @@ def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
 
 
 def _warn_of_choices(gpus: Mapping[str, ProcessGpus]) -> None:
-    """Warn, once a process, of hosts with the same GPU but other plans of cuDNN."""
+    """Warn, once a process, of hosts with the same GPU but other plans of cuDNN, which may round otherwise."""
     first: dict[str, str] = {}  # an address by the description of its GPU
     for address, process in gpus.items():
         like = first.setdefault(process.text, address)

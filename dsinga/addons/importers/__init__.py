@@ -134,30 +134,30 @@ logger = logging.getLogger(__name__)
 
 @register("records", "kvfile", ".bin")
 def open_kvfile(location: str, *, encoded: bool = False, **_: Any) -> RecordStore:
-    """Return the records of a kvfile; with ``encoded`` their pixels are image files, such as JPEG."""
+    """Open a kvfile as records; with ``encoded`` their pixels are image files, such as JPEG."""
     return RecordStore(import_once(location, "kvfile", {"encoded": encoded}))
 
 
 @register("records", "textfile", ".csv", ".txt")
 def open_textfile(location: str, *, separator: str = ",", has_label: bool = True, **_: Any) -> RecordStore:
-    """Return the lines of a text file as records; the first value of each is its label."""
+    """Open a text file with a record a line; the first value of each is its label."""
     return RecordStore(import_once(location, "textfile", {"separator": separator, "has_label": has_label}))
 
 
 @register("records", "lmdb", ".mdb", "/data.mdb")
 def open_lmdb(location: str, *, encoded: bool = False, **_: Any) -> RecordStore:
-    """Return the records of an LMDB database, given as a file or its folder."""
+    """Open an LMDB database, given as a file or its folder, as records."""
     return RecordStore(import_once(location, "lmdb", {"encoded": encoded}))
 
 
 @register("records", "imagefolder", "/")
 def open_imagefolder(location: str, *, shape: Sequence[int] = (), **_: Any) -> RecordStore:
-    """Return the images of a folder, resized to the last two axes of ``shape``."""
+    """Open a folder of images as records, resized to the last two axes of ``shape``."""
     return RecordStore(import_once(location, "imagefolder", {"size": tuple(shape[-2:])} if len(shape) > 1 else {}))
 
 
 def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Sequence[str] = ()) -> str:
-    """Return the path of the store imported from ``source``; import it if it is missing or outdated.
+    """Import ``source`` unless its store exists and is up to date; return the store's path.
 
     A store with another vocabulary is outdated. Several processes may import at once: all use the first store that is
     renamed.

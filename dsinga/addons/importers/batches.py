@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 class StoreContents(NamedTuple):
     """The contents of a store to write: its batches, their total size, and the names of labels and codes.
 
-    ``total`` is a number of records, or in the unit of the batches' ``done``, such as bytes. ``classes`` name labels,
+    ``total`` is in records, or in the unit of the batches' ``done``, such as bytes. ``classes`` name labels,
     ``vocabulary`` the data's codes; ``tokenizer`` is the tokenizer.json that made them.
     """
 
@@ -114,7 +114,7 @@ class OpenFile(NamedTuple):
 def opened(path: str) -> Iterator[OpenFile]:
     """Open ``path`` for reading bytes, decompressed if its suffix is .gz or .xz.
 
-    Errors of reading within the context become a UserError that names the file.
+    Errors of reading become a UserError that names the file.
     """
     with naming_errors(path), open_regular(path) as raw:
         suffix = os.path.splitext(path)[1]
@@ -129,10 +129,7 @@ def opened(path: str) -> Iterator[OpenFile]:
 
 
 def text_lines(path: str, encoding: str = "UTF-8", remedy: str = "convert the file") -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text) of each line of a file, decompressed if its suffix is .gz or .xz.
-
-    Raises UserError, naming file and line, for bytes that are not in the encoding, with a ``remedy``.
-    """
+    """Yield (number from 1, text) of each line of a file, decompressed if its suffix is .gz or .xz."""
     with opened(path) as (file, _):
         for number, line in enumerate(file, 1):
             try:
@@ -147,10 +144,7 @@ def text_lines(path: str, encoding: str = "UTF-8", remedy: str = "convert the fi
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Yield the lines of a text file; bytes that are not UTF-8 become surrogates.
-
-    Raises UserError, naming the file, if it cannot be read.
-    """
+    """Yield the lines of a text file; bytes that are not UTF-8 become surrogates."""
     with naming_errors(path), io.TextIOWrapper(open_regular(path), "utf-8", "surrogateescape") as file:
         yield from file
 
@@ -169,11 +163,7 @@ def naming_errors(path: str) -> Iterator[None]:
 
 
 def find(folder: str, *names: str) -> str:
-    """Return the path of the first of ``names`` that exists in ``folder``, plain or with .gz or .xz.
-
-    Raises:
-        UserError: none exists.
-    """
+    """Return the path of the first of ``names`` that exists in ``folder``, plain or with .gz or .xz."""
     for name in names:
         for suffix in SUFFIXES:
             path = os.path.join(folder, name + suffix)

@@ -31,7 +31,7 @@ ROWS = 1000
 
 
 class _File(NamedTuple):
-    """A file of the data set: its name without .gz or .xz, path, size on disk, and function that opens it."""
+    """A file of the data set: name without .gz or .xz, path, size on disk, and a function that opens it."""
 
     name: str
     path: str
@@ -138,7 +138,7 @@ def _read(files: list[_File]) -> Generator[Batch]:
 
 
 class _Mean:
-    """The exact mean image of the records that pass through :meth:`accumulate`, from integer sums."""
+    """Computes the exact mean image of the records that pass through :meth:`accumulate`, from integer sums."""
 
     def __init__(self) -> None:
         self._sum = np.zeros(SHAPE, np.int64)
@@ -184,11 +184,7 @@ def _header(path: str, magic: int) -> tuple[int, ...]:
 
 
 def _read_idx(path: str, magic: int, rows: int) -> Iterator[np.ndarray]:
-    """Yield an idx file's array, uint8, in blocks of ``rows`` rows.
-
-    Raises:
-        UserError: the magic number or the number of bytes does not match the header.
-    """
+    """Yield an idx file's array, uint8, in blocks of ``rows`` rows."""
     with opened(path) as (file, _):
         shape = _read_header(file, path, magic)
         size = math.prod(shape[1:])

@@ -1,4 +1,4 @@
-"""The importer of folders with image files."""
+"""The importer of folders with image files, a subfolder for each class."""
 
 from __future__ import annotations
 
@@ -84,11 +84,7 @@ def _read(images: list[tuple[str, int]], size: tuple[int, int] | None) -> Iterat
 
 
 def decode_image(encoded: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Return an image file's pixels, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given.
-
-    Raises:
-        UserError: the bytes are not an image, or Pillow is not installed.
-    """
+    """Decode an image file to pixels, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:

@@ -1,7 +1,7 @@
 """The importer of SINGA's kvfiles: sequences of key-value pairs with RecordProto messages as values.
 
-Each pair is the key's size (8 bytes, native endian), the key, the value's size, the value; there is no header. The
-message classes of SINGA and Caffe are made from descriptors at run time.
+A pair is the key's size (8 bytes, native endian), the key, the value's size, the value; there is no header. Message
+classes are made from descriptors at run time.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ def kvfile(source: str, encoded: bool = False) -> dict[str, StoreContents]:
 
 
 def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
-    """Yield the records of a kvfile.
-
-    Raises:
-        UserError: the file is truncated or no kvfile, or a value is no record; the message has number and offset.
-    """
+    """Read the records of a kvfile in order."""
     total = os.path.getsize(path)
     with naming_errors(path), open_regular(path) as file:
         number = offset = 0
@@ -85,12 +81,9 @@ CaffeDatum = message_class(
 
 
 def decode_record(value: bytes, where: str, encoded: bool = False) -> tuple[np.ndarray, int | None]:
-    """Return the array and the label (or None) of a serialised RecordProto, or of a Record that contains one.
+    """Decode a serialised RecordProto, or a Record that contains one, to its array and label (or None).
 
     Pixels become uint8 and ``data`` float32, in the message's shape; ``encoded`` image files become (C, H, W).
-
-    Raises:
-        UserError: ``value`` is no such message, or its shape does not match its data.
     """
     record = _parsed(RecordProto, value, where)
     if record.HasField("image"):
@@ -103,7 +96,7 @@ def decode_record(value: bytes, where: str, encoded: bool = False) -> tuple[np.n
 
 
 def decode_datum(value: bytes, where: str, encoded: bool = False) -> tuple[np.ndarray, int | None] | None:
-    """Return the array (channels, height, width) and the label of a CaffeDatum; None for other messages."""
+    """Decode a CaffeDatum to its array (channels, height, width) and label; return None for other messages."""
     datum = _parsed(CaffeDatum, value, where)
     if not datum.HasField("width"):  # in a RecordProto field 3 has another wire type
         return None

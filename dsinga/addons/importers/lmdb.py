@@ -1,8 +1,7 @@
 """The importer of LMDB databases written by Caffe or SINGA; it reads the file page by page, without LMDB's library.
 
-LMDB itself maps the file into memory, so a truncated or damaged file may end the process by SIGBUS. The format is LMDB
-0.9 on 64-bit little-endian machines (mdb.c of OpenLDAP). The first two of its equal pages are meta pages; the one with
-the later transaction has the root of a B+ tree. Values too large for a page are in consecutive overflow pages.
+LMDB itself maps the file, so a damaged file may end the process by SIGBUS. The format is LMDB 0.9 on 64-bit
+little-endian machines (mdb.c of OpenLDAP).
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ _DEEPEST = 32  # levels of a tree, as LMDB limits them
 
 
 class LmdbError(ValueError):
-    """The file is no LMDB database, or its pages are damaged."""
+    """Raised if a file is no LMDB database, or its pages are damaged."""
 
 
 class _Meta(NamedTuple):
@@ -91,7 +90,7 @@ class _Meta(NamedTuple):
 
 
 class LmdbPages:
-    """The main database of an open LMDB file, with ``entries`` pairs; raises LmdbError for other files."""
+    """Reads the main database of an open LMDB file, with ``entries`` pairs; raises LmdbError for other files."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -103,7 +102,7 @@ class LmdbPages:
         self.entries = self._meta.entries
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield keys and values in the order of keys. Raises LmdbError if a page is damaged or missing."""
+        """Yield keys and values in the order of keys."""
         if self._meta.root == _NO_PAGE:
             return
         count = 0
@@ -127,7 +126,7 @@ class LmdbPages:
         return meta
 
     def _walk(self, number: int, depth: int, visited: set[int]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the pairs below page ``number``, which has ``depth`` levels; a branch page may occur once."""
+        """Yield the key-value pairs below page ``number``, which has ``depth`` levels; a branch page may occur once."""
         page, offsets = self._read_page(number, _LEAF if depth == 1 else _BRANCH)
         if depth > 1:
             if number in visited:

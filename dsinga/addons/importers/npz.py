@@ -103,7 +103,7 @@ def _blocks(archive: zipfile.ZipFile, source: str, name: str, rows: int) -> Iter
 
 
 def _fortran_blocks(file: IO[bytes], source: str, name: str, header: _Header, rows: int) -> Iterator[np.ndarray]:
-    """Yield an array in Fortran order in blocks of ``rows`` rows, several gathered together from all columns."""
+    """Yield an array in Fortran order in blocks of ``rows`` rows, gathered from all columns."""
     length, size = header.shape[0], header.shape[0] * header.row_bytes
     columns, itemsize = math.prod(header.shape[1:]), header.dtype.itemsize
     band = rows * max(1, BAND_BYTES // (rows * header.row_bytes))
@@ -119,7 +119,7 @@ def _fortran_blocks(file: IO[bytes], source: str, name: str, header: _Header, ro
 
 
 def _unpack(file: IO[bytes], copy: IO[bytes], source: str, name: str, size: int) -> None:
-    """Copy an array of ``size`` bytes into a temporary file; raise UserError if array or disk is too short."""
+    """Decompress an array of ``size`` bytes into a temporary file; raise UserError if array or disk is too short."""
     try:
         shutil.copyfileobj(file, copy, 1 << 20)
     except OSError as error:

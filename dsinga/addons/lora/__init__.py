@@ -1,1 +1,1 @@
-"""Fine-tuning: LoRA, low-rank changes of dense layers, embeddings and convolutions; and gradual unfreezing."""
+"""Fine-tuning: LoRA (low-rank changes of dense layers, embeddings and convolutions) and gradual unfreezing."""

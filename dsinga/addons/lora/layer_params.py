@@ -1,4 +1,4 @@
-"""Finds a job's layers by patterns of names, and changes their params' configurations."""
+"""Finds a job's layers by patterns of names, and changes the settings of their params."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def fitting(pattern: str, names: Collection[str], fail: Callable[[str], UserErro
 
 
 def layers_by_name(net: NeuralNet) -> dict[str, Layer]:
-    """Return a net's layers by their names in the job; of a layer's copies the last."""
+    """Return a net's layers by their names in the job; if a layer has copies, the last one."""
     return {node.layer.name.rpartition("#")[2]: node.layer for node in net.nodes}
 
 
 def with_layers(job: Job, layers: Sequence[LayerConf]) -> Job:
-    """Return a job with other layers."""
+    """Return a job with other layers, for example with LoRA."""
     return job.replace(neuralnet=job.neuralnet.replace(layer=list(layers)))
 
 
 def with_params(layer: LayerConf, built: Layer, change: Callable[[str, ParamConf], ParamConf]) -> LayerConf:
-    """Return a job's layer with changed configurations of its trained params: ``change(name, conf)``.
+    """Change the settings of a layer's trained params with ``change(name, conf)``.
 
     Params shared with other layers are unchanged.
     """

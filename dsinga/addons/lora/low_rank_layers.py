@@ -1,9 +1,9 @@
-"""Adds low-rank layers to a job's layers with a weight W, for W + alpha/rank·B·A, and removes them.
+"""Adds LoRA to a job: low-rank layers for each weight W, so that it acts as W + alpha/rank·B·A; also removes them.
 
 Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021). The layer "x" becomes "x.base". "x.lora_a"
 computes ``rank`` features of the same source, and "x.lora_b" brings them to the shape of "x". The sum is called "x", so
-other layers need no change. Params of "x" keep their names. For a convolution, A has its windows, and B single points,
-as in PEFT.
+other layers need no change, and params keep their names. For a convolution, A has its windows, and B single points, as
+in PEFT.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NORMAL = {"type": "kGaussian"}
 
 
 class LowRank(NamedTuple):
-    """A layer's low-rank layers: their rank, alpha, and whether the second computes each step of sequences."""
+    """The low-rank layers of a layer: rank, alpha, and whether the second computes each step of sequences."""
 
     rank: int
     alpha: float
@@ -40,7 +40,7 @@ def has_weight(layer: LayerConf) -> bool:
 
 
 def weight_names(layers: Sequence[LayerConf]) -> dict[str, str]:
-    """Return the weight's name of each layer that may have low-rank layers, by layer."""
+    """Return the weight's name of each layer that supports LoRA, by layer."""
     confs = {layer.name: layer.param[0] if layer.param else ParamConf() for layer in layers if has_weight(layer)}
     names = {layer: conf.name or f"{layer}_weight" for layer, conf in confs.items()}
     shared = {names[layer]: conf.share_from for layer, conf in confs.items() if conf.share_from}
@@ -52,7 +52,7 @@ def weight_names(layers: Sequence[LayerConf]) -> dict[str, str]:
 
 
 def with_low_rank(layers: Sequence[LayerConf], added: Mapping[str, LowRank]) -> list[LayerConf]:
-    """Return a job's layers with the low-rank layers ``added``, by layer.
+    """Add low-rank layers to a job's layers, as ``added`` says for each layer.
 
     Layers that share a weight share the low-rank layers of its first layer.
     """
@@ -118,10 +118,7 @@ def _named(layer: LayerConf) -> list[ParamConf]:
 
 
 def low_rank_layers(layers: Sequence[LayerConf]) -> dict[str, LowRank]:
-    """Return a job's low-rank layers, by layer.
-
-    A user's layer with such a name is ignored unless a sum adds its output to the base layer.
-    """
+    """Find the low-rank layers in a job, by base layer."""
     named, found = {layer.name: layer for layer in layers}, {}
     for name in (name.removesuffix(B) for name in named if name.endswith(B)):
         first, total = named.get(f"{name}{A}"), named.get(name)
@@ -135,7 +132,7 @@ def low_rank_layers(layers: Sequence[LayerConf]) -> dict[str, LowRank]:
 
 
 def without_low_rank(layers: Sequence[LayerConf]) -> list[LayerConf]:
-    """Return the layers of a job without its low-rank layers."""
+    """Remove the low-rank layers of a job."""
     names = low_rank_layers(layers)
     added = {f"{name}{suffix}" for name in names for suffix in ("", A, SCALED, B)}
     bases = {f"{name}{BASE}": name for name in names}
@@ -144,7 +141,7 @@ def without_low_rank(layers: Sequence[LayerConf]) -> list[LayerConf]:
 
 
 def low_rank_shapes(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of low-rank layers' params, by name, from the base weights' shapes."""
+    """Compute the shapes of low-rank layers' params, by name, from the base weights' shapes."""
     weights, named = weight_names(layers), {layer.name: layer for layer in layers}
     shapes: dict[str, tuple[int, ...]] = {}
     for name, (rank, *_) in low_rank_layers(layers).items():
@@ -156,7 +153,7 @@ def low_rank_shapes(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray
 
 
 def merged_params(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray]) -> ParamArrays:
-    """Return a job's params without low-rank layers: W + alpha/rank·B·A, in float64, for each W."""
+    """Merge low-rank layers into a job's params: W + alpha/rank·B·A, in float64, for each W."""
     weights, named, merged = weight_names(layers), {layer.name: layer for layer in layers}, dict(params)
     for name, (rank, alpha, _) in low_rank_layers(layers).items():
         first, last = (merged.pop(weights[f"{name}{suffix}"], None) for suffix in (A, B))

@@ -71,8 +71,8 @@ def add_lora(
 
     B starts with zeros, so outputs stay what they were. A is uniform in ±1/√inputs; for embeddings A starts with zeros
     and B is N(0, 1). In a convolution A has the windows, and B is of single points, as in PEFT. Layers that share a
-    weight share its change. A layer "edges" becomes four layers of the job, "edges.base" with the frozen params,
-    "edges.lora_a", "edges.lora_scaled" and "edges.lora_b", and a sum called "edges".
+    weight share its change. A layer "edges" becomes four layers of the job, "edges.base", "edges.lora_a",
+    "edges.lora_scaled" and "edges.lora_b", and a sum called "edges".
 
     Args:
         model: the model.
@@ -174,17 +174,17 @@ def merged_net(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class LowRankChange:
-    """The change of a model's job that adds low-rank layers, by layer."""
+    """A change of a model's job that adds low-rank layers to the layers in ``added``."""
 
     added: Mapping[str, LowRank]
 
     def __call__(self, checked: CheckedJob) -> Job:
-        """Return the job with the low-rank layers."""
+        """Add the low-rank layers to a job."""
         return with_layers(checked.job, with_low_rank(checked.job.neuralnet.layer, self.added))
 
 
 def merged_lora(job: Job, params: Mapping[str, np.ndarray]) -> tuple[Job, ParamArrays]:
-    """Return a job and its params with low-rank layers merged into the weights."""
+    """Merge the low-rank layers of a job into its weights; return the job and its params."""
     layers = job.neuralnet.layer
     return with_layers(job, without_low_rank(layers)), merged_params(layers, params)
 
@@ -291,7 +291,7 @@ def _freeze(model: Any, trainable: Sequence[str]) -> None:
 def _freeze_job(
     model: JobModel, built: Mapping[str, Layer], trainable: Sequence[str], low_rank: Mapping[str, LowRank]
 ) -> None:
-    """Make the params of a model's job static, except in ``trainable`` and low-rank layers."""
+    """Freeze the params of a model's job, except in ``trainable`` and low-rank layers."""
     layers = model.base.neuralnet.layer
     trained = {found for pattern in trainable for found in fitting(pattern, [*built], _fault)}
     trained |= {f"{name}{suffix}" for name in low_rank for suffix in (A, SCALED, B)}

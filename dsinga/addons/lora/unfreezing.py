@@ -1,4 +1,4 @@
-"""Defines Unfreeze, the extension with which groups of layers begin to train one after the other."""
+"""The extension Unfreeze, with which groups of layers begin to train one after the other."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ class Unfreeze(Extension):
     """Trains groups of layers one after the other, usually from the last layer to the first: gradual unfreezing.
 
     Howard and Ruder, Universal Language Model Fine-tuning for Text Classification (2018). The first group is trained
-    from the start, each further one, with those before, some epochs or steps later. Until then no gradient of its
-    params is computed, and they and their state of the updater stay as they are: the bits are those of fits with frozen
-    layers.
+    from the start, each further one some epochs or steps later. Until then its params and their updater's state do not
+    change, bit for bit as if frozen.
 
     Layers in no group are trained, and statistics of batch normalisation change from the first step on. The extension
-    sets ``first_step`` of params, which a job may also say itself; so a resumed run trains the right layers.
+    sets ``first_step`` of params in the job, so a resumed run trains the right layers.
     """
 
     class Conf(Settings):
@@ -41,7 +40,7 @@ class Unfreeze(Extension):
         steps: Count | None = setting(None, "after how many steps, in place of epochs")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield a fault unless exactly one is given."""
+            """Yield an error unless exactly one of epochs and steps is given."""
             if (self.epochs is None) == (self.steps is None):
                 yield Fault("extension kUnfreeze needs either epochs, as in epochs: 1, or steps, as in steps: 500")
 
@@ -49,14 +48,14 @@ class Unfreeze(Extension):
     pauses = False  # what it does is in the job
 
     def set_up(self) -> None:
-        """Choose a trigger that does nothing."""
+        """Choose a trigger that never fires."""
         self.trigger = AtEnd()
 
     def run(self, loop: LoopView) -> None:
         """Do nothing: the job has the params' first steps."""
 
     def change_job(self, checked: CheckedJob) -> Job:
-        """Return the job in which each param has its group's first step."""
+        """Set the first training step of each param to its group's."""
         job, net = checked.job, checked.net(Phase.kTrain)
         first: dict[str, int] = {}
         for number, names in enumerate(self._groups(net)):

@@ -56,10 +56,7 @@ def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ..
 
 
 def saved_model(path: Path, data_root: str | None) -> JobModel:
-    """Return the model at a path: a checkpoint, a folder of checkpoints, a workspace, a saved model or estimator.
-
-    Raises UserError for a checkpoint without its job, and a job without shapes or data.
-    """
+    """Load the model at a path: a checkpoint, a folder of checkpoints, a workspace, a saved model or estimator."""
     from dsinga import nn
     from dsinga.base.durable_files import current_file
     from dsinga.checkpoint.directory import is_checkpoint
@@ -92,7 +89,7 @@ def saved_model(path: Path, data_root: str | None) -> JobModel:
 
 
 def take_from_data(model: JobModel, data_root: str | None) -> None:
-    """Set shapes of records, and names of classes and columns, from a job's data. Raises UserError."""
+    """Set shapes of records, and names of classes and columns, from a job's data."""
     from dsinga.api import roots
     from dsinga.data import RecordNames
     from dsinga.job import Phase
@@ -108,7 +105,7 @@ def take_from_data(model: JobModel, data_root: str | None) -> None:
 
 
 def first_records(paths: tuple[str, ...], model: JobModel) -> Any:
-    """Return the first records of stores (several in a list), or of parquet files for tables."""
+    """Read the first records of stores (several in a list), or of parquet files for tables."""
     import numpy as np
 
     from dsinga.addons.onnx.export_tables import served_columns

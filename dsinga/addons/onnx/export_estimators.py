@@ -22,7 +22,7 @@ ARRAY, LABEL, PROBABILITIES, NUMBERS = "X", "label", "probabilities", "variable"
 
 
 def write_records(graph: GraphWriter, model: Predictable) -> Values:
-    """Write the nodes that make records of other inputs; return these inputs."""
+    """Export the preprocessing that makes records of an estimator's inputs; return these inputs."""
     columns, served, inputs = served_columns(model), model.served, Values()
     for definitions in model.trained_definitions().values() if served is None else ():
         if (scaled := definitions.get("scaled")) is not None:
@@ -53,7 +53,7 @@ def write_records(graph: GraphWriter, model: Predictable) -> Values:
 
 
 def write_predictions(graph: GraphWriter, served: Any, scores: str, shape: tuple[int, ...]) -> Values:
-    """Write an estimator's steps after the output (N, ...) of its net; return the outputs."""
+    """Export an estimator's steps after the output (N, ...) of its net; return the outputs."""
     w = writer_of(graph, "predictions")
     if (classes := served.classes) is None:
         return [named(graph, NUMBERS, *numbers(w, served, scores, shape))]
@@ -71,7 +71,7 @@ def write_predictions(graph: GraphWriter, served: Any, scores: str, shape: tuple
 
 
 def numbers(w: ExportedLayer, served: Any, x: str, shape: tuple[int, ...]) -> tuple[str, int, tuple[int, ...]]:
-    """Write the point predictions of targets, or features; return their value, type and row shape."""
+    """Export the point predictions of targets, or features; return their value, type and row shape."""
     if not served.targets:
         return w.add("Flatten", x), FLOAT, (int(np.prod(shape)),)
     x = w.add("Cast", x, to=DOUBLE)
@@ -85,7 +85,7 @@ def numbers(w: ExportedLayer, served: Any, x: str, shape: tuple[int, ...]) -> tu
 
 
 def point(w: ExportedLayer, form: Any, x: str) -> str:
-    """Write the mean, or the middle quantile, of each prediction (N, k, numbers)."""
+    """Export the mean, or the middle quantile, of each prediction (N, k, numbers)."""
     if form.dim == "member":
         return w.add("ReduceMean", x, [2], keepdims=0)
     if form.dim == "quantile":  # sorted, since quantiles may cross
@@ -101,13 +101,13 @@ def point(w: ExportedLayer, form: Any, x: str) -> str:
 
 
 def named(graph: GraphWriter, name: str, value: str, kind: int, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return an output with a unique name, and its row shape."""
+    """Name an output uniquely; return it with its row shape."""
     graph.types[name := graph.copy(value, name)] = kind
     return name, shape
 
 
 def given_records(model: Predictable, x: Any) -> dict[str, np.ndarray]:
-    """Return the arrays, by input, that ONNX Runtime needs to predict records or a data frame."""
+    """Convert records or a data frame to the arrays, by input, that ONNX Runtime needs to predict them."""
     columns, served = served_columns(model), model.served
     if served is None:
         records = {name: array for name, (array, _) in unlabelled(model, x).items()}

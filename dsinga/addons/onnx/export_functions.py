@@ -14,7 +14,7 @@ OPSET = 21
 
 
 def traced_function(w: ExportedLayer) -> str:
-    """Write the nodes of a user's PyTorch function, traced by PyTorch's exporter."""
+    """Export a user's PyTorch function: trace it with PyTorch's exporter, and insert its nodes."""
     onnx, function = onnx_package(), w.layer.probed.function
     if function.package != "torch":
         raise Refused(f"calls a function of {function.library}; write it in PyTorch")
@@ -51,7 +51,7 @@ def _computes(w: ExportedLayer, model: Any, rows: int) -> bool:
 
 
 def _trace(w: ExportedLayer, function: Any) -> Any:
-    """Return a function's ONNX net, for any number of rows. Raises errors of many kinds."""
+    """Trace a function to an ONNX net for any number of rows."""
     import torch
 
     class Module(torch.nn.Module):

@@ -19,7 +19,7 @@ class Refused(Exception):
 
 
 class GraphWriter:
-    """An ONNX graph under construction.
+    """An ONNX graph under construction: its nodes, initialisers and value names.
 
     Attributes:
         records: the stored shapes of records, by input, if augmentations change them.
@@ -54,7 +54,7 @@ class GraphWriter:
         return values
 
     def constant(self, value: Any) -> str:
-        """Return a constant's initialiser: arrays keep their dtype, whole numbers are int64, others float32."""
+        """Add a constant initialiser: arrays keep their dtype, whole numbers are int64, others float32."""
         array = np.asarray(value)
         if not isinstance(value, np.ndarray):
             array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
@@ -65,18 +65,18 @@ class GraphWriter:
         return self._constants[key]
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """Return the initialiser ``name``; several layers may share one."""
+        """Add an initialiser for a param; several layers may share one."""
         known = self.weights.setdefault(name, array)
         if known is array or np.array_equal(known, array, equal_nan=True):
             return name
         return self.weight(f"{name}/{'x'.join(map(str, array.shape))}", array)
 
     def takes(self, value: str) -> bool:
-        """Whether some node reads a value."""
+        """Whether some node reads the value with this name."""
         return any(value in node.input for node in self.nodes)
 
     def rename(self, value: str, name: str, first: int = 0) -> str:
-        """Rename a value in the nodes starting with ``first``; return its new name, similar to ``name``."""
+        """Rename a value in the nodes from ``first`` on; return its new name, similar to ``name``."""
         self._values.discard(value)
         name = self.unique(name)
         for node in self.nodes[first:]:
@@ -87,7 +87,7 @@ class GraphWriter:
         return name
 
     def copy(self, value: str, layer: str, order: Sequence[int] = ()) -> str:
-        """Return a copy of a value, with axes in ``order`` if given, named like its layer if possible."""
+        """Add a copy of a value, with axes in ``order`` if given, named like its layer if possible."""
         if order:
             (result,) = self.node("Transpose", [value], f"{layer}/transpose", perm=order)
         else:
@@ -97,9 +97,9 @@ class GraphWriter:
         return self.rename(result, layer)
 
     def name_layer(self, name: str, value: Any, first: int) -> Any:
-        """Name the layer's last node with a param, or else its last node, after the layer; ``first`` is its first.
+        """Name the layer's last node with a param, or else its last node, after the layer.
 
-        Returns the ``value``, renamed too, unless the layer only passes it on, or it has parts.
+        ``first`` is the layer's first node; returns ``value``, renamed too unless it is passed on or has parts.
         """
         made = self.nodes[first:]
         if not any(value in node.output or value == list(node.output) for node in made):
@@ -130,11 +130,11 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 class ExportedLayer:
-    """A layer to be written, with its params and the values of its sources.
+    """A layer to export, with its params and the values of its sources.
 
-    ``sources`` names the sources' features, ``lengths`` each source's number of valid steps, (B,) int64, None if all
-    are valid; ``ends`` is the number for the layer's own feature. ``rank`` is the first source's number of axes. With
-    ``steps`` the layer, defined for one step, computes each step of sequences (B, T, ...).
+    ``lengths`` has each source's number of valid steps, (B,) int64, None if all are valid; ``ends`` is the number for
+    the layer's feature. ``rank`` is the first source's number of axes. With ``steps`` the layer, defined for one step,
+    computes each step of sequences (B, T, ...).
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class ExportedLayer:
         return self.graph.weight(name, array if shape is None else array.reshape(shape))
 
     def joined(self, name: str, roles: Sequence[int], join: Callable[[list[np.ndarray]], np.ndarray]) -> str:
-        """Return an initialiser "LAYER_NAME" made of params, reused for the same params."""
+        """Add an initialiser "LAYER_NAME" computed from params, reused for the same params."""
         params = tuple(self.params[role] for role in roles)
         if params not in self.graph.joined:
             array = np.ascontiguousarray(join([self.graph.params[param] for param in params]))
@@ -190,16 +190,16 @@ class ExportedLayer:
         return self.graph.joined[params]
 
     def floats(self, source: int = 0) -> str:
-        """Return a source's feature as float32."""
+        """Convert a source's feature to float32."""
         value = self.sources[source]
         return self.add("Cast", value, to=FLOAT) if value in self.graph.integers else value
 
     def all_floats(self) -> list[Any]:
-        """Return all sources' features as float32."""
+        """Convert all sources' features to float32."""
         return [self.floats(source) for source in range(len(self.sources))]
 
     def codes(self, source: int = 0) -> str:
-        """Return a source's feature as int64."""
+        """Convert a source's feature to int64."""
         value = self.sources[source]
         return value if value in self.graph.integers else self.as_integers(self.add("Cast", value, to=INT64))
 
@@ -209,19 +209,19 @@ class ExportedLayer:
         return value
 
     def size(self, x: str, axis: int = 1) -> str:
-        """Return the size of an axis of x as a vector."""
+        """Add nodes for the size of an axis of x, as a vector."""
         return self.add("Shape", x, start=axis, end=axis + 1)
 
     def places(self, x: str) -> str:
-        """Return the step numbers of x (B, T, ...), (T,) int64."""
+        """Add nodes for the step numbers of x (B, T, ...), (T,) int64."""
         return self.add("Range", 0, self.add("Squeeze", self.size(x), [0]), 1)
 
     def counted(self, x: str, lengths: str) -> str:
-        """Return which steps of sequences x (B, T, ...) come before their ends, (B, T) bool."""
+        """Add nodes for a mask of the valid steps of sequences x (B, T, ...), (B, T) bool."""
         return self.add("Less", self.places(x), self.add("Unsqueeze", lengths, [1]))
 
     def masked(self, x: str, lengths: str | None, fill: float = 0.0) -> str:
-        """Return sequences (B, T, n) with ``fill`` after their ends."""
+        """Add nodes that fill sequences (B, T, n) after their ends with ``fill``."""
         if lengths is None:
             return x
         return self.add("Where", self.add("Unsqueeze", self.counted(x, lengths), [2]), x, fill)

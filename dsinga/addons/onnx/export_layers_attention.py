@@ -12,7 +12,7 @@ from dsinga.layers.sequences.attention import BASE
 
 
 def attention(w: ExportedLayer, is_weights: bool = False) -> str:
-    """Write attention: products of queries' and keys' heads, a softmax, and products with the values' heads."""
+    """Export attention: products of queries' and keys' heads, a softmax, and products with the values' heads."""
     queries, keys = (_by_head(w, _rotated(w, w.floats(source))) for source in range(2))
     if w.params:  # v·tanh(q + k) of each query and key
         sums = w.add("Tanh", w.add("Add", w.add("Unsqueeze", queries, [3]), w.add("Unsqueeze", keys, [2])))
@@ -53,7 +53,7 @@ def _angles(w: ExportedLayer, x: str, frequencies: np.ndarray) -> str:
 
 
 def _seen(w: ExportedLayer) -> str:
-    """Return which keys a query sees, to broadcast with (B, heads, Tq, Tk); "" for all."""
+    """Export the mask of the keys that a query sees, broadcast with (B, heads, Tq, Tk); "" for all."""
     seen = [] if w.labels is None else [w.add("Unsqueeze", w.counted(w.floats(1), w.labels), [1, 2])]
     if w.settings.causal:
         queries = w.add("Unsqueeze", w.places(w.floats()), [1])
@@ -62,7 +62,7 @@ def _seen(w: ExportedLayer) -> str:
 
 
 def positional_encoding(w: ExportedLayer) -> str:
-    """Write x·scale plus sines and cosines of the positions."""
+    """Export x·scale plus sines and cosines of the positions."""
     columns, x = np.arange(w.layer.shape[2]), w.floats()
     angles = _angles(w, x, BASE ** (-(columns // 2 * 2) / len(columns)))
     quarters = columns % 2 * (np.pi / 2)  # the cosine is the sine of an angle that is a quarter larger

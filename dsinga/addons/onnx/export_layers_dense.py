@@ -1,4 +1,4 @@
-"""Writes dense layers, arithmetic, activations, normalisations and layers of shapes as ONNX nodes."""
+"""Exports dense layers, arithmetic, activations, normalisations and layers of shapes as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.layers.dense.combine import SMALLEST_NORM
 
 
 def inner_product(w: ExportedLayer) -> str:
-    """Write x·Wᵀ + b: a Gemm for rows, MatMul and Add for steps, which have more axes."""
+    """Export a dense layer x·Wᵀ + b: a Gemm for rows, MatMul and Add for steps, which have more axes."""
     x, weight, bias = w.floats(), w.param(0), [w.param(1)] if w.layer.bias else []
     if not w.steps:
         x = w.add("Flatten", x) if w.rank != 2 else x
@@ -27,7 +27,7 @@ ACTIVATIONS = {"HARDSIGMOID": "HardSigmoid", "HARDSWISH": "HardSwish"}  # others
 
 
 def activation(w: ExportedLayer, name: str = "") -> str:
-    """Write an activation function, by default the layer's."""
+    """Export an activation function, by default the layer's."""
     x, numbers = w.floats(), dict[str, float]()
     if not name:
         name = w.settings.type.name
@@ -45,19 +45,19 @@ def activation(w: ExportedLayer, name: str = "") -> str:
 
 
 def relu(w: ExportedLayer) -> str:
-    """Write a rectifier."""
+    """Export a rectifier (ReLU)."""
     slope = w.settings.negative_slope
     return w.add("LeakyRelu", w.floats(), alpha=slope) if slope else w.add("Relu", w.floats())
 
 
 def multiply(w: ExportedLayer) -> str:
-    """Write the product of all sources."""
+    """Export the product of all sources."""
     first, *others = w.all_floats()
     return w.chain(first, *(("Mul", other) for other in others))
 
 
 def dropout(w: ExportedLayer) -> str:
-    """Return the source, since predictions drop nothing. Raises Refused for a member of an ensemble."""
+    """Export dropout as its source, since predictions drop nothing."""
     if w.settings.member and w.settings.dropout_ratio:
         raise Refused("draws a member of an ensemble")
     return w.sources[0]
@@ -71,7 +71,7 @@ OPERATORS: Mapping[str, str] = {
 
 
 def arithmetic(w: ExportedLayer) -> str:
-    """Write x op y of two sources, or of a source and a number."""
+    """Export x op y of two sources, or of a source and a number."""
     number, operator = w.settings.number, w.settings.operator
     operands = w.all_floats() if number is None else [w.floats(), float(number)]
     if operator.name not in OPERATORS:
@@ -83,7 +83,7 @@ def arithmetic(w: ExportedLayer) -> str:
 
 
 def index(w: ExportedLayer) -> str:
-    """Write numpy's basic indexing as Slice, Squeeze and Unsqueeze."""
+    """Export numpy's basic indexing as Slice, Squeeze and Unsqueeze."""
     key: list[Any] = list(w.layer.key)
     if ... in key:
         taken = sum(item is not None for item in key) - 1
@@ -112,7 +112,7 @@ def _bounds(item: int | slice) -> tuple[int, int, int]:
 
 
 def softmax(w: ExportedLayer) -> str:
-    """Write softmax over rows, or over equal parts of a row."""
+    """Export softmax over rows, or over equal parts of a row."""
     shape, width = w.layer.source_shapes[0], w.layer.width
     if w.steps or width == shape[-1]:
         return w.add("Softmax", w.floats(), axis=-1)
@@ -121,20 +121,20 @@ def softmax(w: ExportedLayer) -> str:
 
 
 def normalised(w: ExportedLayer, operator: str, **attributes: Any) -> str:
-    """Write a normalisation with the layer's params as inputs of its operator."""
+    """Export a normalisation with the layer's params as inputs of its operator."""
     params = (w.param(role) for role in range(len(w.params)))
     return w.add(operator, w.floats(), *params, epsilon=w.settings.epsilon, **attributes)
 
 
 def rms_norm(w: ExportedLayer) -> str:
-    """Write division by the root mean square."""
+    """Export division by the root mean square."""
     x, axes = w.floats(), [*range(w.settings.first_axis, w.rank)]
     root = w.chain(x, ("Mul", x), ("ReduceMean", axes), ("Add", float(w.settings.epsilon)), ("Sqrt",))
     return w.chain(x, ("Div", root), ("Mul", w.param(0)))
 
 
 def normalization(w: ExportedLayer) -> str:
-    """Write normalisation by given moments, or its inverse."""
+    """Export normalisation by given moments, or its inverse."""
     shapes = ((*spec.shape, *[1] * (w.rank - 1 - len(spec.shape))) for spec in w.layer.params)
     mean, std = (w.param(role, shape) for role, shape in enumerate(shapes))
     nodes = (("Mul", std), ("Add", mean)) if w.settings.inverse else (("Sub", mean), ("Div", std))
@@ -142,39 +142,39 @@ def normalization(w: ExportedLayer) -> str:
 
 
 def distribution_params(w: ExportedLayer) -> str:
-    """Write log(1 + exp(x)) + 1e-6 for a distribution's positive parameters."""
+    """Export log(1 + exp(x)) + 1e-6 for a distribution's positive parameters."""
     positive = w.layer.positive.reshape(-1, *[1] * (w.rank - 1 - w.settings.axis))
     return w.add("Where", positive, w.chain(w.floats(), ("Softplus",), ("Add", 1e-6)), w.floats())
 
 
 def cosine_similarity(w: ExportedLayer) -> str:
-    """Write the scaled cosine of two rows."""
+    """Export the scaled cosine of two rows."""
     rows = [w.add("Flatten", x) for x in w.all_floats()]
     units = [w.add("Div", x, w.chain(x, ("ReduceL2", [1]), ("Max", SMALLEST_NORM))) for x in rows]
     return w.chain(units[0], ("Mul", units[1]), ("ReduceSum", [1]), ("Mul", float(w.settings.scale)))
 
 
 def dueling(w: ExportedLayer) -> str:
-    """Write v + a - mean(a) of a value v and advantages a."""
+    """Export v + a - mean(a) of a value v and advantages a."""
     value, advantages = w.all_floats()
     return w.add("Add", advantages, w.add("Sub", value, w.add("ReduceMean", advantages, [1])))
 
 
 def learned_vector(w: ExportedLayer) -> str:
-    """Write a param that all rows share."""
+    """Export a param that all rows share."""
     rows = w.size(w.sources[0], 0)
     return w.add("Expand", w.param(0), w.add("Concat", rows, [*w.layer.shape[1:]], axis=0))
 
 
 def concate(w: ExportedLayer) -> str:
-    """Write the sources joined along an axis of rows."""
+    """Export the sources joined along an axis of rows."""
     if not w.layer.axis:
         raise Refused("joins batches")
     return w.add("Concat", *w.all_floats(), axis=w.layer.axis)
 
 
 def slice_parts(w: ExportedLayer) -> list[str]:
-    """Write the parts of the source along an axis of rows."""
+    """Export the parts of the source along an axis of rows."""
     axis = w.layer.axis
     if not axis:
         raise Refused("cuts the batch")

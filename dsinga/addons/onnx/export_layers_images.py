@@ -1,4 +1,4 @@
-"""Writes layers of images and volumes, and the preprocessing of images, as ONNX nodes."""
+"""Exports layers of images and volumes, and the preprocessing of images, as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ PAD_MODES = {PaddingMode.kEdge: "edge", PaddingMode.kReflect: "reflect", Padding
 
 
 def window_attributes(window: Window) -> dict[str, Any]:
-    """Return a window over images as operator attributes."""
+    """Convert a window over images to the attributes of an ONNX operator."""
     after = [pad + more for pad, more in zip(window.pad, window.extra or (0,) * len(window.pad), strict=True)]
     attributes = {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [*window.pad, *after]}
     return attributes | ({"dilations": [*window.dilation]} if window.dilation else {})
 
 
 def images(w: ExportedLayer) -> str:
-    """Return the source as images (B, C, H, W), or volumes; a single channel's axis may be missing."""
+    """Reshape the source to images (B, C, H, W), or volumes; a single channel's axis may be missing."""
     return w.add("Unsqueeze", w.floats(), [1]) if w.rank == 3 else w.floats()
 
 
 def convolution(w: ExportedLayer) -> str:
-    """Write a convolution of images or volumes."""
+    """Export a convolution of images or volumes."""
     params = w.param(0, w.layer.kernels), *([w.param(1)] if w.layer.bias else [])
     return w.add("Conv", images(w), *params, group=w.layer.groups, **window_attributes(w.layer.window))
 
 
 def transposed_convolution(w: ExportedLayer) -> str:
-    """Write a transposed convolution, with padding that gives the layer's size."""
+    """Export a transposed convolution, with padding that gives the layer's size."""
     layer, window = w.layer, w.layer.window
     params = w.param(0, layer.kernels), *([w.param(1)] if layer.bias else [])
     size = layer.source_shapes[0][-len(layer.dilation) :]
@@ -47,7 +47,7 @@ def transposed_convolution(w: ExportedLayer) -> str:
 
 
 def pooling(w: ExportedLayer) -> str:
-    """Write the maximum or mean of windows."""
+    """Export pooling: the maximum or mean of windows."""
     layer, x = w.layer, images(w)
     if w.settings.global_pooling:
         return w.add("GlobalMaxPool" if layer.takes_maximum else "GlobalAveragePool", x)
@@ -63,7 +63,7 @@ def pooling(w: ExportedLayer) -> str:
 
 
 def reduced_points(w: ExportedLayer, x: str, taps: Sequence[Taps], reduce: str) -> str:
-    """Write maxima or weighted sums of source points, one axis of fields after the other."""
+    """Export maxima or weighted sums of source points, one axis of fields after the other."""
     nodes: list[tuple[Any, ...]] = []
     for axis, along in enumerate(taps, 2):
         nodes.append(("Gather", along.points.astype("int64"), {"axis": axis}))
@@ -75,7 +75,7 @@ def reduced_points(w: ExportedLayer, x: str, taps: Sequence[Taps], reduce: str) 
 
 
 def padding(w: ExportedLayer) -> str:
-    """Write points around fields: a node for each mode."""
+    """Export padding around fields: a node for each mode."""
     layer, nodes = w.layer, list[tuple[Any, ...]]()
     for mode in dict.fromkeys(layer.modes):
         if mode is not PaddingMode.kZero and mode not in PAD_MODES:
@@ -88,13 +88,13 @@ def padding(w: ExportedLayer) -> str:
 
 
 def cropping(w: ExportedLayer) -> str:
-    """Write fields without their outermost points."""
+    """Export cropping of the outermost points of fields."""
     ends = [b + n for b, n in zip(w.layer.before, w.layer.sizes, strict=True)]
     return w.add("Slice", w.floats(), [*w.layer.before], ends, [*range(2, w.rank)])
 
 
 def upsampling(w: ExportedLayer) -> str:
-    """Write fields with more points, repeated or interpolated linearly between centres."""
+    """Export upsampling: points repeated or interpolated linearly between centres."""
     places = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if w.layer.is_linear:
         places = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
@@ -102,7 +102,7 @@ def upsampling(w: ExportedLayer) -> str:
 
 
 def resize(w: ExportedLayer) -> str:
-    """Write fields of another size: by Resize if sizes suffice, else as weighted sums along each axis."""
+    """Export resizing: by Resize if sizes suffice, else as weighted sums along each axis."""
     layer, settings, method = w.layer, w.settings, w.settings.method.name[1:].lower()
     axes = zip(by_axis(layer, "scale", 0.0), layer.source_shapes[0][2:], layer.shape[2:], strict=True)
     is_by_sizes = all(scale in (0, result / size) for scale, size, result in axes)
@@ -123,13 +123,13 @@ def snake_case(name: str) -> str:
 
 
 def lrn(w: ExportedLayer) -> str:
-    """Write local response normalisation."""
+    """Export local response normalisation."""
     size, alpha, beta, bias = w.layer.factors
     return w.add("LRN", w.floats(), size=size, alpha=alpha, beta=beta, bias=bias)
 
 
 def image_preprocess(w: ExportedLayer) -> str:
-    """Write the mean, scale, padding and centre crop of images."""
+    """Export the mean, scale, padding and centre crop of images."""
     layer = w.layer
     height, width = layer.source_shapes[0][-2:]
     pad, (rows, columns) = layer.pad, layer.crop
@@ -143,7 +143,7 @@ def image_preprocess(w: ExportedLayer) -> str:
 
 
 def convolution_lstm(w: ExportedLayer) -> str:
-    """Write a convolutional LSTM, step by step."""
+    """Export a convolutional LSTM, step by step."""
     layer, filters = w.layer, w.layer.filters
     window, recurrent = window_attributes(layer.window), window_attributes(layer.recurrent_window)
     kernels = [w.param(role, kernel) for role, kernel in enumerate(layer.kernels)]

@@ -1,4 +1,4 @@
-"""Writes the inputs of a net, its output layers, and restricted Boltzmann machines as ONNX nodes."""
+"""Exports the inputs of a net, its output layers, and restricted Boltzmann machines as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dsinga.reading.open_layer import augmented_info
 
 
 def lengths_of_codes(w: ExportedLayer, codes: str) -> str:
-    """Return the number of codes (B, T) before the end, marked by -1: (B,) int64."""
+    """Add nodes that count codes (B, T) before the end, marked by -1: (B,) int64."""
     return w.chain(codes, ("GreaterOrEqual", 0), ("Cast", {"to": INT64}), ("ReduceSum", [1], {"keepdims": 0}))
 
 
 def record_input(w: ExportedLayer) -> str:
-    """Write the normalisation of records; channels-last images become channels-first."""
+    """Export the normalisation of records; channels-last images become channels-first."""
     layer: Any = w.layer
     x, record = w.sources[0], getattr(layer, "record", layer.shape[1:])
     mean, std = getattr(layer, "mean", None), getattr(layer, "std", None)
@@ -41,8 +41,7 @@ def record_input(w: ExportedLayer) -> str:
 def fitted_records(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
     """Fit records of another shape as predictions do: cut sequences, crop or resize images.
 
-    Cropping and resizing are linear in images' rows and columns; their matrices come from images with a single row, or
-    column, of ones.
+    Cropping and resizing are linear along rows and columns; their matrices come from images of a single row or column.
     """
     info = RecordInfo(shape, 1, has_labels=False)
     fit = augmented_info(w.layer.conf, info, np.float32, 0, Phase.kTest)[0].fit
@@ -61,20 +60,20 @@ def fitted_records(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
 
 
 def unchanged(w: ExportedLayer) -> str:
-    """Return the source of a layer that changes nothing. Raises Refused for one that makes random numbers."""
+    """Export a layer that changes nothing as its source."""
     if not w.sources:
         raise Refused("makes random numbers")
     return w.sources[0]
 
 
 def largest_indices(w: ExportedLayer) -> str:
-    """Write the indices of a row's largest numbers."""
+    """Export the indices of a row's largest numbers."""
     rows = w.add("Flatten", w.floats())
     return w.as_integers(w.parts("TopK", rows, [w.layer.topk], outputs=2, axis=1)[1])
 
 
 def hidden_units(w: ExportedLayer) -> str:
-    """Write the means of a restricted Boltzmann machine's hidden units."""
+    """Export the means of a restricted Boltzmann machine's hidden units."""
     product = w.add("Gemm", w.floats(), w.param(0), *([w.param(1)] if w.layer.bias else []), transB=1)
     return product if w.layer.gaussian else w.add("Sigmoid", product)
 

@@ -1,4 +1,4 @@
-"""Exports embedding, one-hot, recurrent, 1-d convolution and pooling layers to ONNX, for any length if possible."""
+"""Exports embedding, one-hot, recurrent, 1-d convolution and pooling layers to ONNX."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def step_codes(w: ExportedLayer) -> str:
-    """Return the source's codes that a layer uses: the first steps, or one step."""
+    """Return the codes of the source that a layer uses: the first steps, or one step."""
     codes = w.codes()
     if w.rank == 2 and w.layer.step is not None:
         return w.add("Gather", codes, int(w.layer.step), axis=1)
@@ -30,7 +30,7 @@ def step_codes(w: ExportedLayer) -> str:
 
 
 def embedding(w: ExportedLayer) -> str:
-    """Write the rows of a table; 0 for steps after the end, with the code -1."""
+    """Export an embedding: rows of a table; 0 for steps after the end, with the code -1."""
     codes = step_codes(w)
     rows = w.add("Gather", w.param(0), w.add("Max", codes, 0))
     real = w.chain(codes, ("GreaterOrEqual", 0), ("Cast", {"to": FLOAT}), ("Unsqueeze", [len(w.layer.codes_shape)]))
@@ -38,13 +38,13 @@ def embedding(w: ExportedLayer) -> str:
 
 
 def one_hot(w: ExportedLayer) -> str:
-    """Write one-hot vectors of codes; 0 for the code -1."""
+    """Export one-hot vectors of codes; 0 for the code -1."""
     axis, vocabulary = len(w.layer.codes_shape), np.arange(w.layer.vocab_size)
     return w.chain(step_codes(w), ("Unsqueeze", [axis]), ("Equal", vocabulary), ("Cast", {"to": FLOAT}))
 
 
 def sequence_length(w: ExportedLayer) -> str:
-    """Write the codes that end sequences, or features where they end, and their lengths."""
+    """Export the codes that end sequences, or features where they end, and their lengths."""
     mask, end = w.settings.mask_value, w.settings.end
     if mask is None:
         x = codes = w.codes()
@@ -65,7 +65,7 @@ def sequence_length(w: ExportedLayer) -> str:
 
 
 def recurrent(w: ExportedLayer) -> str:
-    """Write kGRU, kLSTM and kRNN: ONNX's operator, with steps first, between Transposes."""
+    """Export kGRU, kLSTM and kRNN: ONNX's operator, with steps first, between Transposes."""
     layer, is_step = w.layer, not w.layer.sequences
     weights = [w.joined(k, _roles(layer, n), partial(_ordered, layer)) for n, k in enumerate(("hx", "hh"))]
     bias = _biases(w) if layer.settings.bias_term else ""
@@ -91,17 +91,14 @@ def _roles(layer: Any, kind: int) -> list[int]:
 
 
 def _ordered(layer: Any, given: list[np.ndarray]) -> np.ndarray:
-    """Return all directions' params of a kind, (directions, gates·H, ...), with gates in ONNX's order."""
+    """Join all directions' params of a kind, (directions, gates·H, ...), with gates in ONNX's order."""
     order, shape = list(ORDER[layer.cell]), given[0].shape[1:]
     gates = np.concatenate(given).reshape(layer.directions, len(order), layer.size, *shape)[:, order]
     return gates.reshape(layer.directions, len(order) * layer.size, *shape)
 
 
 def _biases(w: ExportedLayer) -> str:
-    """Return both biases of all gates and directions, (directions, 2·gates·H), 0 for missing second ones.
-
-    ONNX's second bias belongs to the product with the state, as in PyTorch.
-    """
+    """Join both biases of all gates and directions, (directions, 2·gates·H), 0 for missing second ones."""
     first = _roles(w.layer, 2)
     second = _roles(w.layer, 3) if w.settings.recurrent_bias else []
 
@@ -124,7 +121,7 @@ def _initial(w: ExportedLayer) -> list[str]:
 
 
 def window_ends(w: ExportedLayer, windows: StepWindows, lengths: str) -> str:
-    """Return the number of windows in sequences of these lengths, (B,) int64."""
+    """Add nodes that count the windows in sequences of these lengths, (B,) int64."""
     room = windows.before + windows.after - windows.extent
     strides = [("Div", windows.stride)] if windows.stride > 1 else []
     counts = w.chain(lengths, ("Add", room), ("Max", 0), *strides, ("Add", 1))
@@ -132,13 +129,13 @@ def window_ends(w: ExportedLayer, windows: StepWindows, lengths: str) -> str:
 
 
 def over_steps(w: ExportedLayer, x: str, operator: str, *inputs: str, **attributes: Any) -> str:
-    """Write an operator of images along the steps of sequences (B, T, n), between Transposes."""
+    """Export an operator of images along the steps of sequences (B, T, n), between Transposes."""
     y = w.add(operator, w.add("Transpose", x, perm=[0, 2, 1]), *inputs, **attributes)
     return w.add("Transpose", y, perm=[0, 2, 1])
 
 
 def convolution1d(w: ExportedLayer) -> str:
-    """Write a convolution over steps, with zeros after sequences' ends."""
+    """Export a convolution over steps, with zeros after sequences' ends."""
     layer, windows = w.layer, w.layer.windows
 
     def by_feature(given: list[np.ndarray]) -> np.ndarray:
@@ -154,7 +151,7 @@ def convolution1d(w: ExportedLayer) -> str:
 
 
 def pooling1d(w: ExportedLayer) -> str:
-    """Write the maximum, mean, sum, first or last step of all steps or windows."""
+    """Export the maximum, mean, sum, first or last step of all steps or windows."""
     windows, method, lengths = w.layer.windows, w.layer.method.name, w.labels
     if w.layer.method in CHOOSING:
         return _chosen_steps(w, method)
@@ -198,7 +195,7 @@ def _chosen_steps(w: ExportedLayer, method: str) -> str:
 
 
 def next_codes(w: ExportedLayer) -> str:
-    """Write each step's next code."""
+    """Export the code of the next step, for each step."""
     if w.layer.step is not None:
         return w.as_integers(w.add("Gather", w.codes(), int(w.layer.step) + 1, axis=1))
     return w.as_integers(w.add("Slice", w.codes(), [1], [w.layer.stop], [1]))

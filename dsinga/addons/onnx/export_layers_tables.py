@@ -1,4 +1,4 @@
-"""Writes layers of nets for tables as ONNX nodes: embeddings of numbers and categories, and members of ensembles."""
+"""Exports layers of nets for tables as ONNX nodes: embeddings of numbers and categories, members of ensembles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLT_MIN = float(np.finfo(np.float32).tiny)  # the least mean probability of memb
 
 
 def categories(w: ExportedLayer) -> str:
-    """Write columns with few categories as one-hot vectors, other columns as embeddings."""
+    """Export columns with few categories as one-hot vectors, other columns as embeddings."""
     layer, codes, parts = w.layer, w.codes(), []
     if len(layer.few):
         chosen = w.add("Gather", codes, layer.column_of_unit.astype(np.int64), axis=1)
@@ -26,7 +26,7 @@ def categories(w: ExportedLayer) -> str:
 
 
 def piecewise_linear(w: ExportedLayer) -> str:
-    """Write piecewise-linear functions of each number."""
+    """Export piecewise-linear functions of each number."""
     layer, x = w.layer, w.add("Unsqueeze", w.floats(), [2])
     factor, shift, low, high = (
         array.astype(np.float32) for array in (layer.factor, layer.shift, layer.low, layer.high)
@@ -40,7 +40,7 @@ def piecewise_linear(w: ExportedLayer) -> str:
 
 
 def periodic(w: ExportedLayer) -> str:
-    """Write sums of waves of each number."""
+    """Export sums of waves of each number."""
     frequency, *phase, weight, bias = map(w.param, range(len(w.params)))
     turns = w.add("Mul", frequency, 2 * math.pi)
     angle = w.chain(w.floats(), ("Unsqueeze", [2]), ("Mul", turns), *(("Add", each) for each in phase))
@@ -51,13 +51,13 @@ def periodic(w: ExportedLayer) -> str:
 
 
 def own_products(w: ExportedLayer, x: str, weight: str) -> str:
-    """Write x (B, k, n) times a weight (k, n, m), a matrix for each k: (B, k, m)."""
+    """Export x (B, k, n) times a weight (k, n, m), a matrix for each k: (B, k, m)."""
     swapped = {"perm": [1, 0, 2]}
     return w.chain(x, ("Transpose", swapped), ("MatMul", weight), ("Transpose", swapped))
 
 
 def batch_ensemble(w: ExportedLayer) -> str:
-    """Write members' dense layers, which share a weight: s·(W (r·x)) + b."""
+    """Export members' dense layers, which share a weight: s·(W (r·x)) + b."""
     x = w.floats()
     x = x if len(w.layer.source_shapes[0]) == 3 else w.add("Unsqueeze", x, [1])
     weight, r, s, bias = map(w.param, range(4))
@@ -66,7 +66,7 @@ def batch_ensemble(w: ExportedLayer) -> str:
 
 
 def member_mean(w: ExportedLayer) -> str:
-    """Write the mean of the members: of numbers, or of probabilities as scores."""
+    """Export the mean of an ensemble's members: of numbers, or of probabilities as scores."""
     x, kind = w.floats(), w.settings.of.name
     if kind == "NUMBERS":
         return w.add("ReduceMean", x, [1], keepdims=0)

@@ -1,4 +1,4 @@
-"""Writes nets for prediction, with their params, as ONNX nets with the inputs and outputs of ``predict``."""
+"""Exports nets for prediction, with their params, as ONNX nets with the inputs and outputs of ``predict``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 class OnnxNet(NamedTuple):
     """An ONNX net without its initialisers: ``weights`` has their arrays by name, views of the params.
 
-    So :func:`dsinga.addons.onnx.written_files.write_onnx` writes nets of any size without a copy.
+    So :func:`dsinga.addons.onnx.written_files.write_onnx` needs no copy.
     """
 
     model: Any
@@ -61,30 +61,28 @@ class OnnxNet(NamedTuple):
 def export_model(
     model: Predictable, path: str | os.PathLike[str], opset: int = OPSET, check: Any = None
 ) -> float | None:
-    """Write the net for prediction, with its params, to an ONNX file for ONNX Runtime and other servers.
+    """Export the net for prediction to an ONNX file for ONNX Runtime and other servers.
 
-    It takes records as :meth:`predict` does, any number at a time, and gives what it gives; needs the extra
-    ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. With records to ``check``, as :meth:`predict` takes
-    them, ONNX Runtime computes their outputs from the file, and the greatest difference from those of :meth:`predict`
-    is returned.
+    It accepts records as :meth:`predict` does, any number at a time, and returns the same outputs. Requires
+    ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. With records to ``check``, ONNX Runtime predicts
+    them from the file, and the largest difference from :meth:`predict` is returned.
 
-    Inputs are those of :meth:`predict`; images keep the axis of their channels. Axes are called "N" (records) and "T"
-    (steps; "T_INPUT" if there are several inputs). Nodes have the names of layers, initializers those of params. The
-    metadata has the version of dsinga, and the names of classes and columns. Params of 1 GB and more are in
-    ``NAME.onnx.data``, which has to stay with the file. A layer that calls a PyTorch function needs onnxscript, and is
-    compared with that function for two numbers of records. A conditional random field exports its scores.
+    Images keep the axis of their channels. Axes are called "N" (records) and "T" (steps; "T_INPUT" if there are several
+    inputs). Nodes have the names of layers, initializers the names of params. The metadata has the version of dsinga,
+    and the names of classes and columns. Params of 1 GB and more are in ``NAME.onnx.data``; keep it with the file. A
+    layer that calls a PyTorch function requires onnxscript, and is compared with that function for two numbers of
+    records. A conditional random field exports its scores.
 
-    Raises UserError, naming all of them, for layers that ONNX does not have, where the file cannot be
-    written, and where ONNX Runtime is not installed but has to check.
+    Raises UserError, naming all, for layers that ONNX lacks, if the file cannot be written, or if ONNX Runtime is
+    missing for ``check``.
     """
     return write_checked("onnx", model_to_onnx(model, opset), path, model, check)
 
 
 def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
-    """Return the net of a model of ``dsinga.nn`` for prediction, with its params, as an ONNX net.
+    """Convert a model of ``dsinga.nn`` to an ONNX net for prediction, with its params.
 
-    Rows are the axis "N", any number of steps the axis "T". Raises UserError for unknown shapes of records and, naming
-    all, for layers that ONNX lacks.
+    Rows are the axis "N", any number of steps the axis "T".
     """
     known, lengths = dict(model.record_shapes), model.text_encoders()
     if not known and all(lengths.get(name, "") is None for name in model.input_names()):
@@ -135,7 +133,7 @@ def finished(
     graph: GraphWriter, inputs: Values, outputs: Values, name: str = "net",
     metadata: Mapping[str, str] = MappingProxyType({}), opset: int = OPSET,
 ) -> OnnxNet:  # fmt: skip
-    """Return a graph's net; inputs and outputs are names of values with row shapes."""
+    """Finish a graph as an ONNX net; inputs and outputs are names of values with row shapes."""
     onnx = onnx_package()
     helper, newest = onnx.helper, onnx.defs.onnx_opset_version()
     types = dict.fromkeys(graph.integers, INT64) | graph.types
@@ -158,7 +156,7 @@ def finished(
 def write_graph(
     net: NeuralNet, graph: GraphWriter, outputs: Sequence[str], channels_last: bool
 ) -> tuple[GraphWriter, Values]:
-    """Write a net's nodes to a graph; return it, and its outputs with row shapes."""
+    """Export a net's layers to a graph; return it, and its outputs with row shapes."""
     refused, needed = list[str](), {net.position(name) for name in outputs}
     for stage in reversed(net.stages):
         needed.update(edge.node for edge in stage.edges if stage.position in needed)
@@ -221,7 +219,7 @@ def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
 
 
 def write_layer(w: ExportedLayer) -> Any:
-    """Write a layer's nodes; return its feature's value. Raises Refused if ONNX lacks the layer."""
+    """Export a layer; return the value of its feature."""
     layer = w.layer
     if layer.is_input:
         return record_input(w)

@@ -1,4 +1,4 @@
-"""Finds inputs that may have any number of steps, because more or fewer give the same ONNX nodes."""
+"""Finds the inputs of an exported net that may have any number of steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Write = Callable[[NeuralNet], tuple[GraphWriter, Values]]
 
 
 def with_any_steps(net: NeuralNet, write: Write, graph: GraphWriter, inputs: Values, outputs: Values) -> None:
-    """Name the axis of steps "T" or "T_INPUT" in shapes where any number of steps works.
+    """Name the axis of steps "T" or "T_INPUT" where any number of steps gives the same nodes.
 
     ``write`` returns a net's graph and outputs; ``graph``, ``inputs`` and ``outputs`` belong to ``net``.
     """
@@ -43,7 +43,7 @@ def with_any_steps(net: NeuralNet, write: Write, graph: GraphWriter, inputs: Val
 def _of_one_step_more(
     net: NeuralNet, write: Write, graph: GraphWriter, sizes: Mapping[str, int], names: Sequence[str]
 ) -> Values:
-    """Return the net's outputs with one more step in some inputs; [] if one more, or one less, changes nodes."""
+    """Export the net with one more step in some inputs; [] if one more, or one less, changes nodes."""
     size = sizes[names[0]]
     results = []
     for steps in (size + 1, max(size - 1, 1)):
@@ -58,7 +58,7 @@ def _of_one_step_more(
 
 
 def net_of_steps(net: NeuralNet, steps: Mapping[str, int]) -> NeuralNet:
-    """Return the net for other numbers of steps, by input. Raises UserError if layers do not allow them."""
+    """Create the net for other numbers of steps, by input. Raises UserError if layers do not allow them."""
     infos = {}
     for layer in map(net.layer, net.inputs):
         shape = stored_shape(layer)

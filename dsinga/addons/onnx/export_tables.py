@@ -1,4 +1,4 @@
-"""Writes the encoding of a data frame's columns as ONNX nodes: scaled numbers, parts of dates, flags and codes."""
+"""Exports the encoding of a data frame's columns as ONNX nodes: scaled numbers, parts of dates, flags and codes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def served_columns(model: Predictable) -> dict[str, ServedColumns]:
 
 
 def writer_of(graph: GraphWriter, name: str) -> ExportedLayer:
-    """Return a writer of nodes outside of layers, called "NAME/..."."""
+    """Create a writer of nodes outside of layers, called "NAME/..."."""
     return ExportedLayer(graph, SimpleNamespace(name=name), [], [], [])
 
 
 def add_inputs(graph: GraphWriter, types: Mapping[str, int], shape: tuple[int, ...] = (1,)) -> Values:
-    """Add inputs of these types, by name. Raises UserError for the name of a param."""
+    """Add inputs of these types, by name."""
     for name in types:
         if not name or graph.unique(name) != name:
             raise UserError(f"the column {name!r} is called as a param, which ONNX does not take; rename the column")
@@ -48,7 +48,7 @@ def add_inputs(graph: GraphWriter, types: Mapping[str, int], shape: tuple[int, .
 
 
 def encoded_columns(graph: GraphWriter, columns: Any, values: dict[str, str]) -> str:
-    """Write the records (N, width) float32 of columns, with ``values`` (N, 1) by name."""
+    """Export the records (N, width) float32 of columns, with ``values`` (N, 1) by name."""
     w = writer_of(graph, "columns")
     dates = {name: calendar(w, values[name]) for name in {conf.name: None for conf in columns.numbers if conf.part}}
     missing = {name: parts["missing"] for name, parts in dates.items()}
@@ -67,7 +67,7 @@ def encoded_columns(graph: GraphWriter, columns: Any, values: dict[str, str]) ->
 
 
 def scaled(w: ExportedLayer, x: str, scaling: Any) -> str:
-    """Write the scaling of numbers, float64."""
+    """Export the scaling of numbers, float64."""
     if scaling.kind == "quantile":
         return interpolated(w, x, scaling.quantiles, scaling.normal)
     x = w.chain(x, ("Sub", np.array([[scaling.offset]])), ("Div", np.array([[scaling.scale]])))
@@ -78,7 +78,7 @@ def scaled(w: ExportedLayer, x: str, scaling: Any) -> str:
 
 
 def interpolated(w: ExportedLayer, x: str, known: np.ndarray, values: np.ndarray) -> str:
-    """Write the nodes of ``numpy.interp``: linear between known places, constant outside."""
+    """Export ``numpy.interp``: linear between known places, constant outside."""
     if len(known) == 1:
         known, values = np.append(known, known + 1), np.append(values, values)
     x = w.chain(x, ("Max", known[:1]), ("Min", known[-1:]))
@@ -90,7 +90,7 @@ def interpolated(w: ExportedLayer, x: str, known: np.ndarray, values: np.ndarray
 
 
 def codes(w: ExportedLayer, x: str, known: list[str], kind: str) -> str:
-    """Write the codes of categories: their places in ``known``, starting at 1, or 0 for others."""
+    """Export the codes of categories: their places in ``known``, starting at 1, or 0 for others."""
     places = [*range(1, len(known) + 1)]
     if kind == "category":
         ml = {"domain": "ai.onnx.ml", "keys_strings": known, "values_int64s": places, "default_int64": 0}
@@ -100,10 +100,10 @@ def codes(w: ExportedLayer, x: str, known: list[str], kind: str) -> str:
 
 
 def calendar(w: ExportedLayer, dates: str) -> dict[str, str]:
-    """Write the parts of dates (N, 1), float64, and "missing", bool; dates are microseconds since 1970, int64.
+    """Export the parts of dates (N, 1), float64, and "missing", bool; dates are microseconds since 1970, int64.
 
     Days count from the first of March of the year 0, so a leap day ends its year (Howard Hinnant, chrono-Compatible
-    Low-Level Date Algorithms). Unneeded parts are later dropped.
+    Low-Level Date Algorithms).
     """
 
     def floor(x: str, divisor: int) -> str:

@@ -1,7 +1,7 @@
-"""Reads ONNX files, also hostile ones: a net is checked before any use, and nothing is ever executed.
+"""Reads ONNX files safely, even hostile ones: a net is checked before any use, and nothing is executed.
 
-Errors refuse damaged files, unknown versions and operators, control flow, unsupported dtypes, and tensors in files
-outside the net's folder. Weights in other files stay on disk until :func:`tensor_array` reads them.
+It refuses damaged files, unknown versions and operators, control flow, unsupported dtypes, and tensors outside the
+net's folder. Weights in other files stay on disk until :func:`tensor_array` reads them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def onnx_package() -> Any:
 
 
 def read_onnx(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
-    """Return an ONNX file's checked net, see :func:`checked_net`. Raises UserError, naming the file."""
+    """Read and check the net in an ONNX file; see :func:`checked_net`."""
     onnx, path = onnx_package(), local_folder(path)
     from google.protobuf.message import DecodeError
 
@@ -67,11 +67,10 @@ def read_onnx(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
 
 
 def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto]:
-    """Check a net from the ONNX file in ``folder``; return it with functions written out as nodes, and its light net.
+    """Check a net from the ONNX file in ``folder``; return it with its functions expanded, and its light net.
 
     Each value has one name and precedes its uses. Each tensor has as many bytes as its shape needs, in this file or
-    another; nodes' tensors are then in this file. Raises UserError, naming the node or tensor, for everything that this
-    module refuses.
+    another. Raises UserError, naming the node or tensor.
     """
     _check_versions(model)
     model = _without_functions(model)
@@ -92,10 +91,7 @@ def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto
 
 
 def tensor_array(tensor: TensorProto, folder: str | os.PathLike[str]) -> np.ndarray:
-    """Return the numbers of a checked net's tensor; ``folder`` has the ONNX file.
-
-    External files are read now, into a separate array. Raises UserError if the numbers are gone.
-    """
+    """Read a tensor of a checked net; ``folder`` has the ONNX file."""
     onnx = onnx_package()
     if tensor.data_location != tensor.EXTERNAL:
         return onnx.numpy_helper.to_array(tensor)
@@ -140,10 +136,7 @@ def _domain(domain: str) -> str:
 
 
 def _without_functions(model: ModelProto) -> ModelProto:
-    """Replace calls of the file's own functions by the functions' nodes.
-
-    Raises UserError for control flow, for functions that call themselves, and for more than MOST_NODES.
-    """
+    """Replace calls of the file's own functions by the functions' nodes."""
     onnx = onnx_package()
     functions = {(_domain(each.domain), each.name, each.overload): each for each in model.functions}
     for nodes in (model.graph.node, *(function.node for function in functions.values())):
@@ -191,7 +184,7 @@ def _refuse_inner_graphs(nodes: Iterable[NodeProto]) -> None:
 
 
 def _check_texts(model: ModelProto) -> None:
-    """Raise UserError for bytes, which protobuf returns for texts that are not UTF-8."""
+    """Raise UserError for texts that are not UTF-8, which protobuf returns as bytes."""
     graph, texts = model.graph, [opset.domain for opset in model.opset_import]
     for value in (*graph.input, *graph.output):
         texts += [value.name, *(dim.dim_param for dim in value.type.tensor_type.shape.dim)]
@@ -226,7 +219,7 @@ def _dtype_name(number: int) -> str:
 
 
 def _tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """Yield a net's tensors with names for messages. Raises UserError for sparse ones."""
+    """Yield a net's tensors with names for messages."""
     sparse = "has a sparse tensor; export the net with dense ones"
     if model.graph.sparse_initializer:
         raise UserError(f"it {sparse}")
@@ -271,9 +264,9 @@ def _check_shared(model: ModelProto, folder: Path) -> None:
 
 
 def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path, int, int]:
-    """Return an external tensor's file in ``folder``, its first byte there, and its number of bytes.
+    """Find an external tensor: its file in ``folder``, its first byte there, and its number of bytes.
 
-    Raises UserError if the path is not below ``folder`` or has a link, or if the file lacks these bytes.
+    Raises UserError if the path leaves ``folder`` or has a link, or the file lacks these bytes.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
@@ -306,7 +299,7 @@ def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path
 
 
 def light_net(model: ModelProto) -> ModelProto:
-    """Return a net with large tensors as inputs, because ONNX's checks copy tensors."""
+    """Turn large tensors of a net into inputs, because ONNX's checks copy tensors."""
     onnx, graph = onnx_package(), model.graph
     tensors = [(tensor.name, tensor) for tensor in graph.initializer]
     for node in graph.node:
@@ -329,11 +322,7 @@ def light_net(model: ModelProto) -> ModelProto:
 
 
 def _check_nodes(model: ModelProto, light: ModelProto) -> None:
-    """Raise UserError for operators of other domains, all at once, and for the first fault that ONNX finds.
-
-    ONNX checks that nodes match their operators, that values have one name, and that inputs, tensors or earlier nodes
-    provide them.
-    """
+    """Raise UserError for operators of other domains, all at once, and for the first fault that ONNX finds."""
     onnx, graph = onnx_package(), light.graph
     if custom := [node_text(node) for node in model.graph.node if node.domain not in DOMAINS]:
         raise UserError(f"only ONNX's own operators become layers, not {_listed(custom)}; export the net without them")
@@ -354,7 +343,7 @@ def _check_nodes(model: ModelProto, light: ModelProto) -> None:
 
 
 def fault_of_shapes(light: ModelProto) -> str:
-    """Return ONNX's complaint about shapes and dtypes of a light net (large tensors made inputs), or "".
+    """Let ONNX check shapes and dtypes of a light net (large tensors made inputs); return its complaint or "".
 
     The file's types of outputs are not compared.
     """
@@ -374,7 +363,7 @@ def error_text(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return an onnx error's first line."""
+    """Return the first line of an onnx error."""
     return str(error).strip().split("\n")[0].rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Computes the nodes of an ONNX graph that depend only on constants, with onnx's reference evaluator."""
+"""Computes the nodes of an ONNX graph that depend only on constants (constant folding)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NO_LARGER = {  # than the inputs together
 
 
 def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
-    """Return the limit on what is computed from a graph's constants, which grows with the file."""
+    """Limit how much may be computed from a graph's constants, in proportion to the file."""
     tensors = sum(node.ByteSize() for node in graph.node if node.op_type == "Constant")
     held = MOST_TIMES * (sum(x.array.nbytes for x in constants.values()) + tensors)
     shapes = [[dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim[1:]] for info in graph.input]
@@ -68,7 +68,7 @@ def needs_layers(node: Any, operands: Sequence[Constant | None]) -> bool:
 def folded(node: Any, operands: Sequence[Constant | None], version: int, room: Room) -> list[Constant]:
     """Compute a node of constants, and return its outputs; only certain operators are allowed.
 
-    Raises NoLayer if it cannot be computed here, UserError if too much has been computed.
+    Raises NoLayer for other operators, UserError if too much has been computed.
     """
     from onnx import ValueInfoProto, helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -121,7 +121,7 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
 
 
 def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
-    """Return an upper bound of a node's resulting numbers. Raises NoLayer for unsupported operators."""
+    """Return an upper bound of the size of a node's result, before computing it."""
     kind, shapes = node.op_type, [array.shape for array in arrays]
     if kind in BY_NUMBER:
         return spread(shapes)
@@ -151,7 +151,7 @@ def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
 
 
 def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
-    """Return the name of the param with a node's resulting numbers, or "".
+    """Return the name of the param that a node passes on or computes, or "".
 
     Exporters write equal params once, and for each further one an Identity with its name.
     """
@@ -162,7 +162,7 @@ def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
 
 
 def filled(node: Any, shape: Constant) -> Constant:
-    """Return an array with one number everywhere, which takes no memory. Raises NoLayer."""
+    """Fill an array with one number, which takes no memory."""
     from onnx import numpy_helper
 
     sizes = tuple(integers(shape, "shape"))
@@ -173,7 +173,7 @@ def filled(node: Any, shape: Constant) -> Constant:
 
 
 def expanded(x: Constant, shape: Constant) -> Constant:
-    """Repeat a constant's axes of length 1, without memory. Raises NoLayer.
+    """Repeat a constant's axes of length 1, without memory.
 
     Numbers that are all equal, such as first states, may have been made for the file's batch.
     """
@@ -189,7 +189,7 @@ def expanded(x: Constant, shape: Constant) -> Constant:
 
 
 def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Constant:
-    """Return rows of a param, such as positions; repeated ones need no memory."""
+    """Look up rows of a param, such as positions; repeated rows need no memory."""
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0) % table.array.ndim
     own = without_repeats(codes.array)
     own = own.ravel()[:1].reshape((1,) * own.ndim) if own.size and (own == own.flat[0]).all() else own
@@ -206,10 +206,7 @@ def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Co
 def fold_constants(
     graph: Any, constants: Mapping[str, Constant], version: int, room: Room
 ) -> tuple[list[Any], dict[str, Constant]]:
-    """Compute all nodes that do not depend on a graph's inputs; return the other nodes, and all constants.
-
-    Raises UserError if these are many times as large as the file's.
-    """
+    """Compute all nodes that do not depend on a graph's inputs; return the other nodes, and all constants."""
     from onnx import TensorProto
 
     known, left = dict(constants), []

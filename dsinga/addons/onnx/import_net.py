@@ -1,4 +1,4 @@
-"""Makes a model of the nodes of an ONNX graph: each becomes layers of ``dsinga.nn``, with the file's params."""
+"""Converts an ONNX graph to a model: each node becomes layers of ``dsinga.nn``, with the file's params."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ PAGE = "docs/reference/onnx-operators.md lists the operators that have layers"
 def import_graph(
     graph: Any, constants: Mapping[str, Constant], version: int, shapes: Sequence[Any], name: str
 ) -> nn.Model:
-    """Return the model of a graph (onnx.GraphProto) with its initializers ``constants`` by name.
+    """Convert a graph (onnx.GraphProto), with its initializers ``constants`` by name, to a model.
 
-    A graph may compute with the number of records, as in a Reshape to (N·T, n). So shapes are computed for one number
-    of records. The model is made for two such numbers, and both results must be equal. ``version`` is the opset;
-    ``shapes`` are record shapes that the file leaves open.
+    A graph may compute with the number of records, as in a Reshape to (N·T, n). So shapes are computed for two numbers
+    of records, and both models must be equal. ``version`` is the opset; ``shapes`` are record shapes that the file
+    leaves open.
 
-    Raises UserError, naming all nodes without layers, before anything is made.
+    Raises UserError, naming all nodes without layers.
     """
     room = room_for(graph, constants)
     left, known = fold_constants(graph, constants, version, room)
@@ -81,7 +81,7 @@ def import_graph(
 class NetWalk:
     """One walk over a graph's nodes that makes a model's layers, for one number of records.
 
-    ``made`` is the layers' shared state, ``faults`` what no layer computes, in the graph's order.
+    ``faults`` describe the nodes without layers, in the graph's order.
     """
 
     def __init__(self, graph: Any, nodes: Sequence[Any], constants: Mapping[str, Constant], made: MadeLayers):
@@ -95,7 +95,7 @@ class NetWalk:
         self.modules = {layer_name(node, names, self.shared) for node in self.nodes if (names := self._params_of(node))}
 
     def run(self, shapes: Sequence[Any], name: str) -> nn.Model:
-        """Turn all nodes into layers; return the model without params. Raises UserError for nodes without layers."""
+        """Turn all nodes into layers; return the model without params."""
         inputs = self._inputs(shapes)
         for node in self.nodes:
             self._convert(node)
@@ -111,7 +111,7 @@ class NetWalk:
         return nn.Model(inputs, outputs, name=name)
 
     def _inputs(self, shapes: Sequence[Any]) -> list[Symbol]:
-        """Return the input layers; set their tensors. Raises UserError without a batch or known shape."""
+        """Create the input layers, and set their tensors."""
         infos = [info for info in self.graph.input if info.name not in self.tensors]
         if shapes and len(shapes) != len(infos):
             raise UserError(f"the net takes {len(infos)} inputs, but {len(shapes)} shapes of records are given")
@@ -229,7 +229,7 @@ class NetWalk:
 
 
 def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
-    """Return a constant without repeated memory, such as an Expand's, with one record if it repeats records.
+    """Shrink a constant whose numbers repeat, such as an Expand's, to one record.
 
     Raises NoLayer for large ones, except layers' weights.
     """
@@ -249,7 +249,7 @@ def shortened(text: str) -> str:
 
 
 def params_text(operands: Sequence[Any]) -> str:
-    """Return the names of params that operands are, or are computed from alone, for a message; or ""."""
+    """Name the params that operands are, or are computed from alone, for a message; or ""."""
     names = {name: None for x in operands if isinstance(x, Constant) and x.is_param for name in x.params()}
     symbols = {id(x.symbol): x.symbol for x in operands if isinstance(x, Tensor) and x.batch_axis is None}
     while symbols:

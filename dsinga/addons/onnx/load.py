@@ -1,4 +1,4 @@
-"""``nn.load_onnx``: the model of an ONNX file."""
+"""``nn.load_onnx``, which reads an ONNX file as a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KIND = "pkg.torch.export.graph_signature.InputSpec.kind"  # PyTorch's newer expo
 @register("word", "load_onnx")
 @checked
 def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.Model:
-    """Return the model of a net in an ONNX file, with its params; layers are named after the net's modules.
+    """Read the net in an ONNX file as a model with its params; layers are named after the net's modules.
 
     Args:
         path: of the file; its external data files are read too.
@@ -46,12 +46,12 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
     *Numbers.* Minus infinity in a mask becomes -1e9. Where is a sum of products with 0 and 1, so NaN and infinity in a
     hidden branch give NaN. Codes below 0, which ONNX counts from the end of a table, raise when they come.
 
-    *Checks.* Nothing of a file is executed. It needs IR version 3 and opset 7 at least, and versions that the installed
-    onnx knows; float32, integers and truth values (float64 in constants); nodes in order, with unique names; and shapes
-    that fit the bytes. Control flow (If, Loop, Scan), sparse tensors and operators of other domains are refused;
-    functions of the file are expanded first. Data beside the file must be regular files below its folder, no links, and
-    are read into memory, so later changes of the file have no effect. Constants are computed by arithmetic, casts,
-    shapes and indices only; they may have 128 MB, and a net 4,000 layers.
+    *Checks.* Nothing of a file is executed. It requires IR version 3 and opset 7 at least, versions that the installed
+    onnx knows, nodes in order with unique names, and shapes that fit the bytes. Dtypes are float32, integers and truth
+    values (float64 in constants). Control flow (If, Loop, Scan), sparse tensors and operators of other domains are
+    refused; functions of the file are expanded first. Data beside the file must be regular files below its folder, no
+    links; they are read into memory. Constants are computed by arithmetic, casts, shapes and indices only; they may
+    have 128 MB, and a net 4,000 layers.
 
     Raises UserError, naming all nodes that no layer computes, and for a file that is damaged.
     """

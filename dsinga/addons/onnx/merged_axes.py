@@ -1,4 +1,4 @@
-"""Operators of tensors with the batch and its neighbours, such as heads or steps, merged into one axis."""
+"""Applies operators to tensors in which the batch is merged with its neighbours, such as heads or steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BY_STEP = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "
 
 
 def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Apply an operator to operands, some with axes that a reshape has merged. Raises NoLayer.
+    """Apply an operator to operands, some with axes that a reshape has merged.
 
     Operators of single numbers or later axes compute with the axes apart.
     """

@@ -23,15 +23,14 @@ def is_made_up(name: str) -> bool:
 
 
 def is_lone(name: str) -> bool:
-    """Whether a param's name has no module in it that could name a layer, such as "cls_token"."""
+    """Whether a param's name lacks a module that could name a layer, such as "cls_token"."""
     return not (is_made_up(name) or " " in name or PARAM.fullmatch(name) or VARIABLE.fullmatch(name))
 
 
 def layer_name(node: Any, params: Sequence[str], shared: Collection[str] = ()) -> str:
-    """Return the name of a node's layer: of its params' module, else of the node, else of its operator.
+    """Choose the name of a node's layer: its params' module, else the node's name, else its operator.
 
-    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1". For
-    ``shared`` params, which name only one of several nodes' modules, the node's own name comes first.
+    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1".
     """
     own = module_of(node)
     for param in params:

@@ -1,4 +1,4 @@
-"""The node of an ONNX graph that is being converted, with its layers' names, params and constants."""
+"""The node of an ONNX graph that is being converted to layers, with their names, params and constants."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_REPEATED = 1 << 22  # numbers of a repeated param with parts in layers
 
 
 class MadeLayers:
-    """The state shared by the layers made of a graph: their names and params.
+    """The state shared by the layers made from a graph: their names and params.
 
     Attributes:
         batch: the number of records in shapes.
@@ -42,7 +42,6 @@ class MadeLayers:
         given_batch: the number of records in the file, or None.
         source: the first input's feature.
         arrays: the params by layer and role.
-        given: the graph's constants for all params, with their arrays.
         vectors: the features of params that all records share, by name.
         uses: for each trained array, the layers' params of it, with constants.
         offsets: an array's first number among all numbers, if layers have parts of it.
@@ -76,10 +75,7 @@ class MadeLayers:
         self._owners: dict[str, tuple[np.ndarray, str]] = {}
 
     def unique(self, base: str) -> str:
-        """Return a name that no other layer has, ``base`` for the first request.
-
-        Long names lose their middle. Raises UserError for more than MOST_LAYERS.
-        """
+        """Return a name that no other layer has, ``base`` for the first request."""
         base = base if len(base) <= MOST_LETTERS else f"{base[: MOST_LETTERS // 2]}{base[-MOST_LETTERS // 2 :]}"
         if len(self._names) > MOST_LAYERS:
             raise UserError(f"the net has more than {MOST_LAYERS:,} layers; export it in parts")
@@ -92,31 +88,31 @@ class MadeLayers:
         return name
 
     def label(self, constant: Constant) -> str:
-        """Return a text that is equal for constants of the same numbers; "" for numbers of only one layer."""
+        """Identify a constant by its numbers, as text; "" for numbers of only one layer."""
         if constant.name or not constant.is_param:
             return constant.name
         return f"parts {hashlib.sha256(self.places(constant).tobytes()).hexdigest()}"
 
     def owner_of(self, constant: Constant, array: np.ndarray, own: str) -> str:
-        """Return the name of the param with these numbers of a constant: ``own`` for the first layer."""
+        """Return the name of the param with these numbers of a constant; ``own`` for the first layer."""
         if not (label := self.label(constant)):
             return own
         known = self._owners.setdefault(f"{label} {array.shape}", (array, own))
         return known[1] if is_same(known[0], array) else own
 
     def use(self, constant: Constant, owner: str) -> None:
-        """Note that the layer ``owner`` has a constant in its params."""
+        """Note that the layer ``owner`` uses a constant in its params."""
         for name in constant.params() if constant.is_param else ():
             self.uses.setdefault(name, {}).setdefault(owner, constant)
 
     def untied(self) -> list[str]:
-        """Return the file's params that would become several params, each trained apart, with common numbers."""
+        """List the file's params that would become several params, trained apart, although they share numbers."""
         several = {name: [*uses.values()] for name, uses in self.uses.items() if len(uses) > 1}
         places = {name: [np.unique(self.places(x)) for x in constants] for name, constants in several.items()}
         return [name for name, each in places.items() if np.unique(np.concatenate(each)).size < sum(map(len, each))]
 
     def places(self, constant: Constant) -> np.ndarray:
-        """Say where a constant's numbers come from: places in the params, numbered over all params."""
+        """Locate a constant's numbers: places in the params, numbered over all params."""
 
         def leaf(x: Constant) -> Constant:
             if 0 in x.array.strides and x.array.size > MOST_REPEATED:
@@ -140,7 +136,7 @@ class MadeLayers:
 
 
 class NodePlace:
-    """A node that is being turned into layers, with the state ``made`` that all nodes of its graph share."""
+    """A node that is being turned into layers; ``made`` is the state shared by all nodes of its graph."""
 
     def __init__(self, made: MadeLayers, node: Any, base: str):
         self.made, self.node, self.base = made, node, base
@@ -184,7 +180,7 @@ class NodePlace:
         return make(*([self] if "place" in names else []), *operands, **attributes)
 
     def keep(self, x: Any) -> None:
-        """Note that a constant is used as numbers, which are not trained, though it may be a param."""
+        """Note that a constant is used as numbers, so it is not trained, though it may be a param."""
         if isinstance(x, Constant) and x.is_param:
             self.made.kept |= dict.fromkeys(x.params())
 
@@ -195,14 +191,10 @@ class NodePlace:
         suffix: str = "",
         **settings: Any,
     ) -> Any:
-        """Return a layer with these params.
+        """Create a layer with params from the file.
 
-        Args:
-            make: the function of ``nn`` that makes the layer, or a layer type.
-            params: by role, in order: the graph's constant, and its numbers in the layer's shape. None for a param that
-                the graph lacks, such as a normalisation's scale; it keeps its numbers and does not train.
-            suffix: follows the name of the node's first layer.
-            settings: of the layer.
+        ``make`` is a function of ``nn`` or a layer type. ``params`` maps roles, in order, to the graph's constant and
+        its numbers in the layer's shape, or to None for a param that the graph lacks, which does not train.
 
         Layers that use one constant in the same shape share the param.
         """
@@ -229,7 +221,7 @@ class NodePlace:
         return made(make, name=layer_name, param=confs if any(confs) else None, **settings)
 
     def vector(self, x: Constant, suffix: str = "") -> Tensor:
-        """Return a constant as a tensor that all records share: a param.
+        """Turn a constant into a tensor that all records share: a param.
 
         It trains if the file names it as a param; otherwise it keeps its numbers.
         """
@@ -265,7 +257,7 @@ class NodePlace:
         return Tensor(self, symbol, x.array.shape, None, x.array.dtype)
 
     def same_for_records(self, x: Constant, axis: int) -> Constant:
-        """Return a constant with length 1 along the batch axis, counted from the end, if made for a batch."""
+        """Reduce a constant made for a batch to length 1 along the batch axis, counted from the end."""
         array, axis = x.array, axis + x.array.ndim
         if axis < 0 or array.shape[axis] == 1 or array.shape[axis] not in (self.batch, self.made.given_batch):
             return x
@@ -275,14 +267,14 @@ class NodePlace:
         return replace(x, array=first)
 
     def tensor(self, x: Any, others: Sequence[Any] = ()) -> Tensor:
-        """Return an operand as a tensor for layers; ``others`` show the batch axis."""
+        """Turn an operand into a tensor for layers; ``others`` show the batch axis."""
         if isinstance(x, Tensor):
             return x
         axes = [other.batch_axis - other.rank for other in others if getattr(other, "batch_axis", None) is not None]
         return self.vector(self.same_for_records(x, axes[0]) if axes else x)
 
     def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
-        """Return an operand as a tensor for layers, or a number; named constants become params."""
+        """Turn an operand into a tensor for layers, or a number; named constants become params."""
         if isinstance(x, (Tensor, float)):
             return x
         x = x if isinstance(x, Constant) else Constant(x)
@@ -299,12 +291,12 @@ class NodePlace:
         return x.array if isinstance(x, Constant) and not x.is_param else None
 
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
-        """Return numbers that all records share as a param that keeps its values."""
+        """Turn numbers that all records share into a param that keeps its values."""
         return self.vector(Constant(array), suffix)
 
 
 def plain_value(value: Any) -> Any:
-    """Return an attribute's value with Python's texts and decimal numbers."""
+    """Convert an attribute's value to Python's texts and decimal numbers."""
     if isinstance(value, (list, tuple)):
         return [plain_value(item) for item in value]
     if isinstance(value, float):

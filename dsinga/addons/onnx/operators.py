@@ -1,7 +1,7 @@
-"""The operators of ONNX that have layers, with the functions that make them.
+"""A registry of the ONNX operators that have layers, with the functions that make them.
 
-A function's arguments are the node's operands (symbolic tensors and constants, None for missing ones), attributes by
-name, and ``place``, the :class:`dsinga.addons.onnx.node_place.NodePlace`. It returns a tensor, or one for each output.
+Arguments are the node's operands (symbolic tensors and constants, None for missing ones), attributes by name, and
+``place``, a :class:`dsinga.addons.onnx.node_place.NodePlace`. Functions return a tensor, or one for each output.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ PAD_MODES = {"constant": "kZero", "reflect": "kReflect", "edge": "kEdge", "wrap"
 
 
 def axes_of(x: Tensor) -> int:
-    """Return the number of axes after the channels, 1 to 3. Raises NoLayer for other tensors."""
+    """Return the number of axes after the channels, 1 to 3."""
     if not 3 <= x.rank <= 5:
         raise NoLayer(f"of a tensor with {x.rank} axes, which is no sequence, image or volume")
     return x.rank - 2
 
 
 def window_of(x: Tensor, kernel: Sequence[int], auto_pad: str, strides: Any, pads: Any, dilations: Any) -> KernelWindow:
-    """Return a node's window over images of a size, with padding as numbers."""
+    """Return the window that a node moves over images, with padding as numbers."""
     axes, size = axes_of(x), x.shape[2:]
     pads = tuple(pads or (0,) * 2 * axes) if auto_pad == "NOTSET" else (0,) * 2 * axes
     steps, gaps = (tuple(given or (1,) * axes) for given in (strides, dilations))
@@ -50,9 +50,9 @@ def folded_norms(nodes: Sequence[Any]) -> int:
 
 
 def params_of(x: Tensor, weight: Any, bias: Any, channels_at: int, groups: int) -> Any:
-    """Return a convolution's params in the layer's shapes.
+    """Reshape the params of a convolution to the layer's shapes.
 
-    ``channels_at`` is the weight's axis of channels. Raises NoLayer if params do not match the images.
+    ``channels_at`` is the weight's axis of channels.
     """
     if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)):
         raise NoLayer("with a weight or a bias that layers compute")
@@ -70,7 +70,7 @@ def convolve(
     place: NodePlace, x: Tensor, weight: Any, bias: Any = None, auto_pad: str = "NOTSET", strides: Any = None,
     pads: Any = None, dilations: Any = None, group: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Return a convolution."""
+    """Convert Conv to a layer."""
     params, shape = params_of(x, weight, bias, 1, group), weight.array.shape
     window = window_of(x, shape[2:], auto_pad, strides, pads, dilations)
     make = functools.partial(place.layer, params=params)
@@ -81,7 +81,7 @@ def convolve_transposed(
     place: NodePlace, x: Tensor, weight: Any, bias: Any = None, auto_pad: str = "NOTSET", strides: Any = None,
     pads: Any = None, dilations: Any = None, group: int = 1, output_padding: Any = None, output_shape: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Return a transposed convolution."""
+    """Convert ConvTranspose to a layer."""
     params, size = params_of(x, weight, bias, 0, group), x.shape[2:]
     window = window_of(x, weight.array.shape[2:], auto_pad, strides, pads, dilations)
     more = np.array(output_padding or (0,) * len(size))
@@ -100,7 +100,7 @@ def convolve_transposed(
 
 
 def pool_of(pool: str) -> Callable[..., Tensor]:
-    """Return the function for windows' maxima (MAX) or means (AVG)."""
+    """Return the function that converts MaxPool (MAX) or AveragePool (AVG) to a layer."""
 
     def operate(
         place: NodePlace, x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", strides: Any = None, pads: Any = None,
@@ -116,7 +116,7 @@ def pool_of(pool: str) -> Callable[..., Tensor]:
 
 
 def axes_given(x: Tensor, axes: Any) -> list[int]:
-    """Return an operator's axes, an input or an attribute; by default all."""
+    """Return the axes of an operator, an input or an attribute; by default all."""
     given = integers(axes, "axes")
     return [*range(x.rank)] if given is None else [x.axis(axis) for axis in given]
 
@@ -141,7 +141,7 @@ def resize(
     cubic_coeff_a: float = -0.75, antialias: int = 0, exclude_outside: int = 0,
     keep_aspect_ratio_policy: str = "stretch",
 ) -> Tensor:  # fmt: skip
-    """Return images of another size; before version 11, and for Upsample, only scales are given."""
+    """Convert Resize or Upsample to a layer; before version 11, and for Upsample, only scales are given."""
     is_old = place.version < 11 or place.node.op_type == "Upsample"
     _, given, sizes = (*([None] if is_old else []), *inputs, None, None, None)[:3]
     rounding, coordinates = nearest_mode, coordinate_transformation_mode
@@ -162,12 +162,12 @@ def resize(
 
 
 def word(text: str) -> str:
-    """Translate a word of ONNX to kResize's setting: half_pixel to kHalfPixel."""
+    """Translate a setting of ONNX to kResize's: half_pixel to kHalfPixel."""
     return "k" + text.title().replace("_", "")
 
 
 def new_sizes(x: Tensor, along: list[int], scales: Any, sizes: Any, policy: str) -> tuple[list[float], list[int]]:
-    """Return a tensor's factors of size along each axis, and its new sizes."""
+    """Compute a tensor's factors of size along each axis, and its new sizes."""
     if isinstance(scales, Tensor) or isinstance(sizes, Tensor):
         raise NoLayer("whose sizes depend on a batch")
     factors, counts = [1.0] * x.rank, [*x.shape]
@@ -187,12 +187,12 @@ def new_sizes(x: Tensor, along: list[int], scales: Any, sizes: Any, policy: str)
 
 
 def in_blocks(rearranged: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function for moving numbers between channels and blocks of points."""
+    """Return the function that converts DepthToSpace or SpaceToDepth to a layer."""
     return lambda x, blocksize, mode="DCR": rearranged(x, blocksize, mode == "DCR")
 
 
 def pool_whole(pool: str) -> Callable[..., Tensor]:
-    """Return the function for maxima or means over all points."""
+    """Return the function that converts a global pooling (maxima or means over all points) to a layer."""
     return lambda x: images.pooled_whole(x, pool) if axes_of(x) else x
 
 

@@ -1,4 +1,4 @@
-"""ONNX's normalisations: of batches, channels, groups of channels, the last axes."""
+"""Converts ONNX's normalisations: of batches, channels, groups of channels, the last axes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def epsilon_of(epsilon: float) -> dict[str, Any]:
 
 
 def affine(scale: Any, bias: Any, shape: tuple[int, ...], keeps_plain: bool = False) -> Params:
-    """Return a normalisation's scale and bias in the layer's shape; None for a missing one.
+    """Reshape a normalisation's scale and bias for the layer; None for a missing one.
 
     Ones and zeros count as missing unless ``keeps_plain``: exporters write them for modules without params.
     """
@@ -45,7 +45,7 @@ def is_one_param(given: Any, shape: tuple[int, ...]) -> bool:
 
 
 def vector_of(given: Constant, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a param's numbers in a shape; a single number is repeated."""
+    """Reshape a param's numbers; a single number is repeated."""
     array = np.asarray(given.array, np.float32)
     return array.reshape(shape) if array.size == math.prod(shape) else np.broadcast_to(array.reshape(()), shape)
 
@@ -54,7 +54,7 @@ def batch_normalise(
     place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float = 1e-5,
     momentum: float = 0.9,
 ) -> Any:  # fmt: skip
-    """Return a batch normalisation with the file's running statistics, which move in training, as in PyTorch.
+    """Convert BatchNormalization, with running statistics that move in training, as in PyTorch.
 
     Until trained, a net exported in training mode computes as in evaluation mode.
     """
@@ -71,7 +71,7 @@ def batch_normalise(
 def group_normalise(
     place: NodePlace, x: Any, scale: Any, bias: Any, num_groups: int | None = None, epsilon: float = 1e-5
 ) -> Any:
-    """Return a normalisation over groups of channels, or for an instance normalisation over each channel."""
+    """Convert GroupNormalization, or InstanceNormalization over each channel."""
     channels = x.shape[1]
     params = affine(scale, bias, (channels,), keeps_plain=place.node.op_type != "InstanceNormalization")
     settings = {"groups": num_groups or channels, **epsilon_of(epsilon)}
@@ -79,7 +79,7 @@ def group_normalise(
 
 
 def last_axes(kind: str) -> Callable[..., Any]:
-    """Return the function for a normalisation over the last axes."""
+    """Return the function that converts a normalisation over the last axes."""
 
     def operate(
         place: NodePlace, x: Any, scale: Any = None, bias: Any = None, axis: int = -1, epsilon: float = 1e-5
@@ -101,7 +101,7 @@ def last_axes(kind: str) -> Callable[..., Any]:
 def normalise_responses(
     place: NodePlace, x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Any:
-    """Return x·(bias + alpha·mean(x²))^-beta over neighbouring channels."""
+    """Convert LRN: x·(bias + alpha·mean(x²))^-beta over neighbouring channels."""
     settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "knorm": bias, "local_size": size}
     return place.layer("kLRN", {}, **settings)(x.feature(3))
 

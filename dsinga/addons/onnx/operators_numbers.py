@@ -1,4 +1,4 @@
-"""ONNX's functions of numbers: arithmetic, comparisons, activations, bounds, sums along axes, softmax, dropout."""
+"""Converts ONNX's functions of numbers: arithmetic, activations, sums along axes, softmax, dropout."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SELU = 1.6732632, 1.050701  # alpha and gamma of its paper
 
 
 def comparison(name: str, swaps: bool = False) -> Callable[..., Tensor]:
-    """Return a function that makes the layers of a comparison, such as Greater, with true or false as the result."""
+    """Return the function that converts a comparison, such as Greater; the layers give true or false."""
     return lambda place, a, b: arithmetic(place, name, *((b, a) if swaps else (a, b)), dtype=BOOL)
 
 
 def chained(name: str) -> Callable[..., Any]:
-    """Return a function that makes the layers of an operator with any number of tensors, such as Sum."""
+    """Return the function that converts an operator with any number of tensors, such as Sum."""
 
     def operate(place: NodePlace, first: Any, *others: Any) -> Any:
         tensors = [x for x in (first, *others) if isinstance(x, Tensor)]
@@ -42,7 +42,7 @@ def chained(name: str) -> Callable[..., Any]:
 
 
 def divide(place: NodePlace, a: Any, b: Any) -> Tensor:
-    """Return a / b. Raises NoLayer for integers, because their fractions are cut off."""
+    """Convert a / b. Raises NoLayer for integers, because their fractions are cut off."""
     if isinstance(a, Tensor) and isinstance(b, Constant) and b.array.size == 1 and b.array.item() == 1:
         return a
     if "f" not in {a.dtype.kind, b.dtype.kind}:
@@ -51,7 +51,7 @@ def divide(place: NodePlace, a: Any, b: Any) -> Tensor:
 
 
 def power(place: NodePlace, x: Any, exponent: Any) -> Tensor:
-    """Return x ** exponent; a constant number does not become a param."""
+    """Convert x ** exponent; a constant number does not become a param."""
     if isinstance(x, Tensor) and isinstance(exponent, Constant) and not exponent.is_param and exponent.array.size:
         if (exponent.array == exponent.array.flat[0]).all():
             return x ** float(exponent.array.flat[0])
@@ -59,12 +59,12 @@ def power(place: NodePlace, x: Any, exponent: Any) -> Tensor:
 
 
 def sign(place: NodePlace, x: Tensor) -> Tensor:
-    """Return 1, 0 or -1, with gradient 0."""
+    """Convert Sign: 1, 0 or -1, with gradient 0."""
     return arithmetic(place, "GREATER", x, 0.0) - arithmetic(place, "GREATER", 0.0, x)
 
 
 def reduction(pool: str, before: Any = None, after: Any = None) -> Callable[..., Any]:
-    """Return the function for a reduction over axes, with ``before`` and ``after`` applied to numbers."""
+    """Return the function that converts a reduction over axes, with ``before`` and ``after`` applied to numbers."""
 
     def operate(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
         over = {x.axis(axis) for axis in integers(axes, "axes") or ([] if noop_with_empty_axes else range(x.rank))}
@@ -76,7 +76,7 @@ def reduction(pool: str, before: Any = None, after: Any = None) -> Callable[...,
 
 
 def softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
-    """Return the softmax over an axis of records; before version 13 over this and all later axes."""
+    """Convert Softmax over an axis of records; before version 13 over this and all later axes."""
     if place.version >= 13:
         return x.softmax(-1 if axis is None else axis)
     at = x.axis(1 if axis is None else axis)
@@ -86,7 +86,7 @@ def softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
 
 
 def log_softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
-    """Return the log-softmax: x less its maximum, less the logarithm of the sum of exponentials."""
+    """Convert LogSoftmax: x less its maximum, less the logarithm of the sum of exponentials."""
     is_one = place.version >= 13
     at = x.axis((-1 if is_one else 1) if axis is None else axis)
     axes = [at] if is_one else [*range(at, x.rank)]
@@ -95,12 +95,12 @@ def log_softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
 
 
 def cumulated(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    """Return running sums along an axis."""
+    """Convert CumSum: running sums along an axis."""
     return running_sum(x, integers(axis, "axis")[0], bool(exclusive), bool(reverse))
 
 
 def largest_index(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
-    """Return the index of the largest number of each record."""
+    """Convert ArgMax: the index of the largest number of each record."""
     if select_last_index or x.rank != 2 or x.axis(axis) != 1:
         raise NoLayer("of other than records that are vectors")
     y = layer_of_type("kArgSort", topk=1, name=x.place.name())(x.feature())
@@ -125,27 +125,27 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
 
 
 def named(activation: str) -> Callable[..., Any]:
-    """Return a function that makes the layer of an activation without settings."""
+    """Return the function that converts an activation without settings."""
     return lambda x: x.each(Activation, activation)
 
 
 def of_kind(kind: str) -> Callable[..., Any]:
-    """Return the function for a kActivation without settings."""
+    """Return the function that converts an operator to a kActivation without settings."""
     return lambda x: x.activated(kind)
 
 
 def selu(x: Tensor, alpha: float = SELU[0], gamma: float = SELU[1]) -> Tensor:
-    """Return a scaled ELU; numbers other than its paper's become a product."""
+    """Convert Selu; numbers other than its paper's become a product."""
     return x.each(Activation, "selu") if (alpha, gamma) == SELU else x.each(ELU, alpha) * gamma
 
 
 def swish(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return x·σ(alpha·x)."""
+    """Convert Swish: x·σ(alpha·x)."""
     return x.each(Activation, "silu") if alpha == 1 else x * (x * alpha).each(Activation, "sigmoid", suffix=".share")
 
 
 def clip(place: NodePlace, x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """Return numbers between two optional bounds, which before version 11 are attributes.
+    """Convert Clip: numbers between two optional bounds, which before version 11 are attributes.
 
     Between 0 and 6 it is PyTorch's relu6, with gradient 0 at the bounds; else its clamp, with nonzero gradient.
     """
@@ -160,7 +160,7 @@ def clip(place: NodePlace, x: Tensor, min: Any = None, max: Any = None) -> Tenso
 
 
 def prelu(place: NodePlace, x: Tensor, slope: Any) -> Any:
-    """Return a rectifier with slopes as params: one, one a channel, or in another shape."""
+    """Convert PRelu: a rectifier with slopes as params, one, one a channel, or in another shape."""
     symbol = x.feature()
     if not isinstance(slope, Constant):
         raise NoLayer("whose slopes layers compute")
@@ -177,7 +177,7 @@ def prelu(place: NodePlace, x: Tensor, slope: Any) -> Any:
 
 
 def dropout(x: Tensor, ratio: Any = None, training_mode: Any = None) -> Tensor:
-    """Return the tensor, or for a net exported in training mode a layer that drops numbers in training."""
+    """Convert Dropout to a layer if the net was exported in training mode; else return the tensor."""
     share = number_in(ratio, 0.5)
     return x.each(Dropout, share) if number_in(training_mode, 0.0) and share else x
 

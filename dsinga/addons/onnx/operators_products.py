@@ -1,4 +1,4 @@
-"""ONNX's matrix products: fully connected layers, and attention, also as spelled out by exporters."""
+"""Converts ONNX's matrix products: fully connected layers, and attention, also as spelled out by exporters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def attention(
     past_value: Any = None, lengths: Any = None, *, q_num_heads: int = 1, kv_num_heads: int = 1,
     scale: float | None = None, is_causal: int = 0, softcap: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Return attention of heads (B, H, T, n), or of sequences (B, T, H·n), as in the operator's version 23."""
+    """Convert Attention of heads (B, H, T, n), or of sequences (B, T, H·n), as in the operator's version 23."""
     refuse(
         {
             "keys of earlier calls": past_key is not None or past_value is not None,
@@ -56,10 +56,7 @@ def attention(
 
 
 def spelled_out(weights: Tensor, values: Tensor) -> Tensor | None:
-    """Return the attention that a product of weights and values computes; None if not spelled as PyTorch's.
-
-    PyTorch's exporters scale queries and keys before their product.
-    """
+    """Recognise attention in a product of weights and values; None if not spelled as PyTorch's."""
     place = weights.place
     if not is_of(weights.symbol, "kSoftmax") or (weights.batch_axis, weights.rank, values.rank) != (0, 4, 4):
         return None
@@ -81,7 +78,7 @@ def is_of(symbol: Symbol, kind: str) -> bool:
 
 
 def mask_of(place: NodePlace, symbol: Symbol) -> Any:
-    """Return what is added to scores: a constant's numbers, or what layers compute."""
+    """Return the mask that is added to scores: a constant's numbers, or a feature of layers."""
     source = symbol
     while source.builder.kind in ("Reshape", "Flatten"):
         source = source.sources[0]
@@ -90,7 +87,7 @@ def mask_of(place: NodePlace, symbol: Symbol) -> Any:
 
 
 def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: bool = False) -> Any:
-    """Return a fully connected layer of the last axis; ``weight`` is (inputs, outputs), or ``transposed``.
+    """Create a fully connected layer of the last axis; ``weight`` is (inputs, outputs), or ``transposed``.
 
     It is a product of matrices if layers compute the weight, or the input comes from params alone.
     """
@@ -122,7 +119,7 @@ def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: b
 
 
 def matmul(place: NodePlace, a: Any, b: Any) -> Any:
-    """Return a product of matrices: with a weight of the file, a fully connected layer."""
+    """Convert MatMul: with a weight of the file to a fully connected layer, else to a product."""
     if isinstance(b, Constant) and b.array.ndim == 1:
         return dense(place, a, replace(b, array=b.array[:, None])).reshape(a.shape[:-1])
     if isinstance(b, Constant) and b.array.ndim == 2 and a.batch_axis not in (None, a.rank - 1):
@@ -131,7 +128,7 @@ def matmul(place: NodePlace, a: Any, b: Any) -> Any:
 
 
 def product(place: NodePlace, a: Any, b: Any) -> Tensor:
-    """Return the product of matrices; layers compute at least one."""
+    """Multiply matrices, at least one of which layers compute."""
     a, b = (place.tensor(x, (a, b)) for x in (a, b))
     y = spelled_out(a, b)
     return a @ b if y is None else y
@@ -141,7 +138,7 @@ def gemm(
     place: NodePlace, x: Any, weight: Any, bias: Any = None, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
     transB: int = 0,
 ) -> Any:  # fmt: skip
-    """Return alpha·x·W + beta·b, a fully connected layer."""
+    """Convert Gemm, alpha·x·W + beta·b, to a fully connected layer."""
     if transA:
         raise NoLayer("with transA")
     apart = NodePlace(place.made, place.node, f"{place.base}.scaled")
@@ -153,7 +150,7 @@ def gemm(
 
 
 def summed(place: NodePlace, *operands: Any, equation: str) -> Tensor:
-    """Return a sum of products of two tensors in Einstein's convention."""
+    """Convert Einsum: a sum of products of two tensors in Einstein's convention."""
     return composed.einsum([place.tensor(x, operands) for x in operands], equation)
 
 

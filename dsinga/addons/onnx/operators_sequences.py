@@ -1,4 +1,4 @@
-"""ONNX's LSTM, GRU and RNN, and the operators with which exporters spell out where sequences end."""
+"""Converts ONNX's LSTM, GRU and RNN, and the operators with which exporters spell out where sequences end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIELDS = ("gate_activation", "candidate_activation", "cell_activation")
 
 @dataclass(frozen=True)
 class RecurrentNode:
-    """A node of a recurrent operator.
+    """A recurrent operator's node: its params, first states and sequence lengths.
 
     Attributes:
         suffix: the end of its layers' names, ".stacked1" for a stack's second layer.
@@ -51,7 +51,7 @@ class RecurrentNode:
         return int(self.settings["dim_hidden"])
 
     def layer(self, directions: list[int], x: Tensor, **more: Any) -> Tensor:
-        """Return the result of these directions' layer; the second one alone goes backwards."""
+        """Create the layer of these directions; the second one alone goes backwards."""
         params = {f"{'back_' if at else ''}{role}": x for at, d in enumerate(directions) for role, x in
                   self.params[d].items()}  # fmt: skip
         start = self.starts[directions[0]] if len(directions) == 1 else None
@@ -63,7 +63,7 @@ class RecurrentNode:
         return batched(self.place, layer([source for source in sources if source is not None]))
 
     def over_steps(self, x: Tensor, is_reverse: bool) -> Tensor:
-        """Return all steps' states, (B, T, D·H)."""
+        """Compute the states of all steps, (B, T, D·H)."""
         if len(self.params) == 1:
             return self.layer([0], x[:, ::-1])[:, ::-1] if is_reverse else self.layer([0], x)
         if not any(start is not None for start in self.starts):
@@ -71,7 +71,7 @@ class RecurrentNode:
         return joined([self.layer([0], x), self.layer([1], x[:, ::-1])[:, ::-1]], 2)
 
     def results(self, x: Tensor, is_reverse: bool) -> list[Tensor | None]:
-        """Return all steps' states and the last states h and c, None for unused ones."""
+        """Compute all steps' states and the last states h and c, None for unused ones."""
         place, size, directions = self.place, self.size, range(len(self.params))
         takes_all, takes_last, takes_cells = [*map(bool, place.node.output), False, False][:3]
         last = [x[:, ::-1] if is_reverse or d else x for d in directions] if takes_cells else []
@@ -97,7 +97,7 @@ def recurrent(
     activations: Any = None, activation_alpha: Any = None, activation_beta: Any = None, clip: float = 0.0,
     input_forget: int = 0, linear_before_reset: int = 0,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Return all steps' states, and the last states h and c."""
+    """Convert LSTM, GRU or RNN; return all steps' states, and the last states h and c."""
     kind, weights, batch = place.node.op_type, (weight, state_weight, bias), 0 if layout else 1
     if not isinstance(x, Tensor) or x.rank != 3 or x.batch_axis != batch:
         raise NoLayer(f"of a tensor whose axis {batch} is not the batch")
@@ -135,10 +135,7 @@ def recurrent(
 
 
 def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
-    """Return the layer that marks the ends of sequences, from their number of codes >= 0; or None.
-
-    Raises NoLayer for lengths computed otherwise.
-    """
+    """Return the layer that marks the ends of sequences, from their number of codes >= 0; or None."""
     if not isinstance(lengths, Tensor):
         return None
     symbol = lengths.symbol
@@ -152,7 +149,7 @@ def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
 
 
 def activations_of(kind: str, activations: Any, directions: int) -> dict[str, str]:
-    """Return the settings of non-default activations. Raises NoLayer for unsupported ones."""
+    """Return the settings of activations that differ from the defaults."""
     defaults = ACTIVATIONS[kind]
     given = activations or defaults * directions
     own = given[: len(defaults)]
@@ -165,7 +162,7 @@ def activations_of(kind: str, activations: Any, directions: int) -> dict[str, st
 def params_of(
     place: NodePlace, direction: int, weights: tuple[Constant, Constant, Any], settings: Mapping[str, Any]
 ) -> dict[str, tuple[Constant, np.ndarray]]:
-    """Return a direction's params by the layer's roles, in order."""
+    """Return the params of a direction by the layer's roles, in order."""
     kind, (weight, state_weight, bias) = place.node.op_type, weights
     parts = {"hx": (weight, weight.array[direction]), "hh": (state_weight, state_weight.array[direction])}
     if bias is not None:
@@ -188,10 +185,7 @@ def params_of(
 
 
 def start_of(place: NodePlace, begin: list[Any], direction: int, batch: int) -> Tensor | None:
-    """Return a direction's state before the first step, (B, H), for an LSTM h and c side by side, or None.
-
-    ``batch`` is the axis of the batch.
-    """
+    """Return a direction's state before the first step, (B, H), for an LSTM h and c side by side, or None."""
     states = [None if isinstance(x, Constant) and not x.is_param and not x.array.any() else x for x in begin]
     if all(x is None for x in states):
         return None
@@ -212,7 +206,7 @@ def start_of(place: NodePlace, begin: list[Any], direction: int, batch: int) -> 
 
 
 def gather_nd(place: NodePlace, x: Tensor, indices: Any, batch_dims: int = 0) -> Tensor:
-    """Return parts of a param by constant indices of its first axes, or sequences' last steps."""
+    """Convert GatherND: parts of a param by constant indices, or sequences' last steps."""
     if isinstance(indices, Tensor) and batch_dims == 1 and x.rank == 3 and x.batch_axis == indices.batch_axis == 0:
         if (lengths := numbered(numbered(indices.symbol, "SUBTRACT", 1.0), "MAXIMUM", 1.0)) is not None:
             ends = lengths_of(place, indices.of(lengths))
@@ -238,7 +232,7 @@ def numbered(symbol: Symbol | None, operator: str, number: float) -> Symbol | No
 
 
 def smallest(place: NodePlace, keys: Tensor, count: Any, largest: int = 1) -> list[Tensor | None]:
-    """Recognise the order that moves codes >= 0 to the front, as kSequenceLength does. Raises NoLayer for others."""
+    """Recognise the order that moves codes >= 0 to the front, as kSequenceLength does."""
     steps = float(keys.shape[-1])
     late = keys.symbol.sources[0] if len(keys.symbol.sources) == 2 else None
     codes = numbered(numbered(late, "MULTIPLY", steps), "GREATER", 0.0)

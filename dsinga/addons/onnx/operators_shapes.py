@@ -1,4 +1,4 @@
-"""ONNX's operators on shapes: reshaping, permuting, cutting, joining and repeating tensors."""
+"""Converts ONNX's operators on shapes: reshaping, permuting, cutting, joining and repeating tensors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reshape(place: NodePlace, x: Tensor, shape: Any = None, allowzero: int = 0) 
 
 
 def flatten(x: Tensor, axis: int = 1) -> Tensor:
-    """Return a tensor as a matrix."""
+    """Convert Flatten: reshape a tensor to a matrix."""
     axis += x.rank if axis < 0 else 0
     return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
@@ -96,7 +96,7 @@ def expand(place: NodePlace, x: Tensor, shape: Any) -> Tensor:
 
 
 def concat(place: NodePlace, *tensors: Any, axis: int = 0) -> Tensor:
-    """Return tensors joined along an axis."""
+    """Convert Concat: join tensors along an axis."""
     like = [next((x for x in tensors if getattr(x, "batch_axis", None) is not None), None)]
     values = [place.tensor(x, like) for x in tensors]
     return joined(values, values[0].axis(axis))
@@ -121,7 +121,7 @@ def part(x: Tensor, axis: int, item: int | slice) -> Tensor:
 
 
 def part_of_projection(place: NodePlace, symbol: Symbol, item: int) -> Any:
-    """Return queries, keys or values from PyTorch attention's joint projection; None for others."""
+    """Find queries, keys or values in the joint projection of PyTorch's attention; None for others."""
     chain = [symbol]
     while chain[-1].builder.kind in ("Reshape", "Permute") and len(chain) < MOST_PARTS:
         chain.append(chain[-1].sources[0])
@@ -153,7 +153,7 @@ def part_of_projection(place: NodePlace, symbol: Symbol, item: int) -> Any:
 def slice_of(
     place: NodePlace, x: Tensor, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None
 ) -> Tensor:
-    """Return part of a tensor along axes."""
+    """Convert Slice: cut part of a tensor along axes."""
     firsts, lasts = integers(starts, "starts"), integers(ends, "ends")
     along = [x.axis(axis) for axis in integers(axes, "axes") or range(len(firsts))]
     gaps = integers(steps, "steps") or [1] * len(firsts)
@@ -166,7 +166,7 @@ def slice_of(
 
 
 def split_of(place: NodePlace, x: Tensor, split: Any = None, axis: int = 0) -> list[Tensor]:
-    """Return the parts of a tensor along an axis."""
+    """Convert Split: cut a tensor into parts along an axis."""
     axis, count, lengths = x.axis(axis), len(place.node.output), integers(split, "split")
     if lengths is None:
         length = -(-x.shape[axis] // count)
@@ -177,13 +177,13 @@ def split_of(place: NodePlace, x: Tensor, split: Any = None, axis: int = 0) -> l
 
 
 def parts_of(x: Tensor, axis: int, lengths: list[int]) -> list[Tensor]:
-    """Return consecutive parts of a tensor along an axis."""
+    """Cut a tensor into consecutive parts along an axis."""
     ends = np.cumsum(lengths).tolist()
     return [part(x, axis, slice(end - size, end)) for end, size in zip(ends, lengths, strict=True)]
 
 
 def split_to_sequence(x: Tensor, split: Any = None, axis: int = 0) -> list[list[Tensor]]:
-    """Return one sequence: a tensor's parts along an axis, of equal (except the last) or given lengths."""
+    """Convert SplitToSequence to a list of parts along an axis, of equal (except the last) or given lengths."""
     axis = x.axis(axis)
     lengths = [1] if split is None else integers(split, "parts")
     if x.shape[axis] > MOST_SEQUENCE:
@@ -194,7 +194,7 @@ def split_to_sequence(x: Tensor, split: Any = None, axis: int = 0) -> list[list[
 
 
 def gather(place: NodePlace, x: Any, codes: Any, axis: int = 0) -> Tensor:
-    """Make the layer of Gather: parts of a tensor at constant indices, or a table's vectors for codes."""
+    """Convert Gather: parts of a tensor at constant indices, or a table's vectors for codes."""
     axis = axis_of(axis, len(x.array.shape) if isinstance(x, Constant) else x.rank)
     if isinstance(x, Constant) and isinstance(codes, Tensor):
         return embedding(place, x, codes, axis)
@@ -221,7 +221,7 @@ def gather(place: NodePlace, x: Any, codes: Any, axis: int = 0) -> Tensor:
 
 
 def embedding(place: NodePlace, table: Constant, codes: Tensor, axis: int) -> Tensor:
-    """Make a kEmbedding layer of a Gather that looks codes up in a constant table."""
+    """Convert a Gather that looks codes up in a constant table to a kEmbedding layer."""
     if axis or codes.batch_axis is None:
         raise NoLayer("of a table along another axis, or by codes that are the same for all records")
     array = np.asarray(table.array, np.float32).reshape(len(table.array), -1)
@@ -231,7 +231,7 @@ def embedding(place: NodePlace, table: Constant, codes: Tensor, axis: int) -> Te
 
 
 def cast(place: NodePlace, x: Any, like: Any = None, to: int = 1) -> Any:
-    """Convert a tensor to a dtype that holds its numbers. Raises NoLayer if it may not."""
+    """Convert Cast, if the dtype holds the numbers."""
     from onnx import helper
 
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(to)) if like is None else like.dtype

@@ -1,11 +1,10 @@
 """Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily.
 
-A point is at the border if one of its 8 (in 3D: 26) neighbours belongs to something else. Distances are at most 16
-points, measured in points of x if z has another spacing. Flows lead to the centre of a connected instance; two parts
-with one number have two centres.
+Distances are at most 16 points, measured in points of x if z has another spacing. Flows lead to the centre of a
+connected instance.
 
 A target is computed for the region that is read plus the points it needs around it: 1 for borders, 16 for distances,
-whole instances for flows. So the numbers do not depend on how patches are cut.
+whole instances for flows.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ _TARGET = re.compile(r"(inside|border|distance|flow_(.+?))\((.+)\)")
 
 
 def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
-    """Return a Dataset with the missing targets in ``names``, made lazily from its label images.
+    """Add the missing targets in ``names`` to a Dataset, computed lazily from its label images.
 
     "inside(cells)" is 1 in an instance and 0 in the background. "border(cells)" is a class: 0 background, 1 inside, 2
     border. "distance(cells)" is the distance in points to the end of the instance, at most 16. "flow_y(cells)" and
     "flow_x(cells)" are the components of :func:`dsinga.addons.fields.microscopes.instances.flows`.
 
-    Instances lie along the dimensions z, y and x of a label image, or along its last two if it has fewer than two of z,
-    y, x. Raises UserError if a label image has no integers, or has no such dimension for a flow.
+    Instances lie along z, y and x of a label image, or along its last two dimensions if it has fewer than two of these.
     """
     for name in names:
         match = _TARGET.fullmatch(name)
@@ -68,7 +66,7 @@ def instance_dims(dims: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _spacing(dataset: Any, dim: str) -> float:
-    """Return the distance of neighbouring points of a dimension; 1 if it has no numeric coordinate."""
+    """Return the distance of neighbouring points along a dimension; 1 without a numeric coordinate."""
     if dim not in dataset.coords or dataset[dim].dtype.kind not in "iuf" or dataset.sizes[dim] < 2:
         return 1.0
     ends = dataset[dim].values[[0, -1]].astype(np.float64)
@@ -76,7 +74,7 @@ def _spacing(dataset: Any, dim: str) -> float:
 
 
 class _InstanceTarget(BackendArray):
-    """A target made from instances, as an xarray backend array that computes regions when read."""
+    """A target made from a label image, as an xarray backend array that computes regions when read."""
 
     def __init__(self, labels: Any, kind: str, dims: tuple[str, ...], spacing: list[float]):
         self._labels, self._kind, self._dims, self._spacing = labels, kind, dims, spacing
@@ -125,9 +123,9 @@ class _InstanceTarget(BackendArray):
         return target.reshape(labels.shape)[_within(ranges, wide)]
 
     def _whole_instances(self, ranges: Ranges) -> tuple[Ranges, np.ndarray]:
-        """Return a larger region, and the components there that touch the given region, 0 elsewhere.
+        """Extend a region until no instance continues beyond it, and return it with the components that touched it.
 
-        The region grows until no instance continues beyond it, so that flows do not depend on what is read.
+        So flows do not depend on the region that is read.
         """
         wide, step = list(ranges), 32
         while True:

@@ -18,7 +18,7 @@ from dsinga.base.errors import UserError
 
 
 def components(labels: np.ndarray) -> np.ndarray:
-    """Return the connected parts of a label image, numbered from 1 by their first points, int32.
+    """Number the connected parts of a label image from 1 by their first points, int32.
 
     Points are connected if they are neighbours along one axis and have the same number, not 0.
     """
@@ -43,10 +43,10 @@ def components(labels: np.ndarray) -> np.ndarray:
 
 
 def grow(seeds: np.ndarray, foreground: np.ndarray) -> np.ndarray:
-    """Return the seeds (instance numbers, 0 for none) grown into the foreground (bool), ring by ring.
+    """Grow seeds (instance numbers, 0 for none) ring by ring into the foreground (bool).
 
     If several seeds reach a point at once, the neighbour before it along the first axis wins, then the one after it,
-    then the neighbours along the next axis.
+    then those along the next axis.
     """
     labels = np.where(foreground, seeds, 0)
     while True:
@@ -62,7 +62,7 @@ def grow(seeds: np.ndarray, foreground: np.ndarray) -> np.ndarray:
 
 
 def borders(labels: np.ndarray) -> np.ndarray:
-    """Return the class of each point, float32: 0 background, 1 inside an instance, 2 at its border.
+    """Classify each point of a label image, float32: 0 background, 1 inside an instance, 2 at its border.
 
     A point is at the border if a neighbour, diagonal ones included, belongs to something else.
     """
@@ -105,8 +105,8 @@ def distances(labels: np.ndarray, most: float, spacing: Sequence[float]) -> np.n
 def flows(parts: np.ndarray) -> np.ndarray:
     """Return unit vectors (axes, *space) float32 that lead to the centre of each instance, 0 in the background.
 
-    They are the gradient of heat that spreads within the instance from its centre, the point nearest to the mean of its
-    points: Stringer et al., Cellpose: a generalist algorithm for cellular segmentation (2021). ``parts`` are whole
+    They are the gradient of heat that spreads from the centre, the instance's point nearest to the mean of its points:
+    Stringer et al., Cellpose: a generalist algorithm for cellular segmentation (2021). ``parts`` are whole
     :func:`components`.
     """
     points = np.argwhere(parts)
@@ -144,7 +144,7 @@ def flows(parts: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(parts: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
-    """Return the numbers of the 3^axes neighbours of points; len(points) for a neighbour in another part."""
+    """Return the numbers of the 3^axes neighbours of points; len(points) if a neighbour is in another part."""
     padded = np.pad(parts, 1)
     numbers = np.full(padded.shape, len(points))
     numbers[tuple(points.T + 1)] = np.arange(len(points))
@@ -258,7 +258,7 @@ def _nearest(points: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _large(labels: np.ndarray, smallest: int) -> np.ndarray:
-    """Return a label image without instances of fewer points, renumbered from 1, int32."""
+    """Remove instances of fewer than ``smallest`` points, and renumber the others from 1, int32."""
     is_kept = np.bincount(labels.reshape(-1)) >= smallest
     is_kept[0] = False
     numbers: np.ndarray = np.where(is_kept, np.cumsum(is_kept), 0).astype(np.int32)

@@ -35,7 +35,7 @@ class OmeAxis:
 
 @dataclass(frozen=True)
 class OmeLevel:
-    """One resolution of an image: its array's path; point i lies at translation + i·scale."""
+    """One resolution of an image: the path of its array, and its grid, where point i lies at translation + i·scale."""
 
     path: str
     scale: tuple[float, ...]
@@ -66,12 +66,7 @@ def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def read_multiscale(metadata: Mapping[str, Any], location: str) -> Multiscale:
-    """Return the image that a group's OME metadata describe; the first one if there are several.
-
-    Raises:
-        UserError: the group is a plate, a well or a collection of images, or its metadata have another version, no axes
-            or are damaged.
-    """
+    """Return the image that a group's OME metadata describe; the first one if there are several."""
     if "multiscales" not in metadata:
         kind, path = ("collection", "0") if "bioformats2raw.layout" in metadata else ("plate or a well", "A/1/0")
         raise UserError(f"{location} is a {kind} of OME-Zarr images; give the path of one in it, such as {path}")
@@ -104,7 +99,7 @@ def read_multiscale(metadata: Mapping[str, Any], location: str) -> Multiscale:
 
 
 def _level(level: Mapping[str, Any], common: Sequence[Mapping[str, Any]], axes: int) -> OmeLevel:
-    """Return a resolution; transformations in ``common``, shared by all resolutions, are applied after its own."""
+    """Read one resolution's metadata; transformations in ``common``, shared by all resolutions, follow its own."""
     scale, translation = [1.0] * axes, [0.0] * axes
     for step in (*level["coordinateTransformations"], *common):
         kind = step["type"]
@@ -171,9 +166,9 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
 
 
 def open_path_of_image(location: str) -> Any:
-    """Return the Dataset of an OME-Zarr image, or of one of its resolutions; None if there is none.
+    """Open the OME-Zarr image at a location, or one of its resolutions, as a Dataset; None if there is none.
 
-    A path inside an image's group that is no group itself is opened as a resolution.
+    A path inside an image's group that is no group is opened as a resolution.
     """
     if has_zarr_metadata(location) and (image := image_at(location)) is not None:
         return _dataset(image, 0, None)
@@ -185,10 +180,7 @@ def open_path_of_image(location: str) -> Any:
 
 
 def image_at(location: str) -> OmeImage | None:
-    """Return the OME-Zarr image at a location; None without a zarr group that has OME metadata.
-
-    Raises UserError if the metadata describe no image, or are damaged.
-    """
+    """Find the OME-Zarr image at a location; None without a zarr group that has OME metadata."""
     group = _group_at(location)
     metadata = None if group is None else ome_attributes(group.attrs)
     if group is None or metadata is None:
@@ -206,7 +198,7 @@ def label_names(location: str) -> list[str]:
 
 
 def lazy_variable(array: zarr.Array, dims: Sequence[str]) -> Any:
-    """Return an array of zarr as an xarray Variable that reads it lazily."""
+    """Wrap a zarr array as an xarray Variable that reads it lazily."""
     from xarray import Variable
     from xarray.backends.zarr import ZarrArrayWrapper
     from xarray.core.indexing import LazilyIndexedArray

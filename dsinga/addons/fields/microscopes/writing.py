@@ -31,11 +31,11 @@ def write_ome_zarr(
 ) -> None:
     """Write variables of a Dataset as channels and label images of an OME-Zarr image.
 
-    The last two or three dimensions are space. Before them may lie one dimension of time ("t", "time") and one of
-    channels ("c", "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions).
-    Coordinates give scale and translation, and their attribute "units" the units. Levels halve y and x until a plane
-    has at most 256 points along each: images are averaged, label images keep every second point. A lazy Dataset, such
-    as a prediction, is computed chunk by chunk. At a local path, the image appears when it is complete.
+    The last two or three dimensions are space, after at most one of time ("t", "time") and one of channels ("c",
+    "channel", "class", "band", or "quantile", "parameter", "member", "lead" of predictions). Coordinates give scale and
+    translation, and their attribute "units" the units. Levels halve y and x down to at most 256 points: images are
+    averaged, label images keep every second point. A lazy Dataset is computed chunk by chunk. At a local path, the
+    image appears when it is complete.
 
     Args:
         dataset: an xarray Dataset or DataArray.
@@ -203,7 +203,7 @@ def _write_level(group: zarr.Group, name: str, array: Any, chunks: tuple[int, ..
 
 
 def _halved(array: Any, dims: Iterable[str], is_label: bool) -> Any:
-    """Return an image with half the points along two dimensions; a last odd point is dropped."""
+    """Halve an image along y and x for the next resolution; a last odd point is dropped."""
     if is_label:
         return array.isel({dim: slice(0, array.sizes[dim] // 2 * 2, 2) for dim in dims})
     mean = array.coarsen(dict.fromkeys(dims, 2), boundary="trim").mean()

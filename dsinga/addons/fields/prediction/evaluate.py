@@ -39,10 +39,7 @@ PERSISTENCE, CLIMATOLOGY = "persistence", "climatology"
 
 
 class Persistence:
-    """A baseline forecast: targets keep the values at the last point of the inputs.
-
-    Raises UserError if the targets do not lie ahead.
-    """
+    """A baseline forecast: targets keep their values at the last point of the inputs."""
 
     name = PERSISTENCE
 
@@ -76,7 +73,7 @@ class Persistence:
 
 
 def _at_last_point(layout: Layout, dims: list[str]) -> Layout:
-    """Return a layout with the last input point along ``dims`` as targets, without context."""
+    """Replace a layout's targets by the last input point along ``dims``, without context."""
     axes = dict(layout.axes)
     for dim in dims:
         size = axes[dim].size
@@ -89,10 +86,7 @@ def _at_last_point(layout: Layout, dims: list[str]) -> Layout:
 
 
 class Climatological:
-    """A baseline forecast: targets have the values of a climatology at their times.
-
-    Raises UserError if the climatology lacks a target, or one of its points.
-    """
+    """A baseline forecast: targets have the values of a climatology at their times."""
 
     name = CLIMATOLOGY
 
@@ -134,7 +128,7 @@ class Climatological:
 
 
 def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
-    """Return the baseline forecasts in ``against``: "persistence", a climatology, or several of them."""
+    """Create the baseline forecasts in ``against``: "persistence", a climatology, or several of them."""
     given = list(against) if isinstance(against, (list, tuple)) else [against]
     baselines: list[Any] = []
     for each in given:
@@ -156,17 +150,11 @@ MOST_GROUPS = 1 << 26
 
 
 class GroupedErrors:
-    """Adds up the errors of predicted targets of windows by group.
+    """Accumulates the errors of predictions by group, such as variable, lead or region.
 
-    Errors are computed as by kFieldError: over points that are not masked, weighted if the windows have weights. A
-    point that one baseline lacks is left out for all forecasts. For several leads fed back, points that are masked in
-    the last input step have no prediction and are left out, too.
-
-    Args:
-        by: names of groups, regions, DataArrays; see :func:`dsinga.evaluate_fields`.
-
-    Raises:
-        UserError: groups or baselines that the windows do not have.
+    Errors are computed as by kFieldError: over unmasked points, weighted if the windows have weights. A point that one
+    baseline lacks is left out for all forecasts. With several leads fed back, points masked in the last input step have
+    no prediction and are left out, too.
     """
 
     def __init__(self, windows: FieldWindows, by: Any = (), against: Any = ()):
@@ -189,7 +177,7 @@ class GroupedErrors:
         self.sums = np.zeros((len(self._names), terms, groups))
 
     def add_all(self, predictions: Iterable[np.ndarray]) -> GroupedErrors:
-        """Add predictions (n, C, *space), or with flattened rows, of the windows in their order."""
+        """Add predictions of the windows in order, (n, C, *space) or with flattened rows."""
         first = 0
         for part in self._parts(predictions):
             self._add(np.arange(first, first + len(part)), part)
@@ -197,7 +185,7 @@ class GroupedErrors:
         return self
 
     def _parts(self, predictions: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield predictions (n, C, *space) in parts; n does not depend on batches."""
+        """Split predictions into parts (n, C, *space); n does not depend on batches."""
         size = math.prod(self._shape)
         step, kept = max(1, PART_NUMBERS // size), np.empty((0, *self._shape), np.float32)
         for batch in predictions:
@@ -260,7 +248,7 @@ class GroupedErrors:
                 total += np.bincount(groups, added, len(total))
 
     def dataset(self) -> Any:
-        """Return a Dataset of "rmse", "mae", "bias" and "count" by group, and maybe "anomaly_correlation"."""
+        """Return the errors as a Dataset of "rmse", "mae", "bias", "count" and maybe "anomaly_correlation" by group."""
         import xarray
 
         dims, has_baselines = [grouping.dim for grouping in self._groupings], len(self._names) > 1
@@ -291,7 +279,7 @@ class GroupedErrors:
 
 
 def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
-    """Return which channels (C, 1, ...) have the mask of the last inputs, and these inputs.
+    """Return which channels (C, 1, ...) are masked like the last inputs, and these inputs.
 
     None unless several leads are fed back and a fed-back target may be masked.
     """
@@ -321,11 +309,11 @@ def evaluate_fields(
     """Return the errors of ``layer`` as a prediction of windows' targets, by group, as an xarray Dataset.
 
     It has "rmse", "mae", "bias" (prediction - target), and "count", the numbers that were compared. Masked points are
-    left out; windows with weights weight their points. Errors of all groups are summed in one pass in float64.
+    left out; windows with weights weight their points.
 
     All forecasts are compared on the points that all of them have. Windows of several leads are evaluated at each lead,
-    even for a net that was trained on one. If steps are not equally long, as months are, a lead is a number of steps.
-    Longitudes of regions wrap around the circle. Points that are NaN in a DataArray are in no area.
+    even for a net trained on one. If steps are not equally long, as months are, a lead is a number of steps. Points
+    that are NaN in a DataArray are in no area.
 
     Args:
         job: the same as in :func:`dsinga.predict`, as are ``params``, ``phase`` and ``client``.
@@ -335,8 +323,7 @@ def evaluate_fields(
         client: a Dask client.
         by: one or several groupings, each a dimension of the result: "variable"; "lead"; "season", "month", "year",
             "dayofyear" or "hour" of the target's time; a dimension of the targets, such as "level", or ("lat", "lon")
-            for maps; regions, {"tropics": {"lat": (-20, 20)}}, which may overlap; a DataArray with the name or number
-            of an area at each point.
+            for maps; regions, {"tropics": {"lat": (-20, 20)}}, which may overlap; a DataArray with each point's area.
         against: forecasts to compare with, along the dimension "forecast": "persistence", the target at the last point
             of the inputs (with anomalies, their persistence); a climatology of :func:`dsinga.data.field_climatology`,
             which adds "anomaly_correlation"; or a list of both.

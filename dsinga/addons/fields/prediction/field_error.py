@@ -34,7 +34,7 @@ class FieldError(Layer):
 
     - "rmse" is √(Σ w·e² / Σ w), "mae" Σ w·|e| / Σ w, and "bias" Σ w·e / Σ w.
     - "anomaly_correlation" is the correlation of x - c with y - c, weighted by w. The unweighted mean over all records
-      and points is subtracted from each first, as in WeatherBench's compute_weighted_acc (Rasp et al., 2020).
+      and points is first subtracted from each, as in WeatherBench's compute_weighted_acc (Rasp et al., 2020).
       WeatherBench 2 does not subtract it, and averages the correlations of single times. For several channels it is the
       mean.
 
@@ -123,7 +123,7 @@ class FieldError(Layer):
         return Output(sources[0], metrics=metrics)
 
     def _climatology(self, targets: FieldTargets, space: Shape) -> np.ndarray | None:
-        """Return the climatology of the settings as (C, 1) or (C, points); None without one."""
+        """Return the climatology in the settings as (C, 1) or (C, points); None without one."""
         if not self.settings.climatology:
             return None
         numbers = np.array(self.settings.climatology)
@@ -133,7 +133,7 @@ class FieldError(Layer):
 
 
 def field_sums(x: np.ndarray, fields: np.ndarray, targets: FieldTargets, climatology: np.ndarray | None) -> np.ndarray:
-    """Return the sums of :func:`error_terms` by channel, (5, C) or (12, C), float64."""
+    """Add up the :func:`error_terms` of a batch by channel, (5, C) or (12, C), float64."""
     labels = fields[:, : targets.channels]
     valid = ~np.isnan(labels) if targets.masked else None
     weights = fields[:, targets.channels :] if targets.weighted else None
@@ -148,11 +148,11 @@ def error_terms(
     weights: np.ndarray | None,
     climatology: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Return what each number adds to the sums of errors: 5 arrays like ``labels``, 12 with a climatology.
+    """Return each number's contribution to the error sums: 5 arrays like ``labels``, 12 with a climatology.
 
     The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|. With a climatology follow Σ f, Σ a, Σ w·f, Σ w·a,
-    Σ w·f², Σ w·a² and Σ w·f·a. Here f is the anomaly of the prediction ``x``, and a the anomaly of the label. Without
-    ``valid`` all points count; without ``weights`` all count equally.
+    Σ w·f², Σ w·a² and Σ w·f·a. Here f and a are the anomalies of the prediction ``x`` and the label. Without ``valid``
+    all points count; without ``weights`` all count equally.
     """
     counted: Any = np.ones(labels.shape, bool) if valid is None else valid
     if valid is not None:
@@ -171,7 +171,7 @@ def error_terms(
 
 @register("composed_metric", "fields")
 def field_metrics(parts: Sums) -> MetricValues:
-    """Return metrics over all channels, and by channel if several; none if no point was counted."""
+    """Compute metrics from error sums, over all channels and by channel if several; none if no point was counted."""
     keys = sorted(parts, key=lambda key: int(key.partition(",")[0]))
     names, sums = [key.partition(",")[2] for key in keys], np.stack([parts[key][0].sums for key in keys], axis=1)
     if not sums[1].any():
@@ -193,7 +193,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def correlations(sums: np.ndarray) -> MetricValues:
-    """Return "anomaly_correlation" by channel if ``sums`` include anomalies; NaN if an anomaly does not vary."""
+    """Compute "anomaly_correlation" by channel if ``sums`` include anomalies; NaN for an anomaly that does not vary."""
     if len(sums) < 12:
         return {}
     weights, count, (f, a, wf, wa, wff, waa, wfa) = sums[0], np.maximum(sums[1], 1), sums[5:]

@@ -57,14 +57,10 @@ def predict_dataset(
 ) -> Any:
     """Return a lazy Dataset with the predicted targets of a Dataset's windows.
 
-    Its variables have the names, dimensions, coordinates and attributes of the targets, at the times of the targets;
-    ``layer`` gives their numbers. ``definition`` defines windows, by default as in the job's input layer. Tiles follow
-    from the net and the field's size alone, so the numbers do not depend on any chunks.
+    Its variables have the names, dimensions, coordinates and attributes of the targets; ``layer`` gives their numbers.
 
     With ``leads``, predictions are fed back as inputs that many times (:class:`FieldRollout`), and the result has the
-    dimension "lead". A net of the direct form has its leads as channels instead.
-
-    Raises UserError if the job or params are wrong, or the definition does not fit the Dataset.
+    dimension "lead". A net of the direct form has its leads as channels.
     """
     if leads is not None:
         check_whole("leads", leads, 1)
@@ -82,10 +78,9 @@ def predict_dataset(
 
 
 def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
-    """Return the window settings of the input layer of a phase, or else of training. Raises UserError without any.
+    """Return the window settings of a phase's input layer, or else of training.
 
-    If the job file does not describe the training data's layout, it is read from the store that the job names, if
-    available.
+    A missing layout of the training data is read from the store that the job names, if available.
     """
     for each in (phase, Phase.kTrain, Phase.kVal):
         for conf in input_layers(job.neuralnet, each):
@@ -115,10 +110,7 @@ def predict_windows(
 ) -> tuple[PredictionWindows, list[da.Array]]:
     """Return the windows, and each lead's prediction, a dask array (windows ..., C', points of space ...).
 
-    The windows know the numbers that ``layer`` gives for each number of the targets. ``most`` is the largest number of
-    windows along time in a task, unless one call of the net needs more.
-
-    Raises UserError if the job or params are wrong.
+    ``most`` is the largest number of windows along time in a task, unless one call of the net needs more.
     """
     tiles, source = plan_fields(job, params, layer, windows, phase, roots)
     windows = with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads, direct)
@@ -139,7 +131,7 @@ def find_windows(
     direct: int = 1,
     starts: Mapping[str, Any] | None = None,
 ) -> PredictionWindows:
-    """Return the windows of a definition in a Dataset, with targets at known times, at each lead.
+    """Cut windows of a definition out of a Dataset, with targets at known times, at each lead.
 
     ``direct`` is the number of leads that a net gives at once, and ``starts`` the first points of windows by dimension
     of samples.
@@ -154,7 +146,7 @@ def find_windows(
 def plan_fields(
     job: Job, params: ParamArrays, layer: str, windows: PredictionWindows, phase: Phase, roots: Sequence[str]
 ) -> tuple[FieldTiles, str]:
-    """Return the tiles of the fields, and the name of the net's input layer."""
+    """Plan the tiles in which the net computes the fields; also return the name of its input layer."""
     inputs = input_layers(job.neuralnet, phase)
     if len(inputs) != 1:
         raise UserError(
@@ -194,7 +186,7 @@ def _window_size(windows: PredictionWindows) -> Shape:
 def with_outputs(
     job: Job, windows: PredictionWindows, layer: str, given: Shape, leads: int | None, direct: int = 1
 ) -> PredictionWindows:
-    """Return the windows with the channels of ``layer``. Raises UserError if they do not fit the targets."""
+    """Check that ``layer`` outputs the targets, and return the windows with its channels."""
     expected = direct * sum(map(windows.channels, windows.targets))
     if len(given) == 1 + len(windows.space):
         if given[0] == expected:
@@ -222,7 +214,7 @@ def with_outputs(
 def make_predictor(
     predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles, direct: int = 1
 ) -> FieldPredictor:
-    """Return the predictor of blocks of windows and tiles, one object that is sent once."""
+    """Create the object that predicts blocks of windows and tiles in Dask tasks; it is sent once."""
     channels, masked = sum(map(windows.channels, windows.targets)), list(_masked_targets(windows))
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
@@ -263,14 +255,14 @@ def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
 
 
 def lazy_variables(predictor: FieldPredictor, windows: PredictionWindows) -> dict[str, da.Array]:
-    """Return the variables to read as dask arrays by name, with as few tasks as needed."""
+    """Return the variables that tasks read, as dask arrays by name, with as few tasks as needed."""
     arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
     optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
     return arrays | dict(zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True))
 
 
 def _as_dask(variable: Any) -> da.Array:
-    """Return an xarray Variable's numbers as a dask array, for files in their own chunks."""
+    """Turn an xarray Variable into a dask array, with the chunks of its file."""
     if variable.chunks is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
         variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
@@ -278,7 +270,7 @@ def _as_dask(variable: Any) -> da.Array:
 
 
 def map_blocks(predictor: FieldPredictor, arrays: Mapping[str, da.Array], blocks: PredictionBlocks) -> da.Array:
-    """Return the prediction as a dask array with one task per block."""
+    """Build the prediction as a dask array with one task per block."""
     return _map(FieldPredictor.predict, _shared(predictor), arrays, blocks, blocks.plans())
 
 
@@ -289,10 +281,7 @@ def map_leads(
     windows: PredictionWindows,
     leads: int,
 ) -> list[da.Array]:
-    """Return each lead's prediction as a dask array; each block's task uses earlier leads.
-
-    Raises UserError for too many tasks.
-    """
+    """Build each lead's prediction as a dask array; each block's task uses earlier leads."""
     check_tasks(leads, len(blocks))
     fed_back, axis = _fed_back(windows), lead_axis(windows.layout)
     rollout = FieldRollout(predictor, axis.name, fed_back)
@@ -318,7 +307,7 @@ def _map(
 
 
 def _shared(predictor: Any) -> Any:
-    """Return an object, such as the net with params, as a single node of a task graph."""
+    """Wrap an object, such as the net with params, as one node of a task graph that tasks share."""
     return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
 
 
@@ -335,7 +324,7 @@ def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
 
 
 def check_tasks(leads: int, blocks: int) -> None:
-    """Raise UserError if Dask would need minutes to set up the tasks of so many leads."""
+    """Raise UserError for so many blocks and leads that Dask would need minutes to set up their tasks."""
     if leads * blocks > MOST_TASKS:
         remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
         raise UserError(

@@ -27,8 +27,6 @@ class LabelPoints:
 
     Attributes:
         variables: the number of the target of each channel, (C,).
-
-    Raises UserError for windows without targets.
     """
 
     def __init__(self, windows: FieldWindows):
@@ -81,7 +79,7 @@ class LabelPoints:
         return np.unique(self.points(dim, rows[np.sort(starts)]))
 
     def time(self, what: str) -> str:
-        """Return the dimension of time of the targets. Raises UserError if there is none."""
+        """Return the targets' dimension of time."""
         dataset, definition = self.windows.dataset, self.windows.definition
         times = [dim for dim in self.dims if is_time(dataset, definition.along(dim))]
         if not times:
@@ -98,7 +96,7 @@ class LabelPoints:
 def _offsets(part: ChannelGroup, axis: Axis) -> np.ndarray:
     """Return each channel's distance along a dimension from the first point of the first lead.
 
-    It is 0 along a dimension that is not one of channels.
+    It is 0 for dimensions without channels.
     """
     dims = part.dims[: len(part.channel_sizes)]
     if axis.name not in dims:
@@ -113,12 +111,10 @@ OF_DATES = ("season", "month", "year", "dayofyear", "hour")  # as the accessor `
 
 @dataclass(frozen=True)
 class Grouping:
-    """Divides the values of labels into groups.
+    """Assigns each label value to a group, such as its month or region.
 
     Attributes:
-        dim: the dimension of the result.
         labels: the coordinate of each group: an array (groups,) or an xarray Variable; None without one.
-        count: the number of groups.
         groups: returns, for rows, arrays of group numbers that broadcast to (n, C, *space); ``NONE`` is no group.
             Overlapping groups need several arrays.
         points: the points of the data that are the groups, if the dimension is one of the data.
@@ -132,7 +128,7 @@ class Grouping:
 
 
 def make_groupings(points: LabelPoints, by: Any) -> list[Grouping]:
-    """Return the groupings of ``by``: names, regions by name, and DataArrays. Raises UserError for anything else."""
+    """Create the groupings in ``by``: names, regions by name, and DataArrays."""
     keys = [by] if isinstance(by, (str, Mapping)) or is_data_array(by) else by
     if not isinstance(keys, Iterable):
         raise UserError(f"by takes names, regions or DataArrays, such as ('variable', 'season'), not {value_text(by)}")
@@ -217,7 +213,7 @@ def _dates(points: LabelPoints, key: str) -> Grouping:
 
 
 def _areas(points: LabelPoints, array: Any) -> Grouping:
-    """Return groups by a DataArray of area names or numbers by point; NaN is in none."""
+    """Group by the area names or numbers in a DataArray; NaN is in none."""
     import pandas  # type: ignore[import-untyped]
 
     name = str(array.name or "region")
@@ -274,7 +270,7 @@ def _region(points: LabelPoints, name: str, bounds: Any) -> tuple[list[str], np.
 
 
 def _between(coordinate: Any, first: float, last: float) -> Any:
-    """Return which points of a coordinate lie between two ends; longitudes wrap around the circle."""
+    """Mark the points of a coordinate between two ends; longitudes wrap around the circle."""
     if is_longitude(coordinate):
         width = last - first if last >= first else (last - first) % CIRCLE
         return (coordinate - first) % CIRCLE <= width

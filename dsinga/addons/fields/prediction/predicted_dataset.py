@@ -26,7 +26,7 @@ KEPT = ("units", "calendar", "dtype", "_FillValue")
 
 
 def predicted_dataset(windows: PredictionWindows, prediction: da.Array) -> Any:
-    """Return the Dataset of ``prediction`` (windows of each dimension of samples ..., C', points of space ...)."""
+    """Wrap ``prediction`` (windows of each dimension of samples ..., C', points of space ...) in a Dataset."""
     variables = {
         target.name: (target.dims, arranged(windows, target, prediction), attributes(windows, target))
         for target in windows.targets
@@ -37,7 +37,7 @@ def predicted_dataset(windows: PredictionWindows, prediction: da.Array) -> Any:
 
 
 def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]) -> Any:
-    """Return the Dataset of predictions by lead, arrays as for :func:`predicted_dataset`.
+    """Wrap the predictions of several leads, arrays as for :func:`predicted_dataset`, in a Dataset.
 
     Targets have the dimension "lead" after time; along time, windows lie at the last point of their inputs.
     "valid_time" is the time of each prediction.
@@ -82,16 +82,16 @@ def _lazy(
 
 
 def lazy_array(array: Any, dims: Sequence[str], coordinates: Mapping[Any, Any]) -> Any:
-    """Return a predicted dask array as a DataArray that refuses to overwrite its own input."""
+    """Wrap a predicted dask array as a DataArray that refuses to overwrite its own input."""
     result = LazyDataArray(array, dims=dims, coords=coordinates)
     result.encoding[SOURCE] = array.inputs
     return result
 
 
 def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> Any:
-    """Return a prediction with the CF grid mappings and bounds that it names.
+    """Add the CF grid mappings and bounds that a prediction names.
 
-    If bounds beyond the data are unknown, the coordinate no longer names them.
+    A coordinate whose bounds beyond the data are unknown no longer names them.
     """
     gaps = {dim: windows.axis(dim).gaps for dim in points}
     related = related_at(windows.related, windows.dataset, points, gaps)
@@ -119,7 +119,7 @@ def _fits(key: str, value: Any, variable: Any) -> bool:
 
 
 def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:
-    """Return coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points``.
+    """Create the coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points``.
 
     A lead is a difference of times, or the number of points if differences vary between windows.
     """
@@ -138,7 +138,7 @@ def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray,
 
 
 def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
-    """Return the attributes of a target, or its units in training if the Dataset lacks it."""
+    """Return the attributes of a target; its units in training if the Dataset lacks it."""
     if target.known:
         found: Mapping[Any, Any] = windows.dataset[target.name].attrs
         return found
@@ -147,7 +147,7 @@ def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
 
 
 def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.Array:
-    """Return the prediction of a target with axes in the target's order.
+    """Arrange the axes of a target's prediction in the target's order.
 
     ``array`` is the prediction (windows of each dimension of samples ..., C', points of space ...).
     """
@@ -180,7 +180,7 @@ def target_points(windows: PredictionWindows, axis: Axis) -> np.ndarray:
 def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Return the coordinates of a prediction at these points of the data.
 
-    A dimension's own coordinate continues beyond the data; other coordinates are left out there.
+    A dimension's own coordinate is extrapolated beyond the data; others are left out there.
     """
     coordinates: dict[str, Any] = {}
     if windows.numbers is not None and windows.numbers[0] != CLASS:
@@ -200,24 +200,24 @@ def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.nd
 
 
 def sources(encoding: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the paths and URLs from which a Dataset was opened, by its encoding."""
+    """Return the paths and URLs that a Dataset was opened from, by its encoding."""
     source = encoding.get(SOURCE) or ()
     return (source,) if isinstance(source, str) else tuple(source)
 
 
 class _WrittenApart:
-    """Methods that write a Dataset or variable, and refuse to overwrite its input."""
+    """Write methods of a Dataset or variable that refuse to overwrite its own input."""
 
     __slots__ = ()
 
     def to_zarr(self: Any, store: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a zarr store as xarray does. Raises UserError for the own input."""
+        """Write to a zarr store as xarray does. Raises UserError if that is the input."""
         group = kwargs.get("group", args[3] if len(args) > 3 else None)
         check_apart(store, sources(self.encoding), group or "")
         return super().to_zarr(store, *args, **kwargs)  # type: ignore[misc]
 
     def to_netcdf(self: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a file as xarray does. Raises UserError for the own input."""
+        """Write to a file as xarray does. Raises UserError if that is the input."""
         check_apart(path, sources(self.encoding))
         return super().to_netcdf(path, *args, **kwargs)  # type: ignore[misc]
 

@@ -31,7 +31,7 @@ class BlockPlan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Neighbouring points of a selection along one axis of a chunk, with their places in both."""
+    """Neighbouring points of a selection within a chunk along one axis, with their places in both."""
 
     chunk: int
     target: slice
@@ -49,14 +49,14 @@ class _Piece:
 
 @dataclass
 class _Selection:
-    """The pieces of a selection. Dask does not look for tasks in it."""
+    """A selection of points from a dask array, as pieces of chunks, hidden from Dask's search for tasks."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     pieces: list[_Piece]
 
     def fill(self, values: Mapping[Any, Any]) -> np.ndarray:
-        """Return the selection; chunks that the task computes are in memory one at a time."""
+        """Copy the selection into one array; chunks that the task computes are in memory one at a time."""
         selection = np.empty(self.shape, self.dtype)
         for piece in self.pieces:
             chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
@@ -74,15 +74,13 @@ def map_selections(
     name: str,
     computed: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
-    """Return the dask array with the blocks ``function(shared, selections, *arguments)``, numpy arrays.
+    """Build the dask array with the blocks ``function(shared, selections, *arguments)``, numpy arrays.
 
-    ``selections`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once.
-    ``name`` is the name of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), except
-    arrays that a cluster keeps.
+    Dask sends ``shared``, a delayed object, to each worker once. ``name`` must be unique to the result's contents.
+    ``arrays`` are optimised (``dask.optimize``), except arrays that a cluster keeps.
 
-    Tasks themselves compute chunks that depend on no other chunk, such as chunks of a store with element-wise
-    functions, even if overlapping selections compute them several times. Other chunks, such as chunks that a cluster
-    keeps, and the chunks of ``computed``, are computed once; Dask runs the task where they are.
+    Tasks compute chunks that depend on no other chunk themselves, even if overlapping selections compute them several
+    times. All other chunks, and the chunks of ``computed``, are computed once.
     """
     sources = {key: _Source(array) for key, array in arrays.items()}
     sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}
@@ -180,7 +178,7 @@ class PredictionBlocks:
     Along each axis of space, a block is about one chunk of the variables. Along time it is half a chunk, or a few times
     the steps that a window reads, so that few tasks decode the same chunk. A block has at least one call of the net,
     and otherwise at most BLOCK_BYTES or half a chunk. ``most`` limits the windows along time in a block of several
-    calls; None for no limit.
+    calls.
     """
 
     predictor: FieldPredictor
@@ -213,7 +211,7 @@ class PredictionBlocks:
 
     @cached_property
     def _steps(self) -> list[int]:
-        """The windows of a block by dimension of samples, and its tiles by axis of space."""
+        """The number of windows (by dimension of samples) and tiles (by axis of space) in a block."""
         predictor, least, steps = self.predictor, [], []
         for place, dim in enumerate(predictor.samples):
             axis, is_batch = predictor.layout.axes[dim], place == self._batch_dim

@@ -1,4 +1,4 @@
-"""FieldPredictor: computes blocks of a prediction from variables of a Dataset, in calls of fixed shapes."""
+"""Computes blocks of a prediction from variables of a Dataset, in calls of fixed shapes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ UNBOUNDED = 1 << 62  # bytes
 
 
 class MemoryReader(VariableReader):
-    """Reads a variable's regions from points in memory; without points it only describes it.
-
-    Args:
-        reader: the variable's reader, which gives name, dimensions and shape.
-        points: the increasing points in memory along each dimension.
-        values: the numbers at these points.
-    """
+    """Reads a variable's regions from points in memory; without points it only describes the variable."""
 
     def __init__(self, reader: VariableReader, points: Sequence[np.ndarray] = (), values: np.ndarray | None = None):
         self.name, self.dims, self.shape = reader.name, reader.dims, reader.shape
@@ -54,7 +48,7 @@ class MemoryReader(VariableReader):
 
 
 def described(layout: Layout) -> Layout:
-    """Return a layout with the coordinates but without the data of variables, to keep it small."""
+    """Drop the data of a layout's variables and keep their coordinates, to send it to workers."""
 
     def of_part(part: ChannelGroup) -> ChannelGroup:
         is_variable = type(part.reader) is VariableReader
@@ -64,7 +58,7 @@ def described(layout: Layout) -> Layout:
 
 
 def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: Mapping[str, Axis]) -> WindowColumn:
-    """Return the inputs of windows along ``axes``; ``readers`` read the variables, by name."""
+    """Create the inputs of windows along ``axes`` from the ``readers`` of variables by name."""
 
     def of_window(part: ChannelGroup) -> ChannelGroup:
         sizes = tuple(axes[dim].input_size for dim in part.dims)
@@ -78,14 +72,14 @@ def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: 
 
 
 class KeptFields(BlockCache):
-    """A cache of the fields of a single block, which reads each variable once."""
+    """A cache that reads each variable's fields of a single block once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._fields: dict[ChannelGroup, BlockField] = {}
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
-        """Return the field of a part that the windows of the block read."""
+        """Return the field of a variable that the block's windows read."""
         if part not in self._fields:
             self._fields[part] = super().read(part, blocks, block, is_target, count)
         return self._fields[part]
@@ -105,7 +99,6 @@ class MaskedTarget(NamedTuple):
     """A target that is NaN in the prediction where the last input step is NaN.
 
     Attributes:
-        channels: its channels in the feature.
         mask: its mask channels in a record, which say where points are valid.
         sizes: the sizes of the mask channels by dimension.
         taken: the points along each of these dimensions that belong to the target's channels.
@@ -122,13 +115,10 @@ class MaskedTarget(NamedTuple):
 class FieldPredictor:
     """Computes a layer for blocks of windows and tiles; callable in any thread of any process.
 
-    Every call of the net has ``batch`` rows and a tile's size, so that a predicted point does not depend on the block.
+    Every call of the net has ``batch`` rows of a tile's size, so a predicted point does not depend on the block.
 
     Args:
-        predictor: runs the net for a tile.
-        layout: the windows of the whole Dataset, without its data.
         samples: the dimensions along which there are several windows.
-        tiles: the tiles along each axis of space.
         masked: targets that are NaN where the inputs are.
     """
 
@@ -154,11 +144,11 @@ class FieldPredictor:
 
     @property
     def variables(self) -> tuple[ChannelGroup, ...]:
-        """The parts of a record that are read from variables, not computed from coordinates."""
+        """The inputs that are read from variables, not computed from coordinates."""
         return tuple(part for part in self.layout.inputs if isinstance(part.reader, MemoryReader))
 
     def points(self, part: ChannelGroup, block: PredictionBlock) -> tuple[np.ndarray, ...]:
-        """Return the increasing points of a variable along each of its dimensions that a block needs."""
+        """Return the increasing points along each dimension of a variable that a block needs."""
         return tuple(self._points(dim, block) for dim in part.reader.dims)
 
     def _points(self, dim: str, block: PredictionBlock) -> np.ndarray:
@@ -194,7 +184,7 @@ class FieldPredictor:
     def predict_windows(
         self, readers: Mapping[str, VariableReader], samples: Mapping[str, Axis], block: PredictionBlock
     ) -> np.ndarray:
-        """Return the prediction of a block with windows along the axes ``samples``."""
+        """Predict a block of windows along the axes ``samples``."""
         counts = tuple(last - first + 1 for first, last in block.samples)
         chosen = [
             [tiles.tile(index) for index in range(first, last + 1)]
@@ -232,7 +222,7 @@ class FieldPredictor:
         return feature
 
     def _mask(self, feature: np.ndarray, valid: np.ndarray, target: MaskedTarget, tile: Sequence[Tile]) -> None:
-        """Set points of a target to NaN that the last step of the inputs has masked."""
+        """Set points of a target to NaN if the last step of the inputs masks them."""
         befores = [self.layout.axes[dim].before for dim in self.layout.space]
         inside = tuple(
             slice(part.skip + before, part.skip + before + part.stop - part.first)

@@ -1,4 +1,4 @@
-"""FieldRollout: predicts several leads (how far ahead) in turn, each with earlier predictions as inputs."""
+"""Predicts several leads (how far ahead) in turn, each with earlier predictions as inputs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,8 @@ class FedBack:
 class FieldRollout:
     """Predicts one lead (how far ahead) after another for the same windows.
 
-    For lead j, the inputs of a window lie (j - 1) leads later. For variables that are fed back, points after the window
-    are earlier predictions. All other inputs along time are read, or computed, at the later times.
-
-    Args:
-        time: the dimension of time, along which the lead lies.
-        fed_back: the targets that are inputs, by name.
+    For lead j, the inputs lie (j - 1) leads later. For variables that are fed back, points after the window are earlier
+    predictions. Other inputs along time are read, or computed, at the later times.
     """
 
     def __init__(self, predictor: FieldPredictor, time: str, fed_back: Mapping[str, FedBack]):
@@ -51,7 +47,7 @@ class FieldRollout:
         return np.full(times.shape, True) if part.name not in self.fed_back else times <= first[:, -1:]
 
     def points(self, part: ChannelGroup, block: PredictionBlock, step: int) -> tuple[np.ndarray, ...]:
-        """Return the increasing points of a variable by dimension that a block needs for a lead."""
+        """Return the increasing points along each dimension of a variable that a block needs for a lead."""
         points = list(self.predictor.points(part, block))
         if self.time in part.reader.dims and step > 1:  # of lead 1 a range, which may have points of no window
             times = self._times(block, step)[self._observed(part, block, step)]
@@ -72,10 +68,10 @@ class FieldRollout:
         return range(max(1, step - most), step)
 
     def predict(self, values: Mapping[str, np.ndarray], block: PredictionBlock, step: int) -> np.ndarray:
-        """Return the prediction of a lead for a block, as :meth:`FieldPredictor.predict`.
+        """Predict a lead for a block, as :meth:`FieldPredictor.predict`.
 
-        ``values`` are the numbers of each variable at :meth:`points`. For a lead above 1, they also include earlier
-        leads, "lead 1" and so on, at :meth:`prediction_points`.
+        ``values`` are the numbers of each variable at :meth:`points`. For later leads, they include earlier leads,
+        "lead 1" and so on, at :meth:`prediction_points`.
         """
         if step == 1:
             return self.predictor.predict(values, block)

@@ -26,12 +26,10 @@ def rollout_records(
     roots: Sequence[str],
     compute: Callable[[Sequence[Any]], Sequence[np.ndarray]],
 ) -> Iterator[np.ndarray]:
-    """Yield the predictions of windows in order, each lead fed with earlier ones: (n, leads * C, *space) float32.
+    """Yield predictions of windows in order, each lead fed with earlier ones: (n, leads * C, *space) float32.
 
     The numbers equal the result of :func:`dsinga.predict_lazily` with ``leads``. At most PART_BYTES of them, or one
-    block of tasks, are in memory at a time. ``compute`` returns dask arrays as numpy arrays.
-
-    Raises UserError if the job or params are wrong.
+    block of tasks, are in memory at a time.
     """
     assert windows.leads is not None, "of windows with one lead the net gives all"
     positions = windows.positions(np.arange(len(windows)))

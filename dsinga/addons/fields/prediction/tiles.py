@@ -1,4 +1,4 @@
-"""Plans the tiles in which a net computes a field of any size, from the net and that size alone."""
+"""Plans the tiles in which a net computes a field of any size."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class AxisField(NamedTuple):
 
     Point j of the feature depends on the input points from ``j·stride - before`` to ``j·stride + after``, if they
     exist. Shifting the input by a multiple of ``alignment`` points shifts the features of all layers by whole points.
-    For a part of a field, the feature's first ``invalid_before`` points differ from the whole field's if the field
-    continues before the part. Its last ``invalid_after`` points differ if the field continues after it. ``periodic``
-    says that layers read points beyond an edge from the opposite edge.
+    For a part of a field, the feature's first ``invalid_before`` and last ``invalid_after`` points differ from the
+    whole field's, if the field continues there. ``periodic`` says that layers read points beyond an edge from the
+    opposite edge.
     """
 
     stride: Fraction
@@ -42,7 +42,7 @@ class AxisField(NamedTuple):
 
 
 class _Tracked(NamedTuple):
-    """What is known of a layer's feature along one axis: an :class:`AxisField` before rounding.
+    """The unrounded receptive field of a layer along one axis.
 
     ``first`` and ``last`` are the points of the feature that do not depend on the edges of the net's input.
     """
@@ -60,8 +60,7 @@ def receptive_field(net: NeuralNet, layer: str) -> tuple[AxisField, ...] | None:
     """Return the receptive field of ``layer`` along each axis after the channels of the net's input.
 
     It is None if a point of the feature depends on the whole field, as of kInnerProduct or kGroupNorm, or if layers mix
-    periodic and other padding along an axis. The net of ``layer`` has one input layer. Raises UserError for an unknown
-    layer.
+    periodic and other padding.
     """
     (name,) = net.inputs
     end = net.position(layer)
@@ -81,7 +80,7 @@ def receptive_field(net: NeuralNet, layer: str) -> tuple[AxisField, ...] | None:
 
 
 def _follow(layer: Layer, sources: Sequence[tuple[_Tracked, ...] | None]) -> tuple[_Tracked, ...] | None:
-    """Return what is known of a layer's feature from its sources; None if it needs whole fields."""
+    """Derive a layer's receptive field from its sources' fields; None if it needs whole fields."""
     known = [source for source in sources if source is not None]
     reaches = layer.reach()
     if reaches is None or len(known) < len(sources) or any(len(reaches) != len(source) for source in known):
@@ -135,7 +134,7 @@ LEAST_CORE = 32  # points along an axis that a tile gives at least, if the axis 
 
 
 class Tile(NamedTuple):
-    """A part of a field along one axis.
+    """A part of a field along one axis, computed in one call of the net.
 
     The net gets ``size`` input points, the first at ``start``; it is negative if a tile on a periodic axis begins
     before the first point. The feature's points after the first ``skip`` are the points ``first`` to ``stop`` - 1 of
@@ -151,7 +150,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class AxisTiles:
-    """Tiles of one size along an axis, each with ``core`` points of the result, except for the last.
+    """The tiles along an axis: one size, each with ``core`` points of the result, except for the last.
 
     Attributes:
         length: the points of the input for the whole field.
@@ -173,7 +172,7 @@ class AxisTiles:
 
     @property
     def points(self) -> int:
-        """The points of the result."""
+        """The number of points of the result along this axis."""
         return sum(self.margins) + self.outputs
 
     def __len__(self) -> int:
@@ -199,12 +198,12 @@ class AxisTiles:
 
 
 def whole_axis(length: int, outputs: int, margins: tuple[int, int] = (0, 0)) -> AxisTiles:
-    """Return one tile that is the whole axis."""
+    """Create the tiles of an axis that is not cut: a single one."""
     return AxisTiles(length, outputs, margins, length, outputs + sum(margins))
 
 
 def cut_axis(field: AxisField, length: int, outputs: int, core: int, margins: tuple[int, int] = (0, 0)) -> AxisTiles:
-    """Return tiles along an axis of ``length`` points that each give ``core`` points of the result.
+    """Cut an axis of ``length`` points into tiles that each give ``core`` points of the result.
 
     ``field`` is the receptive field, of stride 1, and ``core`` a multiple of its alignment. The result has the
     ``outputs`` points of the feature between ``margins``.
@@ -244,22 +243,13 @@ def plan_tiles(
     outputs: Shape,
     margins: Sequence[tuple[int, int]] = (),
 ) -> FieldTiles:
-    """Return the tiles in which a net computes ``layer`` for fields of ``lengths`` points by axis.
+    """Plan the tiles in which a net computes ``layer`` for fields of ``lengths`` points by axis.
 
-    The tiles follow from the net, the field's size and the window's, never from chunks. Together they give the same
-    bits as the whole field. A net with a layer that needs whole fields has a single tile.
+    The tiles follow from the net, the field's size and the window's, never from chunks. Together they give the bits of
+    the whole field. A net with a layer that needs whole fields has a single tile.
 
-    Args:
-        make_net: returns the net for fields (H, W), a batch of one row.
-        params: the params of the net, by name.
-        layer: the name of the layer that gives the prediction.
-        window: the points along each axis of the windows that the net was trained on, a size that it accepts.
-        lengths: the points of the net's input field, with context.
-        outputs: the points that the feature must have.
-        margins: additional points of the result before and after the feature, along each axis.
-
-    Raises:
-        UserError: the net does not accept such fields, gives other outputs than expected, or needs too much memory.
+    ``window`` has the points of the training windows along each axis, ``lengths`` those of the net's input with
+    context, ``outputs`` those of the feature. ``margins`` are additional points of the result around the feature.
     """
     margins = margins or ((0, 0),) * len(lengths)
     trained = make_net(window)
@@ -338,7 +328,7 @@ def _cut(
     margins: Sequence[tuple[int, int]],
     bytes_per_point: float,
 ) -> tuple[AxisTiles, ...]:
-    """Return the largest tiles within TILE_BYTES; each has at least LEAST_CORE points, or the context."""
+    """Cut a field into the largest tiles within TILE_BYTES; each has at least LEAST_CORE points, or the context."""
     core = 1
     while core < max(axis + sum(margin) for axis, margin in zip(lengths, margins, strict=True)):
         core *= 2

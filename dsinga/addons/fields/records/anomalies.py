@@ -27,11 +27,7 @@ PARAMETER = "parameter"  # the dimension of the parameters of a distribution
 
 
 class _Field:
-    """The climatology of one variable, at any region of it: an index for each dimension.
-
-    Args:
-        means: the mean, with its own first dimension, then the variable's dimensions except time.
-    """
+    """The climatology of one variable at any region, given as an index for each dimension."""
 
     def __init__(self, means: Any, by: str, dates: Any, dims: tuple[str, ...]):
         self._means, self._by, self._dates, self._dims = means.drop_vars(list(means.coords)), by, dates, dims
@@ -53,7 +49,7 @@ class _Field:
 
 
 class _Anomalies(BackendArray):
-    """A variable that is not in memory, minus its climatology, as float32."""
+    """A lazily read variable minus its climatology, float32."""
 
     def __init__(self, variable: Any, field: _Field):
         self._variable, self._field = variable, field
@@ -67,12 +63,9 @@ class _Anomalies(BackendArray):
 
 
 def anomalies(dataset: Any, text: str) -> Any:
-    """Return a Dataset minus a climatology, where the climatology has the variable.
+    """Subtract a climatology from the variables of a Dataset that it has.
 
-    Variables that are already anomalies from this climatology stay the same, too.
-
-    Raises UserError if the climatology has none of the variables or lacks some of their points, and for variables that
-    are anomalies from another climatology, or computed from anomalies.
+    Variables that are already its anomalies stay the same.
     """
     if not text:
         return dataset
@@ -98,7 +91,7 @@ def anomalies(dataset: Any, text: str) -> Any:
 
 
 def _is_anomaly(dataset: Any, name: Any, number: int) -> bool:
-    """Whether a variable is an anomaly from this climatology. Raises UserError if unclear.
+    """Whether a variable is an anomaly from this climatology.
 
     Without the coordinates, the variable's encoding still marks anomalies.
     """
@@ -124,7 +117,7 @@ def _is_anomaly(dataset: Any, name: Any, number: int) -> bool:
 def with_climatology(
     dataset: Any, names: list[str], text: str, lead: str, valid_time: str, numbers: str | None = None
 ) -> Any:
-    """Return a prediction of anomalies, lazy dask arrays, plus the climatology at its times.
+    """Add the climatology to lazily predicted anomalies, at the times of the predictions.
 
     Along the dimension ``lead``, times are in the coordinate ``valid_time``. Along ``numbers`` there are several
     numbers for each anomaly: quantiles, members, or the parameters of a distribution, where only "loc" moves with the
@@ -161,7 +154,7 @@ def with_climatology(
 
 
 def _joined(parts: list[Any], dim: str | None, like: Any) -> Any:
-    """Return Variables joined along ``dim``, with the order of dimensions, attributes and encoding of ``like``."""
+    """Join Variables along ``dim``, with the order of dimensions, attributes and encoding of ``like``."""
     joined: Any = Variable.concat(parts, dim)  # type: ignore[no-untyped-call]
     joined = joined.transpose(*like.dims)
     return Variable(joined.dims, joined.data, like.attrs, like.encoding)

@@ -16,7 +16,7 @@ GAP_REMEDY = "; fill the gaps (ds.resample or ds.reindex), or cut windows that c
 
 @dataclass(frozen=True)
 class Axis:
-    """The windows along one dimension.
+    """Where windows lie along one dimension of the data.
 
     Attributes:
         length: points of the data.
@@ -135,7 +135,7 @@ class Axis:
         return first, first + count - 1
 
     def without_gaps(self, ahead: int | None = None) -> Axis:
-        """Return the axis without windows that cross gaps; no window may be left."""
+        """Drop the windows that cross gaps; possibly none is left."""
         is_left_out = self.over_gaps(ahead)
         if not is_left_out.any():
             return self
@@ -151,9 +151,9 @@ def make_axis(
     starts: Any = None,
     gaps: np.ndarray | None = None,
 ) -> Axis:
-    """Return the windows along a dimension of the data that cross none of the ``gaps``.
+    """Compute the windows along a dimension of the data that cross none of the ``gaps``.
 
-    ``starts`` replaces the regular first points of windows; all of them are kept. Raises UserError if no window fits.
+    ``starts`` replaces the regular first points of windows; all of them are kept.
     """
     size = length if conf.size in (None, -1) else int(conf.size or 0)
     leads = leads if has_targets and conf.lead else 1

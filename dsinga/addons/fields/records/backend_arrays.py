@@ -19,7 +19,7 @@ REMOTE_BYTES = 32 << 20  # of these chunks, decoded
 
 
 class _Joined(BackendArray):
-    """Variables joined along an axis or, with ``is_new``, stacked along a new first axis."""
+    """A lazy array of variables joined along an axis or, with ``is_new``, stacked along a new first axis."""
 
     def __init__(self, variables: Sequence[Any], axis: int, is_new: bool):
         self._variables, self._axis, self._is_new = variables, axis, is_new
@@ -66,7 +66,7 @@ class _Joined(BackendArray):
 
 
 def joined(variables: Sequence[Any], dim: str) -> Any:
-    """Return variables joined along an old or new dimension, lazily if in a file."""
+    """Join variables along an existing or new dimension, lazily if in a file."""
     first, is_new = variables[0], dim not in variables[0].dims
     if getattr(first, "_in_memory", True):
         result: Any = Variable.concat(list(variables), dim)  # type: ignore[no-untyped-call]

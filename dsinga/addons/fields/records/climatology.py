@@ -66,10 +66,7 @@ class FieldClimatology:
         return type(self.means)(variables, {**coordinates, dim: times})
 
     def at_points_of(self, dataset: Any, dim: str) -> FieldClimatology:
-        """Return the climatology at a Dataset's points, in their order; ``dim`` is its time.
-
-        Raises UserError if the climatology lacks a variable or a point.
-        """
+        """Return the climatology at a Dataset's points, in their order; ``dim`` is its time."""
         chosen = {}
         for name, array in dataset.data_vars.items():
             if name not in self.means:
@@ -92,7 +89,7 @@ class FieldClimatology:
 
 
 def values_at(mean: Any, dates: Any, by: str) -> np.ndarray:
-    """Return a mean at dates (n,) as (n, ...) float64, with the same bits for any subset of points."""
+    """Evaluate a mean at dates (n,), as (n, ...) float64, with the same bits for any subset of points."""
     if by == MONTH:
         months = np.asarray(dates.dt.month.values)
         return np.asarray(mean.values[months - 1])
@@ -103,7 +100,7 @@ def values_at(mean: Any, dates: Any, by: str) -> np.ndarray:
 
 
 def waves_at(dates: Any) -> np.ndarray:
-    """Return 1, and cosine and sine of each wave a year, at dates: (n, terms) float64."""
+    """Evaluate 1, and cosine and sine of each wave a year, at dates: (n, terms) float64."""
     angles = turns_of(dates.values, "day of year")[:, None] * (2 * np.pi) * np.arange(1, HARMONICS + 1)
     waves = np.stack([np.cos(angles), np.sin(angles)], axis=2).reshape(len(angles), -1)
     return np.concatenate([np.ones((len(angles), 1)), waves], axis=1)
@@ -130,7 +127,7 @@ MOST_NUMBERS = 1 << 22  # that a job keeps, in up to 21 MiB of text
 
 
 def climatology_text(climatology: FieldClimatology) -> str:
-    """Return a climatology serialised as text. Raises UserError if it is too large to keep with a net."""
+    """Serialise a climatology as text, to keep it with a net. Raises UserError if it is too large."""
     means = climatology.means
     size = sum(array.size for array in means.values())
     if size > MOST_NUMBERS:
@@ -158,7 +155,7 @@ def _packed(variable: Any, dtype: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def climatology_of(text: str) -> FieldClimatology:
-    """Return the climatology serialised as a text. Raises UserError if it is damaged."""
+    """Read a climatology from its serialised text."""
     import xarray
 
     try:

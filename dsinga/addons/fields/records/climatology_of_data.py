@@ -31,8 +31,8 @@ def field_climatology(dataset: Any, by: str = MONTH, *, dim: str = "time") -> Fi
     """Return the climatology of a Dataset's variables along time, by month or day of the year.
 
     "month" is the mean of the dates in each month; "day" is a mean and three waves a year by least squares. Sums are in
-    float64, NaN is left out, and a point without any number stays NaN. The data are read in order, in blocks of time
-    that depend on shapes alone, so that chunks change no bit.
+    float64, NaN is left out, and a point without any number stays NaN. Blocks of time depend on shapes alone, so that
+    chunks change no bit.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of one; usually the training data,
@@ -78,7 +78,7 @@ def _mean(array: Any, dates: Any, by: str, dim: str) -> Any:
 
 
 def _blocks(array: Any, dates: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield the dates of blocks of time, and their numbers, (n, points) float32."""
+    """Split an array into blocks of time; yield their dates and their numbers, (n, points) float32."""
     reader = VariableReader(array.variable, str(array.name))
     step = max(1, BLOCK_NUMBERS // max(1, array.size // len(dates)))
     others = tuple(slice(0, size) for size in reader.shape[1:])
@@ -101,7 +101,7 @@ def _by_month(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) 
 
 
 def _by_day(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the coefficients of the best waves, (terms, *shape); NaN for too few numbers."""
+    """Fit the yearly waves; return coefficients (terms, *shape), NaN for too few numbers."""
     terms = 1 + 2 * HARMONICS
     products: Any = np.zeros((1, terms, terms))  # of the waves: one for all points until some lack numbers
     sums, counts = np.zeros((terms, int(np.prod(shape)))), np.zeros(int(np.prod(shape)))

@@ -38,8 +38,7 @@ def extrapolated(coordinate: Any, points: np.ndarray, step: str = "", gaps: Any 
     """Return a dimension's coordinate at points (n,), in or beyond the data, as an xarray Variable.
 
     Its steps are equal, or calendar steps such as months or years. ``step`` is used if there are too few points to
-    tell. Points next to a gap continue the steps on their side of it. Raises UserError if the coordinate follows no
-    such rule; see :func:`goes_on`.
+    tell. Points next to a gap continue the steps on their side.
     """
     import xarray
 
@@ -81,7 +80,7 @@ def _run(index: Any, gaps: Any, end: int) -> Any:
 
 
 def _rule(index: Any, trained: str) -> StepRule | None:
-    """Return the rule of an index, or of training if it has too few points; None without one."""
+    """Find the step rule of an index, or of training if the index has too few points; None without one."""
     is_date = is_date_index(index)
     if not is_date and index.dtype.kind not in "iuf":
         return None
@@ -119,7 +118,7 @@ def related_at(
 
 
 def _column(variable: Any, points: np.ndarray, gaps: Any) -> Any:
-    """Return one side of bounds at points; None if it follows no rule beyond the data."""
+    """Return one side of bounds at points, extrapolated beyond the data; None if it follows no rule there."""
     import xarray
 
     side = xarray.DataArray(variable.to_base_variable().load(), name="bounds")

@@ -41,7 +41,7 @@ def is_date_index(index: Any) -> bool:
 
 
 def step_lengths(index: Any) -> np.ndarray:
-    """Return the lengths (n - 1,) of an index's steps: hours of dates, else differences.
+    """Measure the steps between points of an index, (n - 1,): hours of dates, else differences.
 
     Other indexes have no lengths, (0,).
     """
@@ -58,9 +58,7 @@ def gaps_of(index: Any, trained: str = "") -> np.ndarray:
     A gap is a step above 1.5 times the usual step, which is the step of training or else the lower median. Dates with a
     pandas frequency, such as business days, have no gaps.
 
-    Args:
-        index: the index, in order.
-        trained: the step in training, from :func:`dsinga.addons.fields.records.coordinates.step_text`.
+    ``trained`` is the step in training, from :func:`step_text`.
     """
     steps = step_lengths(index)
     if not len(steps):
@@ -74,7 +72,7 @@ def gaps_of(index: Any, trained: str = "") -> np.ndarray:
 
 
 def other_steps(index: Any, trained: str) -> tuple[float, float] | None:
-    """Return the usual steps of an index and of training if one is above 1.5 times the other."""
+    """Compare the usual steps of an index and of training; return both if one is above 1.5 times the other."""
     steps = step_lengths(index)
     expected = _trained_lengths(index, trained) if trained and len(steps) else None
     if expected is None:
@@ -178,7 +176,7 @@ def time_gaps(dataset: Any, conf: WindowDimConf, over_gaps: bool) -> np.ndarray 
 
 
 def check_steps(dataset: Any, conf: WindowDimConf, over_gaps: bool) -> None:
-    """Raise UserError if windows span steps of time that are longer or shorter than in training."""
+    """Raise UserError if windows span time steps that are longer or shorter than in training."""
     dim, reaches = conf.name, conf.lead or conf.before or conf.after or (conf.size or 0) > 1
     if over_gaps or not reaches or not has_labels(dataset, dim) or not is_time(dataset, conf):
         return
@@ -239,10 +237,10 @@ MOST_DATES = 1000  # of a coordinate, from which its frequency is told
 
 
 def step_text(coordinate: Any, is_time: bool = False) -> str:
-    """Return a coordinate's step as text: a number or pandas frequency; "" for none or unequal steps.
+    """Describe a coordinate's step as text: a number or pandas frequency; "" for none or unequal steps.
 
     For numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles"; dates at
-    one day of each month have "1 months". A time coordinate with gaps has the step of its longest part without gaps.
+    one day of each month have "1 months". A time coordinate with gaps has the step of its longest part.
     """
     index = coordinate.to_index()
     if len(index) < 2 or not (is_date_index(index) or index.dtype.kind in "iuf"):
@@ -259,7 +257,7 @@ def step_text(coordinate: Any, is_time: bool = False) -> str:
 
 
 def frequency_of(index: Any) -> str:
-    """Return the frequency of dates; "" if they have none."""
+    """Return the pandas frequency of dates; "" if they have none."""
     import xarray
 
     infer: Any = xarray.infer_freq

@@ -29,10 +29,9 @@ OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
 
 def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tuple[Any, str | None]:
-    """Return the Dataset given by ``source``, or at its path or URL, and the absolute path or None.
+    """Open ``source``, a Dataset, path or URL; also return its absolute path, or None.
 
-    From a path only coordinates are read. Targets that the definition makes from label images, such as "border(cells)",
-    are added. Raises UserError if there is no Dataset.
+    Targets that the definition makes from label images, such as "border(cells)", are added.
     """
     path = None
     if is_path(source):
@@ -51,7 +50,7 @@ def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tup
 
 
 def _given(source: Any) -> Any:
-    """Return a Dataset, or a DataArray as one, with NaN for values that mean "missing"."""
+    """Turn a DataArray or Dataset into a Dataset with NaN for values that mean "missing"."""
     if is_data_array(source):
         source = source.to_dataset(name=str(source.name or "x"))
     if not is_a(source, "xarray", "Dataset"):
@@ -68,10 +67,9 @@ def _given(source: Any) -> Any:
 
 
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return a Dataset with only the variables that windows read, to send no others to workers.
+    """Drop the variables of a Dataset that windows do not read, to send none to workers in vain.
 
-    Variables in the definition's climatology become anomalies. Raises UserError if the Dataset lacks variables or
-    dimensions of the definition, or coordinates do not increase.
+    Variables in the definition's climatology become anomalies.
     """
     variables = [*definition.inputs, *definition.targets, *definition.static]
     for name in (*variables, *definition.mask, *(fill.variable for fill in definition.fill)):
@@ -121,10 +119,9 @@ def _listed(dims: Iterable[Any]) -> str:
 
 
 def open_path(path: str) -> Any:
-    """Return the Dataset at an absolute path or URL; only coordinates are read.
+    """Open the Dataset at an absolute path or URL; only coordinates are read.
 
-    An OME-Zarr image, or one of its levels, opens as with :func:`dsinga.data.open_ome_zarr`. Raises UserError if there
-    is no Dataset, or it cannot be opened.
+    An OME-Zarr image, or one of its levels, opens as with :func:`dsinga.data.open_ome_zarr`.
     """
     try:
         import xarray

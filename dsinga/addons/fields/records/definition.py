@@ -1,7 +1,6 @@
 """The settings of windows (variables, sizes, context, lead, edges), in jobs and as arguments.
 
-Settings of a dimension, and the layout of the training data along it, are a :class:`WindowDimConf` in a job, and
-mappings by dimension in Python.
+Settings of a dimension are a :class:`WindowDimConf` in a job, and mappings by dimension in Python.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class WindowDimConf(Settings):
     begin: str = setting("", "the first longitude in training, of those once round the circle")
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield a message for each fault in the sizes, the overlap and the edges of a dimension."""
+        """Yield an error for each invalid size, overlap or edge of a dimension."""
         name, size = self.name, self.size
         if size is None and (self.overlap or self.before or self.after):
             what = "input_overlap" if self.overlap else "context"
@@ -92,8 +91,7 @@ class WindowVariableConf(Settings):
 class WindowDefinition(RecordsDefinition):
     """The settings of windows, without data, for another Dataset or a job file.
 
-    In a job that trained a net it also has the layout of the training data, so that other data are read in the same
-    order.
+    After training it also has the layout of the training data, so that other data are read in the same order.
     """
 
     options = MappingProxyType(
@@ -179,7 +177,7 @@ class WindowDefinition(RecordsDefinition):
     variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")
 
     def along(self, name: str) -> WindowDimConf:
-        """Return the settings of a dimension, by default the default settings."""
+        """Return the settings of a dimension, or default settings."""
         return next((dim for dim in self.dim if dim.name == name), None) or WindowDimConf(name=name)
 
     def named_dims(self) -> Iterator[tuple[str, str]]:
@@ -191,7 +189,7 @@ class WindowDefinition(RecordsDefinition):
         yield from (("channels", dim) for dim in self.channels if dim)
 
     def replace(self, **changes: Any) -> Self:
-        """Return a definition with other settings; settings of dimensions are mappings, as ``lead={"time": 1}``."""
+        """Change settings; settings of dimensions are mappings, as ``lead={"time": 1}``."""
         of_dim = {name: changes.pop(name) for name in OF_DIM if name in changes}
         return super().replace(**changes, **({"dim": with_settings(self.dim, of_dim)} if of_dim else {}))
 
@@ -206,7 +204,7 @@ class WindowDefinition(RecordsDefinition):
         return bool(self.variable) or any(dim.points or dim.step or dim.begin for dim in self.dim)
 
     def trained_like(self, other: WindowDefinition) -> Self:
-        """Return the definition with the training data's layout of another definition."""
+        """Copy the training data's layout from another definition."""
         of_dim = {name: {dim.name: getattr(dim, OF_DIM[name][0]) for dim in other.dim} for name in OF_TRAINED}
         return self.replace(variable=other.variable, **of_dim)
 
@@ -220,7 +218,7 @@ class WindowDefinition(RecordsDefinition):
         return trained if set(trained) == set(here) else here
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield a message for each fault in the settings, except for faults of single dimensions."""
+        """Yield an error for each invalid setting, except in single dimensions."""
         if not self.inputs:
             yield "windows need inputs, the names of variables of the Dataset"
         if len({dim.name for dim in self.dim}) < len(self.dim):
@@ -268,7 +266,7 @@ class WindowDefinition(RecordsDefinition):
         return is_a(source, "xarray", "Dataset", "DataArray") or is_path(source)
 
     def predict(self, job: Any, params: Any, layers: Any, source: Any, **options: Any) -> Any:
-        """Return a lazy Dataset of predictions. Raises UserError for several ``layers``."""
+        """Predict a Dataset lazily with windows like these."""
         if len(layers) != 1:
             raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
         return super().predict(job, params, layers[0], source, **options)
@@ -282,15 +280,15 @@ class WindowDefinition(RecordsDefinition):
             )
 
     def evaluate(self, job: Any, params: Any, layers: Sequence[str], **options: Any) -> Any:
-        """Return a Dataset of the errors of forecasts, by group. Raises UserError for several ``layers``."""
+        """Compute the errors of forecasts by group, as a Dataset."""
         if len(layers) != 1:
             raise UserError(f"errors by group are those of a model with one output, not {len(layers)}")
         return super().evaluate(job, params, layers[0], **options)
 
     def learnt(self) -> dict[str, str]:
-        """Return the meaning of a record's numbers, as texts by name, for a resumed run; "" if unknown.
+        """Describe what a record's numbers mean, as texts by name, for a resumed run to compare; "" if unknown.
 
-        A resumed run may have other windows, places, times and loss weights, so these are not included.
+        Windows, places, times and loss weights may change, and are not included.
         """
         dims, fills = self.dim, [[fill.variable, fill.value] for fill in self.fill]
         names = ("inputs", "targets", "static", "coordinates", "channels", "climatology")
@@ -308,7 +306,7 @@ class WindowDefinition(RecordsDefinition):
         return texts
 
     def _meaning(self) -> dict[str, Any]:
-        """Return the meaning of record and label channels, by setting in Python, in any order."""
+        """Return what record and label channels mean, by setting in Python, in any order."""
         names = [*self.inputs, *self.static]
         masked = sorted(names if "*" in self.mask else set(names) & set(self.mask))
         fills = {fill.variable: fill.value for fill in self.fill}
@@ -335,7 +333,7 @@ class WindowDefinition(RecordsDefinition):
                 )
 
     def remark_on_scores(self, layer: str) -> str:
-        """Return a sentence for readers of scores if an input layer's windows overlap; else ""."""
+        """Return a remark for readers of scores if an input layer's windows overlap; else ""."""
         dims = [dim.name for dim in self.dim if dim.overlap > 0] if self.targets else []
         if not dims:
             return ""
@@ -347,7 +345,7 @@ class WindowDefinition(RecordsDefinition):
 
 
 def with_settings(dims: Iterable[WindowDimConf], of_dim: Mapping[str, Mapping[str, Any]]) -> list[WindowDimConf]:
-    """Return the settings of dimensions, with the settings in ``of_dim`` (:data:`OF_DIM`) replaced."""
+    """Change settings of dimensions to the ones in ``of_dim`` (:data:`OF_DIM`)."""
     messages = {dim.name: dim for dim in dims}
     for setting_, values in of_dim.items():
         fields = OF_DIM[setting_]

@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 class FieldWindows(RecordSource):
     """A Dataset's windows: records (C, *space) and labels (C', *space), float32, in the data's units.
 
-    Nothing is copied to disk, and only the data that windows need are read from files. Records are numbered in the
-    order of the dimensions, the last one fastest.
+    Only the data that windows need are read from files; nothing is copied to disk. Records are numbered in the order of
+    the dimensions, the last one fastest.
 
     Attributes:
         definition: the settings, which may be applied to another Dataset.
@@ -46,12 +46,9 @@ class FieldWindows(RecordSource):
         path: the path or URL from which the Dataset was opened; None for a Dataset object.
 
     Args:
-        dataset: an xarray Dataset or DataArray, or the path or URL of one: a zarr store or a netCDF file.
+        dataset: an xarray Dataset or DataArray, or its path or URL (zarr store or netCDF file).
         has_targets: whether labels are read; without them, for prediction, targets may lie outside the data.
         starts: the first points of windows by dimension, in place of regular ones.
-
-    Raises:
-        UserError: the definition does not fit the Dataset; the message says what would.
     """
 
     kind = "windows of fields"
@@ -93,7 +90,7 @@ class FieldWindows(RecordSource):
         return column.take(rows, self.allows_nonfinite)
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
-        """Return these windows with only some points of each record and label, with all channels."""
+        """Restrict the records and labels to some points of space, with all channels."""
         data, labels = (
             ranges if ranges and ranges[0] == (0, shape[0]) else None
             for ranges, shape in ((data, self._data.shape), (labels, self._labels.shape if self._labels else ()))
@@ -151,15 +148,14 @@ class FieldWindows(RecordSource):
         return {"path": self.path, **self.job_settings()} if self.is_named else {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> FieldWindows:
-        """Return windows in the layout of the training data, given the training data's :meth:`job_settings`."""
+        """Return the windows in the layout of training data with these :meth:`job_settings`."""
         return self.in_order_of(settings["windows"]) if "windows" in settings else self
 
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
         """Return windows of the same Dataset in the layout of training, and as anomalies if trained on them.
 
-        If the variables are the same, they get the order of training. Raises UserError if the Dataset lacks points that
-        are channels, such as levels, if variables, leads, context or edges differ, or if only these windows are
-        anomalies.
+        Raises UserError if variables, leads, context, edges or points that are channels differ, or if only these
+        windows are anomalies.
         """
         if self.definition.climatology and not training.climatology:
             raise UserError(
@@ -194,7 +190,7 @@ class FieldWindows(RecordSource):
         return {axis.name: axis.starts[place] for axis, place in zip(self._blocks.axes, places, strict=True)}
 
     def split(self, gap: int = 0, **cuts: Any) -> tuple[FieldWindows, ...]:
-        """Return the windows of the parts of the Dataset between cuts at coordinates of one dimension.
+        """Split the windows at coordinates of one dimension, for example into training and test data.
 
         A part has the windows that lie in it with their context and targets, so that no point is in two parts.
 
@@ -216,7 +212,7 @@ class FieldWindows(RecordSource):
         return tuple(parts)
 
     def storage(self) -> dict[str, Any]:
-        """Return the channels, what is left out, and the dimensions, for :func:`dsinga.data.describe`."""
+        """Describe the channels, points left out and dimensions, for :func:`dsinga.data.describe`."""
         axes = self.layout.axes.values()
         facts: dict[str, Any] = {
             "dimensions": {
@@ -244,7 +240,7 @@ class FieldWindows(RecordSource):
 
 @register("definition", "WindowDefinition")
 def open_windows(dataset: Any, definition: WindowDefinition, has_labels: bool) -> FieldWindows:
-    """Return the windows of a Dataset, or of the Dataset at a path."""
+    """Cut the windows of a definition out of a Dataset, or of the Dataset at a path."""
     return FieldWindows(dataset, definition, has_targets=has_labels)
 
 
@@ -280,12 +276,11 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     climatology: FieldClimatology | None = None,
     memory: int = DEFAULT_MEMORY,
 ) -> FieldWindows:
-    """Return the windows of a Dataset as records to train from: inputs (C, *space), targets (C', *space), float32.
+    """Cut a Dataset into windows, records to train from: inputs (C, *space), targets (C', *space), float32.
 
     Channels are variables x levels x steps of time, then static fields, coordinates and masks. Axes of space are the
     dimensions of ``input_dims``, except time, that have more than one point, in the order of the data. The order of
-    windows follows from these settings alone, not from chunks or the number of workers. ``windows.left_out`` lists
-    points that fill no window.
+    windows follows from these settings alone. ``windows.left_out`` lists points that fill no window.
 
     ``windows.split(time=...)`` returns the windows before and after a date. ``windows.read([0])`` returns the first
     window and its target. ``windows.shape`` is the shape of an input.
@@ -307,9 +302,8 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     Space has at most three axes. With one axis, ``channels=[]``, records are (channels, points); such a net predicts a
     whole series as one tile. For longer series add an axis of one point with ``ds.expand_dims("y")``.
 
-    Neighbouring windows form a block, and the windows of eight blocks are shuffled together. Large fields in files (64
-    KiB or more of a window at one time) are kept time by time, others by block. Workers get data in files as paths,
-    dask arrays as graphs, and data in memory as arrays.
+    Windows are shuffled within eight blocks of neighbours. Workers get data in files as paths, dask arrays as graphs,
+    and data in memory as arrays.
 
     Overlapping windows count points inside the data more often in losses and scores than points near the ends.
 
@@ -347,6 +341,6 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
 
 
 def inputs_of(dataset: Any, static: Any) -> list[str]:
-    """Return the names of the default inputs: all variables except static and related ones."""
+    """Return the default inputs: the names of all variables except static and related ones."""
     others = {*names_of("static", static), *related_names(dataset)}
     return [str(name) for name in dataset.data_vars if name not in others]

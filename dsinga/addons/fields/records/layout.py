@@ -24,7 +24,7 @@ MOST_SPACE = 3  # axes of space of a record
 
 @dataclass(frozen=True)
 class ChannelGroup:
-    """The channels of a record or label that come from one variable.
+    """The channels of a record or label that come from one variable or coordinate.
 
     Attributes:
         dims: its dimensions in the order of the record: dimensions of channels, time last, then space.
@@ -99,17 +99,17 @@ class Layout:
 
     @property
     def leads(self) -> int:
-        """How many targets a window has."""
+        """The number of leads: targets of a window, one after another."""
         return max((axis.leads for axis in self.axes.values()), default=1)
 
     @property
     def first_lead(self) -> Layout:
-        """The layout of the parts that are read for the first lead."""
+        """The layout that reads only the first lead."""
         inputs, targets = (tuple(part for part in parts if not part.number) for parts in (self.inputs, self.targets))
         return replace(self, inputs=inputs, targets=targets)
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None) -> Layout:
-        """Return the layout for some points of space of each record and label; None for all points."""
+        """Restrict the layout to some points of space of each record and label; None for all points."""
         ranges = [parts[1:] if parts else (None,) * len(self.space) for parts in (data, labels)]
         axes = {
             **self.axes,
@@ -178,7 +178,7 @@ class Layout:
 def make_layout(
     dataset: Any, definition: WindowDefinition, has_targets: bool, starts: Mapping[str, Any] | None = None
 ) -> Layout:
-    """Return the layout of a Dataset's windows, checked by :func:`used_variables`.
+    """Assign channels and axes of space to the windows of a Dataset from :func:`used_variables`.
 
     ``starts`` replaces the regular first points of windows by dimension.
     """
@@ -218,7 +218,7 @@ def make_layout(
 
 @dataclass(frozen=True)
 class _ChannelGroups:
-    """Makes the parts of records and labels; ``orders`` has the dimensions of each variable."""
+    """Assigns channels of records and labels to variables; ``orders`` has the dimensions of each variable."""
 
     definition: WindowDefinition
     axes: Mapping[str, Axis]
@@ -227,7 +227,7 @@ class _ChannelGroups:
     orders: Mapping[str, tuple[str, ...]]
 
     def of_inputs(self, reader: VariableReader) -> ChannelGroup:
-        """Return the part of records for a variable or coordinate; coordinates have no mask."""
+        """Return the channels of records for a variable or coordinate; coordinates have no mask."""
         fills = {fill.variable: fill.value for fill in self.definition.fill}
         is_masked = type(reader) is VariableReader and not {"*", reader.name}.isdisjoint(self.definition.mask)
         dims = self._dims(reader)
@@ -260,7 +260,7 @@ class WindowDims(NamedTuple):
 
 
 def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
-    """Return the dimensions of windows; points along dimensions other than space are channels."""
+    """Decide the dimensions of windows; points along dimensions other than space are channels."""
     names = dict.fromkeys([*definition.inputs, *definition.targets, *definition.static])
     by_name = {name: definition.ordered_dims(name, dataset[name].dims) for name in names}
     dims = tuple(dict.fromkeys(dim for dims in by_name.values() for dim in dims))

@@ -1,4 +1,4 @@
-"""Reorders points along dimensions: rotates a circle of longitudes, reverses directions, matches another Dataset."""
+"""Reorders points along dimensions: rotates longitudes, reverses directions, matches another Dataset."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def first_point(coordinate: Any, begin: float) -> int | None:
 
 
 def rotated(dataset: Any, dim: str, first: int) -> Any:
-    """Return a Dataset rotated along a dimension to begin at point ``first``.
+    """Rotate a Dataset along a dimension to begin at point ``first``.
 
     Variables in files stay there.
     """
@@ -55,14 +55,14 @@ def rotated(dataset: Any, dim: str, first: int) -> Any:
 
 
 def backwards(dataset: Any, dims: Any) -> Any:
-    """Return a Dataset with reversed points along some dimensions."""
+    """Reverse a Dataset along some dimensions."""
     return dataset.isel({dim: slice(None, None, -1) for dim in dims}) if dims else dataset
 
 
 def with_begin(dataset: Any, dim: str, begin: float) -> Any:
-    """Return a Dataset with longitudes from ``begin``, if a circle through it; else the same one.
+    """Rotate a circle of longitudes to begin at ``begin``, increasing; return other Datasets unchanged.
 
-    Coordinates increase from there: -180 to 180 becomes 0 to 360.
+    So -180 to 180 becomes 0 to 360.
     """
     coordinate = dataset[dim]
     if not is_circle(coordinate) or abs(float(coordinate[0]) - begin) <= SAME_POINT:
@@ -78,7 +78,7 @@ def with_begin(dataset: Any, dim: str, begin: float) -> Any:
 
 
 def as_before(dataset: Any, before: Any) -> Any:
-    """Return a Dataset with the longitudes of the coordinate ``before`` again, in its order and numbers."""
+    """Restore the order and numbers of the longitudes in ``before``."""
     dim = str(before.name)
     places = np.array([first_point(before, float(value)) or 0 for value in dataset[dim].values])
     first = int(np.argmin(places))
@@ -86,7 +86,7 @@ def as_before(dataset: Any, before: Any) -> Any:
 
 
 def places_of(dataset: Any, array: Any, dim: str) -> np.ndarray | None:
-    """Return the index in an xarray object of each point of a Dataset along ``dim``; None if one is missing.
+    """Return the index in ``array`` of each point of a Dataset along ``dim``; None if one is missing.
 
     The order may differ, and longitudes may differ by 360. Without coordinates both have the same points.
     """

@@ -75,7 +75,7 @@ class PredictionWindows:
         return (axis.before, axis.after) if axis.edge == "inside" else (0, 0)
 
     def step(self, dim: str) -> str:
-        """Return the step of a coordinate in training; "" if unknown."""
+        """Return the step of a coordinate in training as text; "" if unknown."""
         return self.definition.along(dim).step
 
     def goes_on(self, dim: str, before: bool = False) -> bool:
@@ -98,10 +98,9 @@ class PredictionWindows:
         return math.prod(self.axis(dim).size for dim in target.channel_dims)
 
     def with_numbers(self, dim: str, coordinates: Sequence[Any]) -> PredictionWindows:
-        """Return windows with several predicted numbers per target number, along a new ``dim``.
+        """Let the net predict several numbers per target number, such as quantiles, along a new ``dim``.
 
-        It comes before the dimensions of space. The channels of these numbers are neighbours. Raises UserError if the
-        data already have ``dim``.
+        It comes before the dimensions of space, and its channels are neighbours.
         """
         self.layout.check_free([target.name for target in self.targets], dim)
         targets = []
@@ -120,10 +119,9 @@ class PredictionWindows:
 def apply_windows(
     source: Any, definition: WindowDefinition, starts: Mapping[str, Any] | None = None
 ) -> PredictionWindows:
-    """Return the windows of ``definition`` in another Dataset, which may lack the targets.
+    """Cut windows of ``definition`` out of another Dataset for prediction; it may lack the targets.
 
-    ``starts`` replaces the regular first points of windows along dimensions other than space. Raises UserError if the
-    definition does not fit the Dataset.
+    ``starts`` replaces the regular first points of windows along dimensions other than space.
     """
     dataset, _ = open_dataset(source, definition)
     if not definition.targets:
@@ -152,7 +150,7 @@ def apply_windows(
 
 
 def _field_sizes(dataset: Any, inputs: WindowDefinition, dims: WindowDims) -> dict[str, int]:
-    """Return window sizes: whole fields minus inside context; 1 and time as in training."""
+    """Compute window sizes for prediction: whole fields minus inside context; 1 and time as in training."""
     sizes = {dim: size if size == 1 or dim in dims.times else -1 for dim, size in inputs.input_dims.items()}
     for dim in dims.space:
         conf = dims.confs[dim]
@@ -167,7 +165,7 @@ def _field_sizes(dataset: Any, inputs: WindowDefinition, dims: WindowDims) -> di
 
 
 def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindows:
-    """Return the windows with targets, ``leads`` leads ahead, at known coordinates."""
+    """Keep the windows with targets, ``leads`` leads ahead, at known coordinates."""
     axes = dict(windows.layout.axes)
     for axis in windows.samples:
         if not axis.lead or axis.name not in windows.dataset.coords:
@@ -206,7 +204,7 @@ def _without_numbers(dataset: Any) -> Any:
 
 
 def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], definition: WindowDefinition) -> Target:
-    """Return a target; if the Dataset lacks it, with the dimensions of training, or of time and space."""
+    """Describe a target; if the Dataset lacks it, with the dimensions of training, or of time and space."""
     known = name in dataset.data_vars
     trained = definition.trained_dims(name)
     if known:

@@ -29,14 +29,11 @@ _CALL = re.compile(r"(sin|cos)\((.+)\)")
 class VariableReader:
     """Reads regions of a variable: in memory, in a file, or computed by Dask in this thread.
 
-    A pickle of a variable in a file has its path, not its numbers. Chunks that a cluster keeps are fetched from it.
+    A pickle of a variable in a file has its path, not its numbers.
 
     Attributes:
         dims: its dimensions, in the order in which regions are read.
         shape: its points along ``dims``.
-
-    Raises:
-        UserError: the variable has no numbers.
     """
 
     _kept: DaskRegions | None = None
@@ -117,11 +114,8 @@ class VariableReader:
 class CoordinateReader(VariableReader):
     """Reads a channel that is a function of a coordinate, computed for each region.
 
-    Args:
-        variable: the xarray Variable of the coordinate.
-        name: the expression, for messages.
-        function: "sin", "cos", or "" for the numbers themselves.
-        quantity: "day of year" or "hour of day" for a coordinate of dates, else "".
+    ``function`` is "sin", "cos", or "" for the numbers themselves; ``quantity`` is "day of year" or "hour of day" for a
+    coordinate of dates, else "".
     """
 
     def __init__(self, variable: Any, name: str, function: str = "", quantity: str = ""):
@@ -153,7 +147,7 @@ class CoordinateReader(VariableReader):
 
 @contextlib.contextmanager
 def naming_variable(name: str) -> Iterator[None]:
-    """Raise UserError, naming the variable, if a part of it cannot be read."""
+    """Context that turns failures to read a variable into UserErrors with its name."""
     try:
         yield
     except UserError:  # which names the chunk
@@ -166,7 +160,7 @@ def naming_variable(name: str) -> Iterator[None]:
 
 
 def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
-    """Return numbers as float32. Raises UserError for numbers out of float32's range."""
+    """Convert numbers to float32. Raises UserError if they are out of range."""
     if numbers.dtype.kind == "f":
         try:
             return as_records(numbers)
@@ -177,14 +171,11 @@ def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
 
 
 def coordinate_reader(dataset: Any, expression: str, time: str | None) -> CoordinateReader:
-    """Return the reader of a channel such as "cos(latitude)", "latitude" or "sin(day of year)".
+    """Create the reader of a channel such as "cos(latitude)", "latitude" or "sin(day of year)".
 
     Sine and cosine accept coordinates in degrees, or in radians if the units say so. "day of year" and "hour of day"
     make one turn in a year (365 or 366 days) or a day. Without sine or cosine, the channel is the share of it. ``time``
     is the dimension of time.
-
-    Raises:
-        UserError: there is no such coordinate, or it has no numbers.
     """
     call = _CALL.fullmatch(expression.strip())
     function, name = (call[1], call[2].strip()) if call else ("", expression.strip())
@@ -205,7 +196,7 @@ def coordinate_reader(dataset: Any, expression: str, time: str | None) -> Coordi
 
 
 def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges, masked: bool = False) -> np.ndarray:
-    """Return a variable's numbers at ranges of points, float32, with its axes.
+    """Read a variable at ranges of points along its axes, float32.
 
     Points beyond the data follow the edge of their dimension; beyond an edge of zeros they are NaN if NaN is masked.
     """

@@ -1,4 +1,4 @@
-"""Computes mean, standard deviation and range of fields in blocks, also for window channels."""
+"""Computes mean, standard deviation and range of fields in blocks, also for channels of windows."""
 
 from __future__ import annotations
 
@@ -162,11 +162,11 @@ def _label(array: Any, dim: str, at: int) -> str:
 
 @public
 def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, client: Any = None) -> FieldStatistics:
-    """Return mean, std, count, minimum and maximum of each variable over dimensions, without NaN.
+    """Compute mean, std, count, minimum and maximum of each variable over dimensions, without NaN.
 
     Blocks that depend on shapes alone are read and computed in threads, or for a chunked Dataset on Dask's workers.
     They are combined in order by the formula of Chan, Golub and LeVeque (1979) in float64. The bits depend on no chunks
-    or machines; memory is bounded.
+    or machines.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file.
@@ -204,7 +204,7 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
 
 
 def _await_worker(client: Any) -> None:
-    """Wait for the first Dask worker, and log it. Raises ClusterNotReady after PATIENCE seconds without one."""
+    """Wait for the first Dask worker, and log it; raise ClusterNotReady after PATIENCE seconds without one."""
     if client.asynchronous or client.scheduler_info()["workers"]:
         return
     limit = timedelta(seconds=PATIENCE)
@@ -243,7 +243,7 @@ GROUP_BLOCKS, GROUP_BYTES = 64, 256 << 20  # moments that Dask's workers return 
 
 
 def moments_over(array: Any, dims: Sequence[str]) -> np.ndarray:
-    """Return the moments (5, *kept) of an xarray DataArray over ``dims``; ``kept`` are the other dimensions."""
+    """Compute the moments (5, *kept) of an xarray DataArray over ``dims``; ``kept`` are the other dimensions."""
     axes = tuple(array.dims.index(name) for name in dims)
     blocks = _blocks(array, dims)
     found = _on_dask(blocks, axes) if is_dask_collection(array) else _in_threads(blocks, axes)
@@ -281,7 +281,7 @@ def _read(block: Any, axes: tuple[int, ...]) -> np.ndarray:
 
 
 def _on_dask(blocks: Iterable[Any], axes: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Yield the moments of blocks of a dask array in their order, computed where Dask computes."""
+    """Yield the moments of blocks of a dask array in order, computed where Dask computes."""
     lazy = (_lazy_moments(block.data, axes) for block in blocks)
     for first in lazy:
         count = max(1, min(GROUP_BLOCKS, GROUP_BYTES // first.nbytes))
@@ -297,7 +297,7 @@ def _lazy_moments(block: Any, axes: tuple[int, ...]) -> Any:
 
 
 def moments_of(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Return count, mean, sum of squared deviations, minimum and maximum over axes, without NaN: (5, *kept).
+    """Compute count, mean, sum of squared deviations, minimum and maximum over axes, without NaN: (5, *kept).
 
     If all values are NaN, the mean is 0 and the range goes from infinity to -infinity.
     """
@@ -321,7 +321,7 @@ def moments_of(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 
 def _piece_moments(piece: np.ndarray) -> np.ndarray:
-    """Return the moments (5, n) of the columns of a piece (m, n)."""
+    """Compute the moments (5, n) of the columns of a piece (m, n)."""
     numbers = piece.astype(np.float64)
     mean, invalid = numbers.sum(axis=0), None
     count: Any = np.full(len(mean), float(len(piece)))
@@ -346,7 +346,7 @@ def _piece_moments(piece: np.ndarray) -> np.ndarray:
 
 
 def combine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the moments of two sets together, by Chan, Golub and LeVeque (1979)."""
+    """Combine the moments of two sets, by Chan, Golub and LeVeque (1979)."""
     count = first[0] + second[0]
     some = np.maximum(count, 1)
     step = second[1] - first[1]

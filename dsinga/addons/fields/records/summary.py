@@ -29,8 +29,7 @@ SAMPLE_BYTES = 1 << 20  # of a variable that are read at once
 def is_dataset(source: str | os.PathLike[str]) -> bool:
     """Whether a path or URL is a Dataset: netCDF, OME-Zarr, or a zarr group with coordinates.
 
-    A group that has records by their usual name, such as "x" or "images", holds records. Raises UserError if the
-    metadata of an array, or a coordinate, are damaged.
+    A group that has records by their usual name, such as "x" or "images", holds records.
     """
     try:
         location = resolve(source)
@@ -118,7 +117,7 @@ def _variable(array: Any, name: str) -> str:
 
 
 def _parts(reader: VariableReader, sizes: list[int]) -> Iterator[np.ndarray]:
-    """Yield up to 16 parts along a variable's first dimension; append their sizes to ``sizes``."""
+    """Sample up to 16 parts along a variable's first dimension; append their sizes to ``sizes``."""
     length, *others = reader.shape or (1,)
     points = max(1, min(SAMPLE_BYTES // max(4 * math.prod(others), 1), -(-length // SAMPLED_BLOCKS)))
     blocks = -(-length // points)

@@ -61,14 +61,14 @@ class Alignment:
     rotated: Mapping[str, Any] = field(default_factory=dict)
 
     def undone(self, dataset: Any) -> Any:
-        """Return a prediction in the original order of the Dataset."""
+        """Undo the reordering in a prediction."""
         for coordinate in self.rotated.values():
             dataset = as_before(dataset, coordinate)
         return backwards(dataset, self.flipped)
 
 
 def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) -> WindowDefinition:
-    """Return a definition with a Dataset's layout: order of dimensions and channels, directions, steps, units."""
+    """Record a Dataset's layout in a definition: order of dimensions and channels, directions, steps, units."""
     names = [*definition.inputs, *definition.targets, *definition.static]
     names = [name for name in dict.fromkeys(names) if name in dataset.data_vars]
     points, steps, begins = {}, {}, {}
@@ -91,7 +91,7 @@ def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) 
 
 
 def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefinition:
-    """Return a definition with the layout of a Dataset, or of one at a path. Raises UserError if they do not fit."""
+    """Record the layout of a Dataset, or of one at a path, in a definition."""
     dataset, _ = open_dataset(source, definition)
     dataset = used_variables(dataset, definition)
     layout = make_layout(dataset, definition, has_targets=False)
@@ -99,11 +99,10 @@ def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefi
 
 
 def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
-    """Return a Dataset reordered like the training data, and an account of the changes.
+    """Reorder a Dataset like the training data; also return an account of the changes.
 
     Points that are channels, such as levels, are chosen by their coordinates. Longitudes around the circle begin where
-    they began in training, counted from -180 or from 0. The log warns of other steps and units. Raises UserError if a
-    coordinate is missing, or steps of time are much longer or shorter.
+    they began in training, counted from -180 or from 0. The log warns of other steps and units.
     """
     if not definition.is_trained:
         return dataset, Alignment()
@@ -143,10 +142,10 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
 
 
 def select(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return the part of a Dataset between a definition's coordinates, as ``ds.sel`` does.
+    """Select the part of a Dataset between a definition's coordinates, as ``ds.sel`` does.
 
     Decreasing coordinates, such as latitudes, accept both ends in either order. Longitudes in degrees wrap around the
-    circle: from 350 to 10, or from -10 to 10 in data from 0 to 359, where coordinates then begin at -10.
+    circle, for example from 350 to 10.
     """
     for dim, *ends in [(conf.name, conf.first, conf.last) for conf in definition.dim]:
         if ends == [None, None]:
@@ -171,7 +170,7 @@ def _between(dataset: Any, dim: str, first: Any, last: Any) -> Any:
 
 
 def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:
-    """Return the part of a Dataset eastwards between two longitudes, continuing from the first."""
+    """Select the longitudes eastwards between two ends, continuing from the first."""
     values = dataset[dim].values.astype(np.float64)
     width = last - first if last >= first else (last - first) % CIRCLE
     turns = np.floor((values - first) / CIRCLE + 1e-9)
@@ -222,7 +221,7 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
 
 
 def _as_dates(labels: Sequence[str | None]) -> list[Any]:
-    """Return ISO 8601 ends, such as a day or a year, as first and last microsecond."""
+    """Convert ISO 8601 ends, such as a day or a year, to first and last microsecond."""
     dates: list[Any] = list(labels)
     for place, label in enumerate(labels):
         with contextlib.suppress(ValueError):  # of a text of another form
@@ -292,7 +291,7 @@ def split_ends(
 
 
 def _share_text(dim: str, label: Any) -> str:
-    """Return how to split at a share of the data, if the label is one, else ""."""
+    """Return advice on splitting at a share of the data, if the label is one, else ""."""
     if not isinstance(label, (float, np.floating)) or not 0 < label < 1:
         return ""
     return f"; for a share of the points write split({dim}=ds[{dim!r}].values[int({label} * ds.sizes[{dim!r}])])"

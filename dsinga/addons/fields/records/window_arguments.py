@@ -27,7 +27,7 @@ MOST_POINTS = 1 << 40  # that a setting may name: no data have more
 
 
 def define_windows(**settings: Any) -> WindowDefinition:
-    """Return a definition of windows from the arguments of :func:`dsinga.windows`. Raises UserError."""
+    """Check the arguments of :func:`dsinga.windows`, and return them as a definition."""
     given = {name: value for name, value in settings.items() if value is not None or name in NEVER_NONE}
     if isinstance(edges := given.get("edges"), str):
         given["edges"] = dict.fromkeys(_by_dim(_points, "input_dims", given["input_dims"]), edges)
@@ -48,7 +48,7 @@ def define_windows(**settings: Any) -> WindowDefinition:
 
 
 def documented_settings(function: F) -> F:
-    """Add the settings of windows, with their descriptions, to the arguments in a function's docstring."""
+    """Decorator that adds the settings of windows, with descriptions, to a function's docstring."""
     known = {name: f"{doc}." for name, doc in docs(WindowDefinition).items()}
     function.__doc__ = explaining(function, inspect.signature(function).parameters, known)
     return function
@@ -73,7 +73,7 @@ def names_of(what: str, names: Any) -> list[str]:
 
 
 def _by_dim(convert: Callable[[str, Any], Any], what: str, given: Any) -> dict[str, Any]:
-    """Return a setting by dimension, each value converted by ``convert(what it is, value)``."""
+    """Check a setting by dimension, and convert each value by ``convert(what it is, value)``."""
     if not isinstance(given, Mapping) or not all(isinstance(dim, str) for dim in given):
         examples = {"edges": "an edge for each dimension, such as {'lon': 'periodic'}"}
         examples["within"] = "the first and last coordinate by dimension, such as {'time': ('2001-01-01', None)}"

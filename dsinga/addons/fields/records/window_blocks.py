@@ -30,16 +30,12 @@ class WindowBlocks:
     """Divides a layout's windows into blocks of neighbours, by the layout and a byte limit alone.
 
     A block has all windows along the last dimensions, as long as their fields fit ``most_bytes``. It has several
-    windows along the dimension before, and one along the first dimensions. It does not depend on the chunks of the
-    data, nor does the order of training.
+    windows along the dimension before, and one along the first dimensions. It does not depend on chunks.
 
     Attributes:
         counts: the windows along each dimension.
         block_counts: the windows of a block along each dimension.
         rows: the windows of a full block, which are consecutive.
-
-    Args:
-        block_counts: the windows of a block along each dimension, in place of as many as fit.
     """
 
     def __init__(self, layout: Layout, most_bytes: int, block_counts: tuple[int, ...] | None = None):
@@ -94,7 +90,7 @@ class WindowBlocks:
         return np.ravel_multi_index(indices, self._blocks_along) if indices else np.zeros(1, np.int64)
 
     def block_places(self, block: int, dims: Sequence[str]) -> tuple[int, ...]:
-        """Return the place of a block among the blocks along some dimensions."""
+        """Return the place of a block among all blocks, along some dimensions."""
         indices = np.unravel_index(block, self._blocks_along)
         return tuple(int(index) for axis, index in zip(self.axes, indices, strict=True) if axis.name in dims)
 
@@ -110,9 +106,9 @@ class WindowBlocks:
         return self.bytes_of(self.counts)
 
     def has_steps(self, part: ChannelGroup) -> bool:
-        """Whether a part's fields are kept by point of ``step_axis``, not by block.
+        """Whether a variable's fields are kept by point of ``step_axis``, not by block.
 
-        This holds for fields in files with many numbers of a window at each point.
+        These are fields in files with many numbers of a window at each point.
         """
         axis = self.step_axis
         if axis is None or axis.name not in part.dims or not part.reader.from_files:
@@ -122,7 +118,7 @@ class WindowBlocks:
     def run_of(self, part: ChannelGroup, block: int, step: int) -> tuple[int, int]:
         """Return the points [low, high) of ``step_axis`` read together with ``step``: its chunk.
 
-        If a chunk is longer than two blocks, or the data have no chunks, they are the points of the block.
+        Without chunks, or with chunks longer than two blocks, they are the points of the block.
         """
         axis: Any = self.step_axis
         if not 0 <= step < axis.length:
@@ -156,7 +152,7 @@ class WindowBlocks:
         return counts * windows
 
     def windows(self, block: int, dims: Sequence[str]) -> int:
-        """Return the number of windows of a block, and of other blocks at its place along ``dims``."""
+        """Return how many windows lie at a block's place along ``dims``."""
         ends = zip(self.ends(block), self.counts, strict=True)
         return math.prod(last - first + 1 if axis.name in dims else total for (axis, first, last), total in ends)
 
@@ -220,7 +216,7 @@ class BlockCache:
         _cache.forget_after(source, [self.key])
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
-        """Return the field of a part for the windows of a block; ``count`` of them are cut now."""
+        """Return the field of a variable for the windows of a block; ``count`` of them are cut now."""
         key, ranges, lows = self._describe(part, blocks, block, is_target)
 
         def load() -> np.ndarray:
@@ -245,7 +241,7 @@ class BlockCache:
         run: tuple[int, int],
         counts: Mapping[int, int],
     ) -> dict[int, BlockField]:
-        """Return the fields of a part at points of ``step_axis``, by point; ``counts`` windows are cut from each.
+        """Return a variable's fields at points of ``step_axis``, by point; ``counts`` windows are cut from each.
 
         The points lie in one ``run`` (:meth:`WindowBlocks.run_of`), which is read if one is missing. A point with no
         windows left to cut is dropped first.
@@ -323,7 +319,7 @@ def _uses(name: str, layout: Layout, role: str) -> int:
 def _ranges(
     part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, dims: Sequence[str]
 ) -> tuple[Ranges, str]:
-    """Return a part's ranges along ``dims`` for a block: "input", "target" or "both"."""
+    """Return the points along ``dims`` that a block reads of a variable, as "input", "target" or "both"."""
     inputs, targets, both = _ranges_of([end for end in blocks.ends(block) if end[0].name in dims])
     layout = blocks.layout
     in_both = all(any(other.name == part.name for other in parts) for parts in (layout.inputs, layout.targets))
@@ -350,7 +346,7 @@ def _points(ranges: Ranges) -> int:
 
 
 def field_dims(part: ChannelGroup) -> tuple[str, ...]:
-    """Return the dimensions of the fields of a part: channels, then all dimensions of space."""
+    """Return the dimensions of a variable's fields: channels, then all dimensions of space."""
     return *part.dims[: len(part.channel_sizes)], *part.space
 
 

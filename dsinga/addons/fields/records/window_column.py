@@ -31,7 +31,6 @@ class WindowColumn(Column):
 
     Args:
         numbers: the number of the window of each row, increasing; None if all windows are rows.
-        is_target: whether these are the labels.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class WindowColumn(Column):
         return np.isnan(out[:, :channels]).reshape(len(rows), -1).mean(axis=1)
 
     def place(self, index: Any) -> str:
-        """Return the channel of a number, and its place in the window."""
+        """Describe where a number lies: its channel, and its place in the window."""
         layout = self.blocks.layout
         names = layout.target_names() if self.is_target else layout.channel_names()
         return f"channel {names[index[0]]!r}, index {tuple(index)}"
@@ -129,8 +128,8 @@ class WindowColumn(Column):
     ) -> list[Callable[[], bool]]:
         """Return functions that copy a run of points to ``out``, and return whether it is finite.
 
-        The part's fields are kept point by point. ``out`` has its channels, (n, *dimensions of the field). ``points``
-        has the first point of each window along the part's dimensions, in the order of blocks.
+        ``out`` has the channels of ``part``, (n, *dimensions of the field); ``points`` has each window's first point
+        along the part's dimensions, in the order of blocks.
         """
         axis: Any = self.blocks.step_axis
         column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1
@@ -236,7 +235,7 @@ def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most:
 
 
 class _Cut:
-    """Copies windows of a part from the fields of their blocks.
+    """Copies windows of one variable from the fields of their blocks.
 
     Args:
         points: the first point of each window along the part's dimensions, (n, dimensions) int64.

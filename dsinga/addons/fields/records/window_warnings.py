@@ -20,7 +20,7 @@ MOST_DECODED = 4  # times that a chunk may be decoded in an epoch without a warn
 
 
 def left_out_texts(blocks: WindowBlocks, kept: np.ndarray | None, most_nan: float | None) -> list[str]:
-    """Return a sentence per dimension with points or windows left out, and for windows with much NaN.
+    """Describe windows left out, a sentence per dimension with points left out, and one for much NaN.
 
     ``kept`` has the numbers of the windows with at most ``most_nan`` of NaN; None for all windows.
     """
@@ -42,13 +42,13 @@ def left_out_texts(blocks: WindowBlocks, kept: np.ndarray | None, most_nan: floa
 
 
 def advice_texts(blocks: WindowBlocks) -> list[str]:
-    """Return sentences about chunks that are decoded often, uneven steps of time, and incomplete circles."""
+    """Advise about chunks that are decoded often, uneven steps of time, and incomplete circles."""
     axes, labels = blocks.layout.axes, blocks.layout.coordinates
     return [*_chunk_texts(blocks), *_uneven_texts(axes, labels), *_period_texts(axes, labels)]
 
 
 def copying_texts(layout: Layout) -> list[str]:
-    """Return a sentence if a target is an input of the same time, which a net can copy."""
+    """Warn, in a sentence, of a target that is an input of the same time, which a net can copy."""
     dates = [name for name, labels in layout.coordinates.items() if is_date_index(date_index(labels))]
     targets = [part.name for part in layout.targets if part.name in {each.name for each in layout.inputs}]
     if not targets or not dates or any(axis.lead for axis in layout.axes.values()):
@@ -60,7 +60,7 @@ def copying_texts(layout: Layout) -> list[str]:
 
 
 def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence per time dimension with windows left out because they cross a gap."""
+    """Describe windows left out because they cross a gap, a sentence per dimension of time."""
     sentences = []
     for name, axis in axes.items():
         if axis.all_starts is not None:
@@ -76,7 +76,7 @@ def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
 
 
 def _uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence per dimension of dates with uneven steps in windows.
+    """Warn of uneven steps in windows, a sentence per dimension of dates.
 
     Months count as equal steps: the longest step must exceed 1.5 times the shortest.
     """

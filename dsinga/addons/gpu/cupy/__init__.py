@@ -1,4 +1,4 @@
 """The cupy backend: kernels on NVIDIA GPUs, by CUDA sources of this package (``*.cu``), cuBLAS and cuDNN.
 
-Importing its modules raises UserError if CuPy, a device or a new enough driver is missing.
+Importing its modules raises UserError without CuPy, a device or a new enough driver.
 """

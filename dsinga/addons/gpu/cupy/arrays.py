@@ -94,7 +94,7 @@ def aligned(x: Array, model: Array) -> Array:
 
 
 class CupyArrays(CupyRecording):
-    """Conversions of arrays, and records as images."""
+    """Converts arrays between host and device, and records to images."""
 
     xp = cupy
 
@@ -103,13 +103,13 @@ class CupyArrays(CupyRecording):
         self._constants: dict[tuple[Any, ...], tuple[Any, Array]] = {}
 
     def asarray(self, array: Any) -> Array:
-        """Return a device array unchanged, and copy a host array in order with the kernels."""
+        """Copy a host array to the device in order with the kernels; return device arrays unchanged."""
         if self.recording is not None and not isinstance(array, cupy.ndarray):
             return self.recording.constant(array)
         return cupy.asarray(array)
 
     def to_numpy(self, array: Array) -> Array:
-        """Return a host array unchanged, and copy a device array after its kernels have ended."""
+        """Copy a device array to the host once its kernels have ended; return host arrays unchanged."""
         if not isinstance(array, cupy.ndarray):
             return np.asarray(array)
         if self.is_recording:
@@ -154,7 +154,7 @@ class CupyArrays(CupyRecording):
         return to_image(to_rows(x)) if x.ndim in LAST else x
 
     def set_threads(self, count: int) -> None:
-        """Do nothing: kernels use the whole device."""
+        """Ignore the number of CPU threads: kernels use the whole device."""
 
 
 def _steps(constant: Array | None, shape: tuple[int, ...]) -> tuple[int, ...]:

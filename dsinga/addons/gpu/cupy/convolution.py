@@ -1,7 +1,6 @@
 """Pooling, and convolution by cuDNN if it has a plan, else by matrix products (im2col, cuBLAS).
 
-dsinga's kernel (filters.cu) computes gradients of 3 x 3 filters for few channels. In pooling, one thread computes each
-number of the result and adds in a fixed order.
+dsinga's kernel (filters.cu) computes gradients of 3 x 3 filters for few channels.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def has_direct_gradients(x: tuple[int, ...], w: tuple[int, ...], stride: Sizes, 
 
 
 def filter_gradients(x: Array, dy: Array) -> Array:
-    """Return the gradient (F, C, 3, 3) of filters for images x (B, C, H, W) and dy (B, F, H, W), float32."""
+    """Compute the gradient (F, C, 3, 3) of filters for images x (B, C, H, W) and dy (B, F, H, W), float32."""
     (batch, channels, height, width), filters = x.shape, dy.shape[1]
     rows = next(rows for rows in (_ROWS, 2, 1) if _shared(rows, width) <= _SHARED)
     rows = min(rows, height)
@@ -160,7 +159,7 @@ class CupyConvolution(Ops):
         return cast(x, BFLOAT16) if self.blas.bf16 else x
 
     def _compute(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
-        """Return a convolution of ``shapes`` x, w, y, stride and pad, from two of x, w and dy, in this order."""
+        """Compute a convolution, or one of its gradients, from two of x, w and dy, in this order."""
 
         def products() -> Array:
             return self._by_products(direction, shapes, left, right)
@@ -193,14 +192,14 @@ class CupyConvolution(Ops):
 
 
 def with_bias(y: Array, b: Array | None) -> Array:
-    """Add a bias to each row of a new image; return it."""
+    """Add a bias to each row of a new image in place; return it."""
     if b is not None:
         _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, real(y.dtype)), y, y.shape[1])
     return y
 
 
 def as_filters(dw: Array) -> Array:
-    """Return gradients of filters (F, C, kh, kw) in C-contiguous memory, float32 or float64."""
+    """Copy gradients of filters (F, C, kh, kw) to C-contiguous memory, float32 or float64."""
     if dw.flags.c_contiguous or dw.dtype not in (FLOAT32, BFLOAT16):
         return contiguous(dw, real(dw.dtype))
     result = cupy.empty(dw.shape, FLOAT32)
@@ -214,7 +213,7 @@ def _matrix(w: Array) -> Array:
 
 
 def is_pixelwise(w: tuple[int, ...], stride: Sizes, pad: Sizes) -> bool:
-    """Whether each window is one pixel, and vice versa."""
+    """Whether each window is one pixel, and each pixel one window."""
     return (*w[2:], *stride, *pad) == (1, 1, 1, 1, 0, 0)
 
 

@@ -1,7 +1,7 @@
 """Calls cuBLAS with ctypes, because CuPy refuses matrix products on a stream that is being captured.
 
-Each thread of a worker has its own handle and workspace. So a product needs no lock, allocates nothing during a
-capture, and gives the same bits whatever other streams compute.
+Each thread has its own handle and workspace, so a product needs no lock, allocates nothing during a capture, and gives
+the same bits whatever other streams compute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls cuBLASLt with ctypes: a matrix product, its bias and a rectifier in one launch.
 
-It is used if the precision rounds factors anyway. cuBLASLt's heuristic chooses an algorithm once a shape. Without one,
-or for unaligned memory, the caller uses cuBLAS. Addresses do not matter, so equal shapes give equal bits.
+It is used if the precision rounds factors anyway; cuBLASLt's heuristic chooses an algorithm once a shape. Addresses do
+not matter, so equal shapes give equal bits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HeuristicResult(ctypes.Structure):
 class LtProblem(NamedTuple):
     """A product D = op(A)·op(B) + bias of column-major matrices of the sizes m x k and k x n, perhaps rectified.
 
-    ``steps`` are the leading dimensions of A, B and D, ``types`` cuBLAS's numbers of their types; ``factors`` is the
+    ``steps`` are the leading dimensions of A, B and D, ``types`` their types as cuBLAS's numbers; ``factors`` is the
     type of alpha and beta.
     """
 
@@ -120,7 +120,7 @@ class CuBlasLt:
         return not status
 
     def count(self) -> tuple[int, int]:
-        """Return the numbers of the calling thread's problems with and without an algorithm."""
+        """Return how many problems of the calling thread have, and lack, an algorithm."""
         found = sum(plan is not None for plan in self._thread.plans.values())
         return found, len(self._thread.plans) - found
 
@@ -161,7 +161,7 @@ class CuBlasLt:
 
 
 class _RefusedError(Exception):
-    """cuBLASLt has refused a call."""
+    """Raised when cuBLASLt refuses a call."""
 
 
 def _check(status: int) -> None:

@@ -1,8 +1,7 @@
 """Chooses by measurement how to compute a convolution: by one of cuDNN's plans, or by products of cuBLAS.
 
-The heuristics' first plan takes up to seven times as long as the fastest. A host's first worker that meets a
-convolution times its candidates. A file keeps the choice by device, libraries and precision, so all the host's runs
-compute the same bits.
+The first worker of a host that meets a convolution times the candidates. A file keeps the choice by device, libraries
+and precision, so that all runs on the host compute the same bits.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ ERRORS = {"float32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}
 
 
 class Candidate(NamedTuple):
-    """A named way to compute a convolution."""
+    """A named way to compute a convolution, to be timed."""
 
     name: str
     compute: Callable[[], Array]
 
 
 def choices_file() -> Path | None:
-    """Return the file of this user's choices on this host; None if it cannot be written."""
+    """Return the path of this user's choices on this host; None if it cannot be written."""
     try:
         file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsinga" / "convolutions.json"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,7 @@ class PlanChoices:
         return self._file is not None
 
     def find(self, problem: ConvolutionProblem) -> str | None:
-        """Return the choice for a problem, or None."""
+        """Return the stored choice for a problem, or None."""
         return self._choices.get(key_of(problem))
 
     @contextlib.contextmanager
@@ -79,7 +78,7 @@ class PlanChoices:
             yield
 
     def add(self, problem: ConvolutionProblem, name: str) -> None:
-        """Keep a choice, unless the problem has one."""
+        """Store a choice, unless the problem has one."""
         assert self._file is not None
         sections = read_sections(self._file)
         self._choices = sections.setdefault(self._section, {})
@@ -101,13 +100,13 @@ def read_sections(file: Path | None) -> dict[str, dict[str, str]]:
 
 
 def digest(device: str, file: Path | None) -> str:
-    """Return a digest of a device's choices for all libraries and precisions, or ""."""
+    """Hash a device's choices for all libraries and precisions, to compare hosts; "" without choices."""
     sections = {name: choices for name, choices in read_sections(file).items() if name.startswith(device)}
     return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()[:12] if sections else ""
 
 
 def key_of(problem: ConvolutionProblem) -> str:
-    """Return a problem's key in the file."""
+    """Return the text that identifies a problem in the file."""
     numbers = (problem.x, problem.w, problem.y, problem.stride, problem.pad)
     after = ("bias",) * problem.bias + ("relu",) * problem.relu
     after += () if set(problem.dilation) == {1} else (f"dilation {'x'.join(map(str, problem.dilation))}",)
@@ -115,10 +114,7 @@ def key_of(problem: ConvolutionProblem) -> str:
 
 
 def fastest(candidates: Iterator[Candidate], reference: Array | None, bound: float) -> str | None:
-    """Return the fastest candidate with a result within ``bound`` of the ``reference``, or None.
-
-    Candidates that fail are left out.
-    """
+    """Return the fastest candidate with a result within ``bound`` of the ``reference``, or None."""
     times: dict[str, float] = {}
     for candidate in candidates:
         try:
@@ -140,7 +136,7 @@ def distance(result: Array, reference: Array) -> float:
 
 
 def milliseconds(compute: Callable[[], Any]) -> float:
-    """Return the device's time of a call, captured as a graph to exclude the host's time."""
+    """Measure the device's time of a call, captured as a graph to exclude the host's time."""
     stream = cupy.cuda.get_current_stream()
     stream.synchronize()
     stream.begin_capture()

@@ -1,8 +1,7 @@
 """Describes convolutions as cuDNN graphs, and makes the plans that compute them.
 
-Plans are for fixed shapes, strides and types; the library's heuristics choose among its engines. Numerical notes
-exclude engines that round factors against the precision. Engines that add in no fixed order are a last resort. One
-engine is excluded by name.
+Numerical notes exclude engines that round factors against the precision. Engines that add in no fixed order are a last
+resort; one engine is excluded by name.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ INEXACT = "eng17_"
 class ConvolutionProblem(NamedTuple):
     """One convolution: its direction, and the shapes x (B, C, H, W), w (F, C/groups, kh, kw) and y (B, F, H', W').
 
-    In a forward direction a bias (F,), float32, may be added, and the sum rectified, before y is rounded.
+    Forward, a float32 bias (F,) may be added, and the sum rectified, before y is rounded.
     """
 
     direction: Direction
@@ -57,7 +56,7 @@ class ConvolutionProblem(NamedTuple):
 class ConvolutionPlan(NamedTuple):
     """A graph to run: two input tensors, the output, a bias if any, and bytes of workspace.
 
-    With ``float_result`` the output is float32, whatever the inputs.
+    With ``float_result`` the output is float32.
     """
 
     graph: Any
@@ -74,10 +73,9 @@ class PlanMaker:
         self._frontend, self.precision = frontend, precision
 
     def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
-        """Return a plan with sums in a fixed order, else any plan, else None after a warning.
+        """Build a plan with sums in a fixed order, else any plan; return None after a warning if there is none.
 
-        Problems with a bias, which another kernel may add, give no warning. Gradients of bfloat16 filters are float32
-        if possible.
+        Problems with a bias, which another kernel may add, give no warning.
         """
         for ordered, float_result in itertools.product(
             (True, False), (True, False) if problem.may_be_float else (False,)
@@ -100,7 +98,7 @@ class PlanMaker:
     def plans(self, problem: ConvolutionProblem, handle: Any, name: str = "") -> Iterator[ConvolutionPlan]:
         """Yield up to CANDIDATES built plans with sums in a fixed order, or the one of that name.
 
-        They are in the heuristics' order; each can be run until the next is built. Float32 plans for gradients of
+        They follow the heuristics' order, and each can be run until the next is built. Float32 plans for gradients of
         bfloat16 filters come first; their names begin with FLOAT.
         """
         for prefix in (FLOAT, "") if problem.may_be_float else ("",):
@@ -132,9 +130,9 @@ class PlanMaker:
     def describe(
         self, problem: ConvolutionProblem, handle: Any, ordered: bool, float_result: bool = False
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Return a graph with its admissible, unbuilt plans, and its tensors.
+        """Create a graph; return it with its admissible, unbuilt plans, and its tensors.
 
-        With ``ordered`` sums must have a fixed order. Raises the front end's errors if there is no plan.
+        With ``ordered`` sums must have a fixed order.
         """
         types, notes = self._frontend.data_type, self._frontend.numerical_note
         dtype = types.BFLOAT16 if problem.bf16 else types.FLOAT
@@ -164,7 +162,7 @@ class PlanMaker:
 def describe(graph: Any, problem: ConvolutionProblem, dtype: Any, real: Any) -> tuple[Any, ...]:
     """Add the convolution to a graph; return its inputs, in the order x, w, dy, its output, and any bias.
 
-    Their numbers are 1, 2, 3 and 4. ``real`` is the bias's type.
+    ``real`` is the bias's type.
     """
 
     def tensor(name: str, shape: tuple[int, ...], number: int) -> Any:
@@ -198,7 +196,7 @@ def strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
 
 
 def empty(shape: tuple[int, ...], dtype: Any, channels_last: bool) -> Array:
-    """Return an uninitialised array of that shape and layout."""
+    """Allocate an uninitialised array, channels-last or C-contiguous."""
     if not channels_last:
         return cupy.empty(shape, dtype)
     return cupy.empty((shape[0], *shape[2:], shape[1]), dtype).transpose(0, 3, 1, 2)

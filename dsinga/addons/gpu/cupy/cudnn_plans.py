@@ -1,7 +1,4 @@
-"""Runs one worker's cuDNN plans: created once for a problem, run with addresses of arrays, without a lock.
-
-Each thread has a handle and runs all plans in one workspace, in order on its stream.
-"""
+"""Runs one worker's cuDNN plans: created once for a problem, run with addresses of arrays, without a lock."""
 
 from __future__ import annotations
 
@@ -37,8 +34,8 @@ SECTIONS = {"float32": "float32", "tf32": "tf32", "bf16": "bf16 between layers"}
 class PlanRunner:
     """Runs a plan on one thread's handle, with addresses in a reused array.
 
-    For the front ends of FAST, a private method runs a plan by its tensors' addresses, sorted by number, in 8 instead
-    of 45 µs. Others use a dict.
+    For the front ends of FAST, a private method runs a plan by its tensors' addresses, sorted by number; others use a
+    dict.
     """
 
     def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):
@@ -63,10 +60,7 @@ class PlanRunner:
 
 
 def fast_execution(frontend: Any, graph: Any, count: int) -> tuple[Any, int] | None:
-    """Return the method that runs a graph by ``count`` addresses, and its plan's number, or None.
-
-    Both belong to the C++ graph below the Python one.
-    """
+    """Find the method that runs a graph by ``count`` addresses, and its plan's number; None if there is none."""
     if not str(getattr(frontend, "__version__", "")).startswith(FAST) or graph.selected_engine is not None:
         return None
     number = graph._plans[graph._plan_index].cpp_index
@@ -84,7 +78,7 @@ class _ThreadPlans(threading.local):
 
 
 class ConvolutionPlans:
-    """The plans of one worker, and a handle for each thread; running a plan again needs no lock."""
+    """The convolution plans of one worker, and a handle for each thread; running a plan again needs no lock."""
 
     def __init__(self, precision: str):
         self._frontend: Any = cudnn()
@@ -95,7 +89,7 @@ class ConvolutionPlans:
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
     def digest(self) -> str:
-        """Return a digest of this host's choices for the device, or ""."""
+        """Hash this host's choices for the device, to compare hosts; "" without choices."""
         return digest(device_name(), choices_file()) if self._frontend is not None else ""
 
     def knows(self, problem: ConvolutionProblem) -> bool:
@@ -105,9 +99,9 @@ class ConvolutionPlans:
     def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
         """Compute a convolution by its plan, or by one of ``others`` if that is faster.
 
-        ``arrays()`` are the direction's inputs in the order x, w, dy, in the problem's layout, all float32 or all
-        bfloat16, and any bias. The result has their dtype; gradients of filters may always be float32. ``others``
-        compute the result without a plan, by name; the first is used if there is no plan.
+        ``arrays()`` are the direction's inputs in the order x, w, dy, and any bias, all float32 or all bfloat16.
+        Gradients of filters may be float32 in either case. ``others`` compute the result without a plan, by name; the
+        first is the fallback.
         """
         if self._frontend is None:
             return next(iter(others.values()))()

@@ -1,4 +1,4 @@
-"""The class of the cupy backend, assembled from its families of kernels, one instance a worker."""
+"""The class of the cupy backend, assembled from its families of kernels."""
 
 from __future__ import annotations
 
@@ -104,10 +104,7 @@ class CupyOps(
         return ""
 
     def choices(self) -> str:
-        """Return a digest of this host's choices by measurement, or "".
-
-        Hosts with other choices may round otherwise.
-        """
+        """Hash this host's measured choices, to compare hosts, which may round otherwise; "" without choices."""
         with self.streams.device:
             return self.plans.digest()
 
@@ -118,7 +115,7 @@ class CupyOps(
         return GraphCapture(self)
 
     def new_pass(self) -> CupyPass | None:
-        """Return memory for a captured pass; None on the default stream, which has no graphs."""
+        """Allocate memory for a captured pass; None on the default stream, which has no graphs."""
         return CupyPass(self, self.streams) if self._own_streams else None
 
     def to_numpy_bf16(self, array: Array) -> Array:

@@ -1,7 +1,7 @@
-"""Captures a pass as one CUDA graph, with buffers of the batch, a block of numbers and a memory pool, and launches it.
+"""Captures a forward and backward pass as one CUDA graph, with its memory, and launches it.
 
-CuPy refuses copies between host and device during a capture, and a kernel's first call compiles it. A pass is therefore
-first recorded with fixed memory, by the same calls, which run immediately.
+CuPy refuses copies between host and device during a capture, and a kernel's first call compiles it. So a pass is first
+recorded in fixed memory by the same calls, which run immediately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dsinga.ops.types import Array, AsyncCopy
 
 
 class GraphPiece(NamedTuple):
-    """A graph of a pass, whether metrics are read after it, and the host's action before the next graph."""
+    """A graph of a pass, whether metrics are read after it, and what the host does before the next graph."""
 
     graph: Any
     reads: bool
@@ -28,7 +28,7 @@ class GraphPiece(NamedTuple):
 
 
 class CupyPass:
-    """The device memory and, once captured, the graph (or its pieces) of a pass over batches of fixed shapes.
+    """The device memory and, once captured, the CUDA graphs of a pass over batches of fixed shapes.
 
     Kernels called within :meth:`recording` read everything that changes with the step from fixed device addresses: the
     batch, the step, and numbers that depend on it. Within :meth:`capturing` they do not run but become a graph for
@@ -51,10 +51,7 @@ class CupyPass:
             self._recording = Recording()
 
     def put(self, name: str, array: np.ndarray | AsyncCopy | Array) -> Array:
-        """Copy an array of the batch to its buffer on the device; return the buffer.
-
-        A name's shape and dtype are the same in each pass.
-        """
+        """Copy an array of the batch to its buffer on the device; return the buffer."""
         shape, dtype = array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)
         if name not in self._buffers:
             with self._memory():
@@ -74,7 +71,7 @@ class CupyPass:
         return buffer
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the params themselves, which keep their addresses."""
+        """Return the params themselves, because they keep their addresses."""
         return params
 
     def results(self, outputs: Any) -> Any:
@@ -112,10 +109,7 @@ class CupyPass:
         self._captured = True
 
     def cut(self, action: Callable[[], None]) -> None:
-        """During a capture, end the graph and begin another: :meth:`launch` calls ``action`` between the two.
-
-        Does nothing otherwise.
-        """
+        """During a capture, end the graph and begin another: :meth:`launch` calls ``action`` between the two."""
         if self._is_capturing:
             self._end_piece(action)
             self._streams.compute.begin_capture()
@@ -154,7 +148,7 @@ class CupyPass:
     def read(self) -> list[float]:
         """Wait for the first unread launch; return its numbers of :meth:`dsinga.ops.Ops.defer_read`.
 
-        If one is not finite, this pass and later launches have changed no param, until :meth:`cancel`.
+        After one that is not finite, this pass and later launches change no param until :meth:`cancel`.
         """
         if self._recording.numbers is None:
             return []
@@ -172,9 +166,9 @@ class CupyPass:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its device memory."""
+        """The bytes of device memory that the pass holds."""
         return int(self._pool.total_bytes())
 
     def _memory(self) -> Any:
-        """Use memory of the pool, which lives as long as the graph, within the context."""
+        """Context that allocates from the pool that lives as long as the graph."""
         return cupy.cuda.using_allocator(self._pool.malloc)

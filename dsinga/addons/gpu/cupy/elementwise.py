@@ -71,7 +71,7 @@ class CupyElementwise(Ops):
         return p, sums[0], sums[1]
 
     def label_losses(self, p: Array, labels: Array, topk: int) -> Array:
-        """Return the loss and the hit of each row of p (n, K), as (2, n) float64."""
+        """Compute the loss and the hit of each row of p (n, K), as (2, n) float64."""
         rows = cupy.empty((2, len(p)), np.float64)
         _rows.rows("label_loss", p.dtype, len(p), p, int64(labels), rows[0], rows[1], FLT_MIN, int(topk), p.shape[1])
         return rows
@@ -102,7 +102,7 @@ class CupyElementwise(Ops):
 
 
 def int64(numbers: Any) -> Array:
-    """Return integers of host or device as C-contiguous int64 on the device."""
+    """Copy integers of host or device to C-contiguous int64 on the device."""
     return contiguous(cupy.asarray(numbers, np.int64))
 
 
@@ -125,7 +125,7 @@ class CupyLookup(CupyRecording):
         return vectors
 
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
-        """Return the distinct rows' gradients; the host waits for their number, the result's size."""
+        """Sum the gradients of each distinct row; the host waits for their number, the result's size."""
         if self.is_recording:
             raise NotCapturable("the gradient of an embedding has as many rows as there are different codes")
         flat, dy = int64(codes).reshape(-1), contiguous(dy).reshape(-1, dy.shape[-1])

@@ -1,7 +1,4 @@
-"""Finds CuPy, a device and cuDNN, reports what is missing, and compiles the CUDA kernels of this package.
-
-NVRTC compiles each family's source file when it is first called.
-"""
+"""Finds CuPy, a device and cuDNN, reports missing ones, and compiles the CUDA kernels of this package."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ check_compiler(cupy.cuda)
 
 @functools.cache
 def find_cudnn() -> tuple[ModuleType | None, str]:
-    """Return cuDNN's graph API, or None and why it, or cuDNN 9 itself, is missing."""
+    """Return cuDNN's graph API, or None and the reason why it, or cuDNN 9, is missing."""
     try:
         import cudnn as frontend
 
@@ -92,7 +89,7 @@ def cudnn() -> ModuleType | None:
 
 
 def lacks() -> str:
-    """Return a sentence on what runs without cuDNN and how to install it; "" if installed."""
+    """Explain what runs without cuDNN and how to install it; "" if it is installed."""
     frontend, why = find_cudnn()
     if frontend:
         return ""
@@ -110,7 +107,7 @@ def device_name() -> str:
 
 
 def describe() -> str:
-    """Return a sentence that names the device and the library of convolutions."""
+    """Name the device and the library of convolutions in a sentence."""
     frontend = cudnn()
     convolution = f"cuDNN {frontend.backend_version_string()}" if frontend else "matrix products of cuBLAS"
     return f"CuPy {cupy.__version__} on {device_name()}; convolutions by {convolution}"
@@ -131,8 +128,7 @@ _REALS = {
 class Source:
     """The kernels of one ``.cu`` file, compiled after a ``prologue`` of macros.
 
-    Arguments are arrays, numbers (long long or double), and None for a missing array. Launches are on the calling
-    thread's current stream. CuPy caches compiled kernels, also on disk.
+    Arguments are arrays, numbers (long long or double), and None for a missing array.
     """
 
     def __init__(self, name: str, prologue: str = ""):

@@ -1,4 +1,4 @@
-"""Local response, layer and batch normalisation; bfloat16 batches need two launches each way (batchnorm.cu)."""
+"""Local response, layer and batch normalisation on a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _elementwise, _rows = Source("elementwise"), Source("rows")
 
 
 class CupyNormalisation(CupyRecording):
-    """Normalisation across channels, of each channel, and of rows."""
+    """Kernels that normalise across channels, each channel, or rows."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         rows, y = to_rows(x), empty_image(x.shape, x.dtype)
@@ -169,10 +169,7 @@ def _doubles(*arrays: Array) -> list[Array]:
 
 
 def _by_rows(kernel: str, arrays: tuple[Array | None, ...], vectors: tuple[Array, ...]) -> Array:
-    """Run a kernel on (B, C, ...) arrays and (C,) vectors along axis 1; the result is channels-last.
-
-    All arrays but the first may be None.
-    """
+    """Run a kernel on (B, C, ...) arrays and (C,) vectors along axis 1; the result is channels-last."""
     x: Array = arrays[0]
     rows = [None if array is None else by_channel(cast(array, x.dtype)) for array in arrays]
     result = cupy.empty((x.size // max(x.shape[1], 1), x.shape[1]), x.dtype)
@@ -186,7 +183,7 @@ _COUNTERS = 1 << 12  # of 32 columns each
 
 
 class CupyBatchNorm(CupyNormalisation):
-    """Batch normalisation; float32 features use :class:`CupyNormalisation`, with the same bits."""
+    """Batch normalisation of bfloat16; float32 features use :class:`CupyNormalisation`, with the same bits."""
 
     _counters: Array | None = None
 
@@ -237,7 +234,7 @@ class CupyBatchNorm(CupyNormalisation):
         return slopes, (dscale, dbias)
 
     def _sum(self, kernel: str, sums: ChannelSums, arrays: Sequence[Array | None], others: Sequence[object]) -> None:
-        """Run a kernel with last blocks that add up all partial sums."""
+        """Run a kernel in which the last blocks add up all partial sums."""
         assert sums.grid[0] <= _COUNTERS, f"{sums.channels} channels are too many"
         if self._counters is None:
             self._counters = cupy.zeros(_COUNTERS, np.int32)

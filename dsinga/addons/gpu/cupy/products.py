@@ -29,10 +29,7 @@ _MIN_ROWS = 64  # of a block
 
 
 class ChannelSums:
-    """Divides a sum over contiguous rows (n, C) into blocks of columns and rows.
-
-    If C is small, several rows are joined to fill a block's columns.
-    """
+    """Divides a sum over contiguous rows (n, C) into blocks of columns and rows."""
 
     def __init__(self, rows: int, channels: int):
         joined = gcd(rows, max(1, _WIDTH // channels))
@@ -49,19 +46,19 @@ class ChannelSums:
         return sums
 
     def total(self, partial: Array, factor: float = 1.0, rounded: np.dtype | None = None) -> Array:
-        """Return (results, C): totals of partial sums times ``factor``, in float64 or the dtype ``rounded``."""
+        """Add up partial sums; return (results, C) times ``factor``, in float64 or the dtype ``rounded``."""
         result = cupy.empty((len(partial), self.channels), rounded or np.float64)
         places = (None, result) if rounded else (result, None)
         source.rows("add_partial", result.dtype, result.size, partial, *places, factor, *self.counts())
         return result
 
     def counts(self) -> tuple[int, int]:
-        """Return the last arguments of kernels that add partial sums: their number for each channel, and C."""
+        """Return the last arguments of kernels that add partial sums: the sums per channel, and C."""
         return self.grid[1] * self.columns // self.channels, self.channels
 
 
 def column_sums(x: Array, y: Array | None = None, rounded: np.dtype | None = None) -> Array:
-    """Return the sums of contiguous x (n, C), or of x·y, over n, in float64 or the dtype ``rounded``."""
+    """Sum contiguous x (n, C), or x·y, over n, in float64 or the dtype ``rounded``."""
     if not x.size:
         return cupy.zeros(x.shape[1], rounded or np.float64)
     sums = ChannelSums(*x.shape)
@@ -117,7 +114,7 @@ class Blas:
     def multiply(
         self, a: MatrixOperand | Array, b: MatrixOperand | Array, out: Array | None = None, add: bool = False
     ) -> Array:
-        """Return the product of a (m, k) and b (k, n) in ``out`` with contiguous rows, added to it if ``add``.
+        """Multiply a (m, k) and b (k, n) into ``out`` with contiguous rows, added to it if ``add``.
 
         Without ``out`` it is float32, or float64 for float64 factors.
         """
@@ -168,10 +165,7 @@ class Blas:
         return (0, 0) if self._cublaslt is None else self._cublaslt.count()
 
     def multiply_all(self, a: Array, b: Array) -> Array:
-        """Return the products of the matrices a (..., m, k) and b (..., k, n), unrounded in every precision.
-
-        An operand is copied unless it, or its transpose, is C-contiguous.
-        """
+        """Multiply the matrices a (..., m, k) and b (..., k, n), unrounded in every precision."""
         (a, left, a_step), (b, right, b_step) = _batch(a), _batch(b)
         (m, k), n = a.shape[-2:], b.shape[-1]
         assert (*a.shape[:-2], k) == b.shape[:-1], f"{a.shape} does not multiply {b.shape}"
@@ -209,7 +203,7 @@ Zero and one have the dtype of sums: float32 for products of bfloat16.
 
 
 class CupyProducts(Ops):
-    """Inner products."""
+    """Inner products (dense layers) and their gradients."""
 
     blas: Blas
 

@@ -1,7 +1,6 @@
-"""Records a pass before capture: its numbers for each step, its metrics, and the cached arrays that the graph reads.
+"""Records a pass before its capture: its numbers for each step, its metrics, and the arrays that the graph reads.
 
-A pass is recorded twice, so that kernels compile and libraries choose and allocate, and then captured. Later passes are
-copies of the batch, one copy of the step's numbers, and one launch.
+A pass is recorded twice, so that kernels compile and libraries choose and allocate, and then captured.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ Write = Callable[[int, np.ndarray], None]
 
 
 class StepBlock:
-    """Device memory for a pass's step-dependent numbers, in the order in which the pass requests them.
+    """Device memory for the numbers of a pass that depend on the step, in the order of requests.
 
-    During recording each number is copied when a kernel first gets its place. Before a graph's launch, all are computed
-    for the step and copied together. Other host numbers in its kernels are constant.
+    During recording each number is copied when a kernel first asks for its place. Before a graph's launch, all are
+    computed for the step and copied together.
     """
 
     def __init__(self) -> None:
@@ -101,8 +100,8 @@ class StepBlock:
 class Recording:
     """Collects the numbers, arrays and metrics of a recorded pass.
 
-    ``block`` has the numbers that change with the step, ``numbers`` the metrics on the device, float64, or None.
-    ``references`` keep cached memory that the graph reads.
+    ``block`` has the numbers that change with the step, ``numbers`` the metrics on the device, float64, or None;
+    ``references`` keep cached memory alive.
     """
 
     def __init__(self) -> None:
@@ -118,10 +117,7 @@ class Recording:
         self.block.begin(step, is_capturing)
 
     def constant(self, array: Any) -> Array:
-        """Return a device copy of a layer's host array, which is the same in each pass.
-
-        Raises NotCapturable if it changes.
-        """
+        """Return a device copy of a layer's host array, which is the same in each pass."""
         array = np.asarray(array)
         if self._used == len(self._constants):
             self._constants.append((array.copy(), cupy.asarray(array)))
@@ -144,7 +140,7 @@ class Recording:
 
 
 class CupyRecording(Ops):
-    """Gives a worker's kernels the pass being recorded, None if they run eagerly."""
+    """Lets a worker's kernels find the pass that is being recorded; None if they run eagerly."""
 
     recording: Recording | None = None
 
@@ -154,7 +150,7 @@ class CupyRecording(Ops):
 
     @property
     def block(self) -> StepBlock | None:
-        """The numbers that the recorded pass reads and that depend on the step."""
+        """The step-dependent numbers of the recorded pass."""
         return None if self.recording is None else self.recording.block
 
     def held(self, memory: T) -> T:

@@ -1,7 +1,7 @@
 """Recurrent layers: one matrix product for all inputs, one product and launch a step, one product for the weights.
 
-Arithmetic is in the order of numpy_recurrent.py; one kernel computes a step's gates. SINGA's GRU is cuDNN's (the reset
-gate works on the product with the state), but cuDNN's graph API has no recurrent cells.
+SINGA's GRU is cuDNN's (the reset gate works on the product with the state), but cuDNN's graph API has no recurrent
+cells.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class DevicePacking(NamedTuple):
 class CupyRecurrentWorkspace(NamedTuple):
     """The values for the backward pass: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
 
-    ``outputs`` (B + N, H) belong to the states; ``weights`` are w_x and w_h. Weights and x are as products use them.
-    ``functions`` number the activations.
+    ``outputs`` (B + N, H) belong to the states; ``weights`` are w_x and w_h.
     """
 
     packed: DevicePacking
@@ -162,7 +161,7 @@ class CupyRecurrent(CupyRecording):
 
 
 def join(cell: str, params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
-    """Return (w_x, w_h, b): the weights with a row for each column of their product."""
+    """Join a cell's params into (w_x, w_h, b), with a row for each column of their product."""
     if cell == "gru":
         z_x, r_x, c_x, z_h, r_h, c_h, *bias = params
         b = cupy.concatenate((bias[2], bias[0], bias[1], *bias[3:])) if bias else None
@@ -171,7 +170,7 @@ def join(cell: str, params: Sequence[Array]) -> tuple[Array, Array, Array | None
 
 
 def split(cell: str, w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
-    """Undo :func:`join`."""
+    """Undo :func:`join`, for gradients of the params."""
     if cell == "gru":
         (c_x, z_x, r_x), weights_h = cupy.split(w_x, 3), cupy.split(w_h, 3)
         if b is None:
@@ -208,7 +207,7 @@ def _columns(part: slice, size: int) -> slice:
 
 
 def to_device(packing: Packing) -> DevicePacking:
-    """Return a packing with arrays on the device."""
+    """Copy a packing's arrays to the device."""
     before, last = rows_before(packing), cupy.asarray(last_rows(packing))
     order, places = cupy.asarray(packing.order), cupy.asarray(packing.places)
     return DevicePacking(packing, order, places, last, None if before is None else cupy.asarray(before))

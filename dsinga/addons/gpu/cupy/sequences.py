@@ -1,4 +1,4 @@
-"""Attention by cuBLAS's products of many small matrices, and linear-chain conditional random fields.
+"""Attention by cuBLAS's batched products, and linear-chain conditional random fields.
 
 Attention is float32 in every precision. A field needs one launch for all steps, a block a sequence.
 """

@@ -1,8 +1,7 @@
 """The streams of one worker, and copies concurrent with its kernels (Wang et al., 2016, section 5.4.2 and figure 14).
 
-A worker computes on one stream, in order. A second one copies batches and values to the device, a third gradients to
-the host; events order the streams. Memory returns to its stream's pool, so memory that another stream reads is
-referenced until the event after that read.
+A worker computes on one stream, in order. A second stream copies batches and values to the device, a third gradients to
+the host; events order the streams. Memory that another stream reads is referenced until the event after that read.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ class Streams:
         self.compute.use()
 
     def event(self, stream: Any) -> Any:
-        """Return an event after all launches on ``stream`` so far."""
+        """Record an event after all launches on ``stream`` so far."""
         return stream.record(cupy.cuda.Event(disable_timing=True))
 
     def hold(self, event: Any, *memory: Any) -> None:
-        """Keep ``memory`` alive until the event has happened; release what waited for past events."""
+        """Keep ``memory`` alive until the event has happened; release memory of past events."""
         with self._lock:
             self._references.append((event, memory))
             while self._references and self._references[0][0].done:
@@ -102,7 +101,7 @@ class ComputedArray(AsyncCopy):
             self._done = streams.event(streams.compute)
 
     def result(self) -> Array:
-        """Wait for the kernels."""
+        """Wait for the kernels, and return the array."""
         self._done.synchronize()
         return self._array
 

@@ -1,7 +1,6 @@
 """Updates all params of a worker by one kernel launch, generated from the updater's formulas.
 
 Each formula is traced once on symbols (dsinga.ops.ufunc_programs), and compiled as CUDA once for each set of programs.
-Device tables with the params' addresses and constants, and the param of each block, are copied when they change.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class CupyUpdate(CupyRecording):
                 raise NotCapturable("a formula of the updater is no kernel of its own, or takes sparse gradients")
 
     def _trace_update(self, update: Update) -> TracedFormula | None:
-        """Return the program of an update's formula; None if it must be called, such as a user's."""
+        """Trace an update's formula to a program; None if it must be called, such as a user's."""
         if any(array.dtype != FLOAT32 for array in (update.value, update.gradient, *update.state)):
             return None
         return try_trace(update.formula, len(update.state))
@@ -91,10 +90,7 @@ class CupyUpdate(CupyRecording):
     def _param_table(
         self, together: Sequence[tuple[Update, TracedFormula]], programs: tuple[UfuncProgram, ...]
     ) -> Array:
-        """Return the table of params on the device, the last call's if unchanged.
-
-        In a recorded pass's block, formulas have each later step's constants.
-        """
+        """Return the table of params on the device, the last call's if unchanged."""
         table = table_of(together, programs)
         if self.block is not None:
             constants = UpdateConstants(table, together)
@@ -113,7 +109,7 @@ class CupyUpdate(CupyRecording):
 
 
 class UpdateConstants:
-    """Writes the table of updates with their formulas' constants at a step."""
+    """Writes the table of updates with the constants of their formulas at a step."""
 
     def __init__(self, table: np.ndarray, together: Sequence[tuple[Update, TracedFormula]]):
         self._table = table
@@ -135,14 +131,14 @@ class UpdateConstants:
 
 
 def dense(update: Update) -> Update:
-    """Return the update with contiguous gradient and rows; value and state are contiguous."""
+    """Make the gradient and rows of an update contiguous; value and state are contiguous."""
     assert all(array.flags.c_contiguous for array in (update.value, *update.state))
     rows = None if update.rows is None else contiguous(update.rows, np.int64)
     return update._replace(gradient=contiguous(update.gradient), rows=rows)
 
 
 def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[UfuncProgram, ...]) -> np.ndarray:
-    """Return a row of int64 for each param, with the columns of update.cu."""
+    """Describe each param in a row of int64, with the columns of update.cu."""
     states = max(len(update.state) for update, _ in together)
     constants = max(len(traced.constants) for _, traced in together)
     table = np.zeros((len(together), STATE + states + constants), np.int64)
@@ -159,12 +155,12 @@ def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[U
 
 
 def bits_of(constants: Sequence[float]) -> np.ndarray:
-    """Return constants as int64 with float64's bits."""
+    """View float64 constants as int64, to store them in the table."""
     return np.array(constants, np.float64).view(np.int64)
 
 
 def chunks_of(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (param, first element) of each block, and each param's first block followed by the total."""
+    """Divide params into blocks: (param, first element) of each block, and each param's first block, then the total."""
     counts = -(-sizes // CHUNK)
     first = np.concatenate(([0], np.cumsum(counts)))
     params = np.repeat(np.arange(len(sizes)), counts)
@@ -178,7 +174,7 @@ def prologue(programs: Sequence[UfuncProgram]) -> str:
 
 
 def body(program: UfuncProgram) -> str:
-    """Return a program's C++ for the element ``at``, with registers r0, r1 (``g``), ..."""
+    """Generate a program's C++ for the element ``at``, with registers r0, r1 (``g``), ..."""
     slots = program.slots
     lines = [f"float* w = (float*)row[VALUE]; const double* c = (const double*)(row + STATE + {slots});"]
     lines += [f"float* h{slot} = (float*)row[STATE + {slot}];" for slot in range(slots)]

@@ -3,8 +3,7 @@
 A convolution is the sum over its kernel's depths of convolutions of the slices that each depth meets. A pooling pools
 all slices, then along the depth of images (B, C, D, H'·W').
 
-Groups follow from the shapes: filters have a part of the channels. Volumes are convolved group by group. Images are
-float32 in every precision; in kBF16 products of volumes round their factors.
+Images are float32 in every precision; in kBF16 products of volumes round their factors.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def from_columns(images: Array, sizes: Sizes) -> Array:
 
 
 class CupyVolumeConvolution(CupyConvolution):
-    """Convolutions of volumes, and of images."""
+    """Convolutions of volumes and images, by the kernels of images."""
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         if x.ndim == 4:
