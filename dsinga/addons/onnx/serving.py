@@ -34,10 +34,10 @@ DTYPES = {"tensor(int64)": np.int64, "tensor(double)": np.float64, "tensor(bool)
 
 
 def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
-    """Write a net as version 1 of a Triton model named after ``folder``, in a model repository.
+    """Write a net to a Triton model repository, as version 1 of a model named after ``folder``.
 
-    Triton joins the rows of several requests. An older model is replaced in one step. Raises UserError if the folder
-    has something else, or cannot be written.
+    Triton joins the rows of several requests. Replaces an older model in one step. Raises UserError if the folder has
+    something else, or cannot be written.
     """
     with _new_folder(local_folder(folder), TRITON) as path:
         write_onnx(model, params, path / "1" / "model.onnx")
@@ -65,8 +65,8 @@ def _dtype_and_shape(value: ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
 def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
     """Write a net as a model of MLflow, like ``mlflow.onnx.save_model``, with its signature and metadata.
 
-    An older model is replaced in one step. Raises UserError if MLflow is not installed, or the folder has something
-    else or cannot be written.
+    Replaces an older model in one step. Raises UserError if MLflow is not installed, or the folder has something else
+    or cannot be written.
     """
     onnx = onnx_package()
     try:
@@ -95,7 +95,7 @@ def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
 
 @contextlib.contextmanager
 def _new_folder(path: Path, known_by: str) -> Iterator[Path]:
-    """Yield a new folder to replace ``path``, which may be an older one that has ``known_by``."""
+    """Context that fills a new folder, which then replaces ``path`` if that is missing or has ``known_by``."""
     if path.exists() and not (path / known_by).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"{path} is there, and has no {known_by} of an earlier export; name a new folder")
     with explained_writing(path.parent):
@@ -110,10 +110,12 @@ def _new_folder(path: Path, known_by: str) -> Iterator[Path]:
 def write_checked(
     server: str, net: tuple[ModelProto, Mapping[str, np.ndarray]], path: str | os.PathLike[str], model: Any, x: Any
 ) -> float | None:
-    """Write a net for a server: "onnx" for a file, "triton" or "mlflow". Return the greatest difference for records x.
+    """Write a net as "onnx" file, or for the server "triton" or "mlflow".
 
-    ``net`` is the ONNX net of ``model``, with its params. Without x, nothing is compared and the result is None.
-    Without ONNX Runtime, a given x raises UserError before anything is written.
+    Return the largest difference from ``model``'s predictions of records x, None without x.
+
+    ``net`` is the ONNX net of ``model``, with its params. With x, missing ONNX Runtime raises UserError before anything
+    is written.
     """
     write, file = SERVERS[server]
     if x is not None:
@@ -132,10 +134,7 @@ def onnxruntime_package() -> Any:
 
 
 def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> float:
-    """Return the greatest difference between ONNX Runtime's outputs of a file and a model's predictions.
-
-    ``x`` are numpy records for ``predict``. Raises UserError if ONNX Runtime is missing, or cannot run the file.
-    """
+    """Compare ONNX Runtime's outputs of a file with a model's predictions of records x; return the largest difference."""
     package, expected, records = onnxruntime_package(), model.predict(x), given_records(model, x)
     options = package.SessionOptions()
     options.log_severity_level = 3

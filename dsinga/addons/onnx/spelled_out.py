@@ -51,7 +51,7 @@ PATTERNS: Sequence[tuple[Any, str, str]] = (
 
 
 class Matcher:
-    """A graph's nodes, to be compared with patterns."""
+    """Finds patterns among a graph's nodes."""
 
     def __init__(self, nodes: Sequence[Any], constants: Mapping[str, Constant], outputs: Sequence[str]):
         self.constants = constants
@@ -64,7 +64,7 @@ class Matcher:
             self.takers[name].append(0)
 
     def bindings(self, pattern: Any, name: str, bound: dict[str, str]) -> Iterator[dict[str, str]]:
-        """Yield the tensors that a pattern's names, and inner nodes, stand for, in each way it fits a tensor."""
+        """Match a pattern with a tensor; yield the tensors of its names and inner nodes, in each way it fits."""
         if isinstance(pattern, list):
             for one in pattern:
                 yield from self.bindings(one, name, bound)
@@ -86,7 +86,7 @@ class Matcher:
                     yield from self.all_of(pattern[1:], order, bound)
 
     def all_of(self, patterns: Sequence[Any], names: Sequence[str], bound: dict[str, str]) -> Iterator[dict[str, str]]:
-        """Yield what the names of patterns stand for, in each way they fit as many tensors."""
+        """Match several patterns with as many tensors; yield the tensors of their names, in each way they fit."""
         if not patterns or not names:
             yield from [] if patterns else [bound]
             return
@@ -94,7 +94,7 @@ class Matcher:
             yield from self.all_of(patterns[1:], names[1:], more)
 
     def factors(self, node: Any, count: int) -> tuple[list[str], list[str]]:
-        """Return at most ``count`` factors of a product, and its nodes' results."""
+        """Collect at most ``count`` factors of a product, and the results of its nodes."""
         factors, inner = [*node.input], [node.output[0]]
         for name in node.input:
             before = self.made_by.get(name)
@@ -113,7 +113,7 @@ class Matcher:
 
 
 def recognised(nodes: Sequence[Any], constants: Mapping[str, Constant], outputs: Sequence[str]) -> list[Any]:
-    """Return a graph's nodes, with results ``outputs``, with each spelled-out layer as one node."""
+    """Replace each layer that a graph spells out in several nodes by one node; return all nodes."""
     matcher = Matcher(nodes, constants, outputs)
     starts = defaultdict(list)
     for pattern, operator, names in PATTERNS:
@@ -132,7 +132,7 @@ def recognised(nodes: Sequence[Any], constants: Mapping[str, Constant], outputs:
 
 
 def whole(matcher: Matcher, root: Any, operator: str, inputs: Sequence[str], bound: Mapping[str, str]) -> Any:
-    """Return the node for a pattern; None if its params and settings do not match the operator."""
+    """Create the single node for a pattern; None if its params and settings do not match the operator."""
     from onnx import helper
 
     params = [matcher.constants.get(name) for name in inputs[1:]]

@@ -31,7 +31,7 @@ class Room:
     numbers: float
 
     def take(self, size: float, numbers: float = 0) -> None:
-        """Count bytes and numbers towards the limit. Raises UserError if there are fewer."""
+        """Count bytes and numbers towards the limit, and raise UserError beyond it."""
         self.bytes -= size
         self.numbers -= numbers
         if not (self.bytes >= 0 and self.numbers >= 0):  # or they are no numbers
@@ -40,15 +40,15 @@ class Room:
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that is the same at each call.
+    """A constant tensor of an ONNX graph, with the params that it comes from.
 
     Attributes:
         array: its numbers.
         name: the initializer with these numbers, maybe in another shape; "" for computed ones.
         made: for rearranged or selected numbers of params: the node, its operands, and the output's number.
         kind: the file's kind of initializer: PARAMETER, BUFFER, FOLDED if the exporter computed it; else "".
-        is_param: whether it trains: the file says so, or its name is not made up by an exporter, and it is no mask of
-            zeros and ones, and no bound of -infinity.
+        is_param: whether it trains: the file says so, or its name is no exporter's, and it is no mask of 0 and 1, and
+            no bound of -infinity.
     """
 
     array: np.ndarray
@@ -64,7 +64,7 @@ class Constant:
         object.__setattr__(self, "is_param", may_train and self.array.dtype.kind == "f")
 
     def computed(self, leaf: Callable[[Constant], Any], apply: Callable[[Any, Sequence[Any], int], Any]) -> Any:
-        """Compute from a constant's params: ``leaf`` of each param, then ``apply`` of each node and its operands."""
+        """Evaluate the constant anew from its params: ``leaf`` of each param, then ``apply`` of each node and its operands."""
         results: dict[int, Any] = {}
         pending = [self]
         while pending:
@@ -114,7 +114,7 @@ def spread(shapes: Sequence[Sequence[int]]) -> float:
 
 
 def without_repeats(array: np.ndarray) -> np.ndarray:
-    """Return an array with length 1 along axes that repeat one part, such as Expand's."""
+    """Shorten axes that repeat one part, such as Expand's, to length 1."""
     return array[tuple(slice(0, 1 if stride == 0 else None) for stride in array.strides)]
 
 
@@ -126,10 +126,7 @@ def is_same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def integers(x: Any, what: str) -> Any:
-    """Return a constant's or attribute's integers, as a shape or axes; or None.
-
-    Raises NoLayer for computed values.
-    """
+    """Return the integers of a constant or attribute, as a shape or axes; or None."""
     if x is None or isinstance(x, (list, int)):
         return x
     if not isinstance(x, Constant):

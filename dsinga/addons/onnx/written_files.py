@@ -27,10 +27,8 @@ def write_onnx(
 ) -> None:
     """Write a net and its params, arrays by name, to an ONNX file, after ONNX's own checks.
 
-    Params of ``external`` bytes or more in all go, without a copy, to a second file, named with an additional ".data".
-    Either both files are written, or none, and an earlier net's stay. ``model`` gets the params as initializers.
-
-    Raises UserError if the folder cannot be written, or the net is not valid ONNX.
+    Params of ``external`` bytes or more in all go, without a copy, to a second file with an additional ".data". Either
+    both files are written or none. ``model`` gets the params as initializers.
     """
     onnx, path = onnx_package(), local_folder(path)
     if path.suffix not in ("", ".onnx"):

@@ -1,4 +1,4 @@
-"""Draws the curves of a run as SVG, without Matplotlib, for pages and notebooks during the run."""
+"""Draws the curves of a run as SVG, without Matplotlib, for pages and notebooks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Scale(NamedTuple):
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel coordinate."""
+        """Return the pixel coordinate of a value."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
@@ -37,8 +37,7 @@ class Scale(NamedTuple):
 def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES) -> str:
     """Draw ``names`` by "step" as an SVG element: a panel for each name in ``rows``, a line for each phase.
 
-    ``rows`` are mappings with "step", "phase" and numbers; NaN and infinity leave a gap. Without any value the picture
-    says "no rows yet".
+    NaN and infinity leave a gap. Without any value the picture says "no rows yet".
     """
     rows = list(rows)
     panels = {name: lines for name in names if (lines := lines_by_phase(rows, name))}
@@ -56,7 +55,7 @@ def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES)
 
 
 def lines_by_phase(rows: Iterable[Mapping[str, Any]], name: str, x: str = "step") -> dict[str, Line]:
-    """Return points (x, value) for each phase with finite values of ``name``: train, val, test, others."""
+    """Return the points (x, value) with finite values of ``name`` for each phase: train, val, test, others."""
     lines: dict[str, list[Point]] = {phase: [] for phase in COLOURS}
     for row in rows_of_metrics(rows):
         if name in row and x in row:
@@ -132,7 +131,7 @@ def _scale(values: Sequence[float], start: float, end: float, margin: float) -> 
 
 
 def ticks(low: float, high: float, max_intervals: int) -> list[float]:
-    """Return at most ``max_intervals + 1`` round numbers within [low, high], 1, 2 or 5 times a power of ten apart."""
+    """Return at most ``max_intervals + 1`` round ticks within [low, high], 1, 2 or 5 times a power of ten apart."""
     minimum = (high - low) / max_intervals
     power = 10.0 ** math.floor(math.log10(minimum))
     spacing = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= minimum * (1 - 1e-9))

@@ -1,4 +1,4 @@
-"""Draws the metrics of runs with Matplotlib."""
+"""Draws metrics and returns of runs with Matplotlib."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dsinga.monitor.rows import HistoryPlot, metric_names
 
 
 def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarray:
-    """Return a new figure's axes (rows, columns) with at least ``count`` axes; surplus axes are hidden.
+    """Create a figure with axes (rows, columns) for at least ``count`` plots; surplus axes are hidden.
 
-    ``width`` and ``height`` are the inches of each. Raises UserError if Matplotlib is not installed.
+    ``width`` and ``height`` are the inches of each.
     """
     need_matplotlib()
     import matplotlib.pyplot as plt
@@ -32,7 +32,7 @@ def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarra
 
 
 def single_axes(ax: Any, width: float, height: float) -> Any:
-    """Return ``ax``, or new axes of so many inches if it is None."""
+    """Return ``ax``, or new axes of ``width`` x ``height`` inches if it is None."""
     return new_axes(1, 1, width, height)[0, 0] if ax is None else ax
 
 
@@ -47,7 +47,7 @@ Rows = Sequence[Mapping[str, Any]]
 def plot_history(
     rows: Rows, metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
 ) -> Any:
-    """Draw metrics of a history, see :meth:`dsinga.monitor.History.plot`; return the axes."""
+    """Draw metrics of a history, as :meth:`dsinga.monitor.History.plot` describes; return the axes."""
     names = [metrics] if isinstance(metrics, str) else list(metrics) or _by_importance(metric_names(rows))
     if not names:
         raise UserError("the history has no metrics to draw; train for at least one step")
@@ -67,7 +67,7 @@ def plot_history(
 def plot_curves(curves: Mapping[str, Sequence[Point]], x: str, y: str, ax: Any = None) -> Any:
     """Draw named lines through (x, y); return the axes.
 
-    ``x`` and ``y`` label the axes ``ax``. The legend omits the name "". Long lines are thinned out.
+    ``x`` and ``y`` label the axes; the legend omits the name "". Long lines are thinned out.
     """
     ax = single_axes(ax, 6.0, HEIGHT)
     for name, points in curves.items():

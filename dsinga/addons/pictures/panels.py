@@ -1,4 +1,4 @@
-"""Draws panels of lines with Matplotlib, and gives all figures of this package one look and file format."""
+"""Draws panels of lines with Matplotlib; all figures of this package get one look and file format here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STYLE = {
 class Line(NamedTuple):
     """A line of a panel: its points in drawing order, and its colour.
 
-    ``label`` is its text in the legend; "" stands for its name with its last value, None for no text.
+    ``label`` is its text in the legend; "" means its name with its last value, None no text.
     """
 
     points: Sequence[Point]
@@ -72,10 +72,7 @@ def need_matplotlib() -> None:
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Give figures the look of this package, within the context or in a decorated function.
-
-    The user's style is ignored. Raises UserError if Matplotlib is not installed.
-    """
+    """Give figures the look of this package, as a context or decorator; the user's style is ignored."""
     need_matplotlib()
     from matplotlib import style
 
@@ -84,7 +81,7 @@ def look() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float, label: str) -> Any:
-    """Return a figure of so many inches, without a window; ``label`` describes it to screen readers."""
+    """Create a figure without a window, in inches; ``label`` describes it to screen readers."""
     from matplotlib.figure import Figure
 
     figure = Figure((width, height), layout="constrained", linewidth=1)
@@ -94,7 +91,7 @@ def new_figure(width: float, height: float, label: str) -> Any:
 
 @look()
 def to_bytes(figure: Any, ending: str) -> bytes:
-    """Return a figure as a file's bytes: PNG or PDF for the endings ".png" and ".pdf", otherwise SVG."""
+    """Render a figure as a file's bytes: PNG or PDF for the endings ".png" and ".pdf", otherwise SVG."""
     ending = ending.lower()
     if ending not in (".png", ".pdf"):
         return to_svg(figure).encode()
@@ -105,7 +102,7 @@ def to_bytes(figure: Any, ending: str) -> bytes:
 
 @look()
 def to_svg(figure: Any) -> str:
-    """Return a figure as an SVG element."""
+    """Render a figure as an SVG element."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     svg = file.getvalue()
@@ -119,7 +116,7 @@ def to_svg(figure: Any) -> str:
 
 
 def show_on_hover(artist: Any, text: str) -> None:
-    """Have an artist show a text on hover, in an SVG."""
+    """Let an artist show a text on hover, in an SVG."""
     artist.set_gid(f"{HOVER}{text}")
 
 
@@ -134,15 +131,14 @@ def shown(draw: Callable[[], str]) -> str:
 def draw_panels(panels: Sequence[Panel], label: str, columns: int = 0) -> str:
     """Draw the panels side by side as an SVG element, or the text ``label`` if there are none.
 
-    ``label`` describes the picture to screen readers; ``columns`` panels are in a row. NaN and infinity leave a gap.
-    Raises UserError if Matplotlib is not installed.
+    ``label`` describes the picture to screen readers. NaN and infinity leave a gap.
     """
     return to_svg(panels_figure(panels, label, columns))
 
 
 @look()
 def panels_figure(panels: Sequence[Panel], label: str, columns: int = 0) -> Any:
-    """Return the figure of :func:`draw_panels`."""
+    """Create the figure of :func:`draw_panels`."""
     columns = columns or max(len(panels), 1)
     rows = max(-(-len(panels) // columns), 1)
     figure = new_figure(WIDTH * columns, HEIGHT * rows, label)
@@ -154,7 +150,7 @@ def panels_figure(panels: Sequence[Panel], label: str, columns: int = 0) -> Any:
 
 
 def draw_panel(axis: Any, panel: Panel) -> None:
-    """Draw a panel, with the legend between title and lines."""
+    """Draw a panel on Matplotlib axes, with the legend between title and lines."""
     from matplotlib.ticker import MaxNLocator
 
     for name, line in panel.lines.items():
@@ -181,7 +177,7 @@ def draw_panel(axis: Any, panel: Panel) -> None:
 
 
 def set_powers(axis: Any, low: float, high: float) -> None:
-    """Set a logarithmic y axis's ticks from ``low`` to ``high``: powers of ten, and numbers between if possible."""
+    """Set the ticks of a logarithmic y axis: powers of ten, and numbers between if possible."""
     from matplotlib.ticker import LogLocator
 
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
@@ -217,9 +213,9 @@ def draw_bars(
 
 
 def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
-    """Return at most ``max_points`` points: the first, the last, and the extremes of equal intervals between.
+    """Thin out a line to at most ``max_points`` points: first, last, and the extremes of intervals between.
 
-    Spikes of a single step stay visible.
+    So spikes of a single step stay visible.
     """
     if len(points) <= max_points:
         return list(points)

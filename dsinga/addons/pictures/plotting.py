@@ -1,7 +1,7 @@
 """Draws images, wrong predictions, confusion matrices, curves of scores and of learning rates with Matplotlib.
 
-Requires Matplotlib: ``pip install 'dsinga[plot]'``. To draw the metrics of a run, use its history,
-:meth:`dsinga.monitor.History.plot`. Each function returns Matplotlib's axes.
+Requires Matplotlib: ``pip install 'dsinga[plot]'``. For the metrics of a run, use :meth:`dsinga.monitor.History.plot`.
+Each function returns Matplotlib's axes.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ SHORT_TITLE = 14  # characters that have room above an image
 
 
 class ClassPredictions(NamedTuple):
-    """Numbers (N,) of true and predicted classes, scores (N, classes) if known, and the classes' names."""
+    """The true and predicted classes of records, (N,), scores (N, classes) if known, and the classes' names."""
 
     true: np.ndarray
     predicted: np.ndarray

@@ -1,1 +1,1 @@
-"""The planner: predicts the iteration time of a partitioned net on a cluster, and finds the fastest partitioning."""
+"""Predicts the iteration time of a partitioned net on a cluster, and finds the fastest partitioning."""

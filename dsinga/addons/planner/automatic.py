@@ -1,4 +1,4 @@
-"""Chooses how each layer is cut for ``partition: auto``, by the cost model, for the running cluster."""
+"""Chooses how each layer is cut for ``partition: auto`` on the running cluster, by predicted times."""
 
 from __future__ import annotations
 
@@ -79,10 +79,9 @@ _log = logging.getLogger(__name__)
 def choose_training(
     job: Job, topology: Topology, opened: OpenedJob, updater: Updater, client: Client, placement: Placement
 ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
-    """Choose the cuts of ``partition: auto``: return the job, its topology and its cuts (None for one worker).
+    """Choose cuts for ``partition: auto``: return the job, its topology and its cuts (None for one worker).
 
-    The job gets the micro-batches and recomputation that its workers' memory requires. Raises UserError if none
-    suffice.
+    The job gets the micro-batches and recomputation that memory requires.
     """
     is_predicted = job.train_one_batch.alg in PREDICTED and not job.gpu
     limit = worker_limit(client, placement, FIXED) if is_predicted else sys.maxsize
@@ -103,11 +102,10 @@ def choose_cuts(
     variants: NetVariants,
     limit: int,
 ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
-    """Return a job, its topology, and the fastest cuts by layer, according to the cost model.
+    """Choose the fastest cuts by layer according to the cost model; return them with the job and topology.
 
-    The returned job fits into ``limit`` bytes a worker, if necessary with micro-batches and recomputation. If one
-    worker is fastest, its groups have one worker, and the cuts are None. Layers with a partition_dim or a location are
-    left out. Raises RunError if a Dask worker is lost, and UserError if training does not fit.
+    The job fits into ``limit`` bytes a worker, if necessary with micro-batches and recomputation. If one worker is
+    fastest, its groups have one worker, and the cuts are None. Layers with a partition_dim or a location are left out.
     """
     workers = placement.workers[0]
     links, processes = measure_links(client, workers), process_map_of(placement, topology.slicing)
@@ -128,17 +126,17 @@ def choose_cuts(
 
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
-    """Return the first group's processes, for the planner."""
+    """Describe the processes of the first group for the planner."""
     return ProcessMap(*placement.processes, slicing, several_hosts=on_several_hosts(placement.workers[0]))
 
 
 def machines_of(client: Client, addresses: Sequence[str]) -> list[str]:
-    """Return an identity of each Dask worker's machine, which containers on it share."""
+    """Identify the machine of each Dask worker, so that containers on one machine are recognised."""
     return gather(client, [submit_to(client, address, _machine) for address in addresses], addresses)
 
 
 def _machine() -> str:
-    """Task: return a text that identifies this machine: the id of its boot, or else the host name."""
+    """Task: identify this machine by the id of its boot, or else the host name."""
     try:
         return BOOT_ID.read_text(encoding="ascii")
     except OSError:
@@ -154,7 +152,7 @@ def machine_of(
     store: RateStore,
     workers: int,
 ) -> MachineModel:
-    """Measure the first worker's machine while the first ``workers`` workers of its group compute; return the model.
+    """Measure the first worker's machine while ``workers`` workers of its group compute; return the model.
 
     Workers with equal ``machines`` share memory and caches.
     """
@@ -172,7 +170,7 @@ def _search(
     folder: str | None,
     variants_limit: Packed[tuple[NetVariants, int]],
 ) -> tuple[dict[str, LayerCut] | None, str, str, MemoryFit]:
-    """Task: return the cuts by layer (None for one worker), a description, a warning or "", and the memory fit."""
+    """Task: search cuts by layer (None for one worker); return them, a description, a warning, the memory fit."""
     job, net, updater = job_net_updater.unpack()
     ops, store = cpu_ops(PRECISIONS[job.precision]), RateStore(rates_file(folder))
     wire = wire_bytes(job, ops.precision == "bf16")
@@ -191,17 +189,17 @@ def _search(
 
 
 class EchoService:
-    """Accepts arrays and drops them, to time calls."""
+    """Accepts arrays and drops them, to time remote calls."""
 
     def handle(self, method: str, fields: Sequence[Any], items: Items) -> None:
-        """Reply without arrays: only the time of the message is measured."""
+        """Reply without arrays, so that only the message is timed."""
 
     def close(self, message: str) -> None:
-        """Do nothing."""
+        """Do nothing: there is no state to close."""
 
 
 class EchoActor:
-    """An Actor that offers :class:`EchoService` like a server's shard."""
+    """A Dask Actor that offers :class:`EchoService` as servers offer their shards."""
 
     def __init__(self, name: str, secret: Secret):
         serve_connections()
@@ -211,8 +209,7 @@ class EchoActor:
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     """Measure the links between Dask workers; the first two processes' link stands for all.
 
-    Figures are rounded to a quarter of a power of two, so noise seldom changes the partitioning. Raises RunError if a
-    Dask worker is lost.
+    Rounded to a quarter of a power of two, so that noise seldom changes the partitioning.
     """
     process_addresses = list({process(address): address for address in reversed(addresses)}.values())[::-1]
     first = process_addresses[0]
@@ -242,13 +239,13 @@ def _measure_barrier_between(client: Client, first: str, second: str, link: Link
 
 
 def link_of(seconds: dict[int, float]) -> Link:
-    """Return the link with these ``seconds`` a call, by its bytes."""
+    """Fit latency and bandwidth of a link to ``seconds`` a call, by bytes."""
     rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 
 
 def _time_calls(address: str, name: str, secret: Secret, echo: Any) -> tuple[dict[int, float], bool]:
-    """Task: return the median seconds of a call by its bytes, and whether it uses shared memory.
+    """Task: measure the median seconds of a call by its bytes, and whether it uses shared memory.
 
     The Dask worker ``address`` has the service ``name`` while the Actor ``echo`` lives.
     """
@@ -268,7 +265,7 @@ def _time_calls(address: str, name: str, secret: Secret, echo: Any) -> tuple[dic
 
 
 def _time_barriers(name: str, peer_name: str, secret: Secret) -> list[tuple[float, float]]:
-    """Task: return the seconds of computing and of barriers with the process ``peer_name``."""
+    """Task: time computing and barriers with the process ``peer_name``."""
     peers = GroupPeers(TIMEOUT_SECONDS, Meter())
     endpoint = Endpoint(name, peers.mailbox, secret=secret)
     try:

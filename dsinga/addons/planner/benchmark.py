@@ -45,15 +45,13 @@ def measure(
 ) -> dict[str, Any]:
     """Train a job for a warm-up and ``steps`` more iterations; return the median times of an iteration.
 
-    The job is trained without tests and checkpoints, if ``synthetic`` on random records of its shapes. Then one worker
-    in this process measures each layer in as many steps if ``profiled``, and in kFloat32 and kBF16 if ``precisions``.
-    Relative paths are looked up in ``roots``.
+    The job is trained without tests and checkpoints, and on random records if ``synthetic``. Then one worker in this
+    process measures each layer if ``profiled``, also in kFloat32 and kBF16 if ``precisions``.
 
     Returns a dict: ``ms_per_iteration`` and ``samples_per_second``. ``compute_ms`` and ``data_ms`` are the longest
-    among partitions; ``exchange_ms`` is the rest. ``crossing_mb`` is the megabytes between processes for a worker
-    group's iteration, ``peak_rss_mb`` the largest process's. On request there are ``profile`` (see
-    :func:`dsinga.addons.planner.profile.profile`) and ``precisions``, a profile for each. Raises UserError for bad
-    input.
+    among partitions, ``exchange_ms`` the rest. ``crossing_mb`` passes between processes in an iteration of a worker
+    group, ``peak_rss_mb`` is the largest process's. On request there are ``profile`` (see
+    :func:`dsinga.addons.planner.profile.profile`) and ``precisions``, a profile for each.
     """
     job = without_tests(job, WARM_UP_STEPS + steps)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
@@ -84,20 +82,20 @@ def measure(
 
 
 class SilentObserver:
-    """Ignores everything but a wait for Dask workers."""
+    """An observer of a run that only logs waiting for Dask workers."""
 
     def waiting(self, sentence: str) -> None:
         """Log what the run waits for."""
         _log.info(sentence)
 
     def begin(self, step: int) -> None:
-        """Do nothing."""
+        """Ignore the first step."""
 
     def record(self, row: dict[str, Any]) -> None:
-        """Do nothing."""
+        """Ignore metrics."""
 
     def progress(self, row: dict[str, Any]) -> None:
-        """Do nothing."""
+        """Ignore progress."""
 
 
 def _peak_rss_mb() -> float:
@@ -105,13 +103,13 @@ def _peak_rss_mb() -> float:
 
 
 def without_tests(job: Job, steps: int) -> Job:
-    """Return the job with ``steps`` iterations, without tests, checkpoints, extensions and initial checkpoints."""
+    """Limit a job to ``steps`` iterations, without tests, checkpoints and extensions."""
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
     return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])
 
 
 def with_synthetic_records(job: Job, folder: Path) -> Job:
-    """Write random records of the job's shapes to stores in ``folder``; return the job with them."""
+    """Replace a job's stores by random records of the same shapes, written to ``folder``."""
     confs = [conf for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
     synthetic = {
         layer.name: (

@@ -131,8 +131,8 @@ def plan(
 
     Layers are timed on this machine once and cached (Dask setting dsinga.cache). With a bandwidth or a latency, the
     workers are on machines like this one; without, on this machine as far as it has cores. With a memory, micro-batches
-    and recomputation are chosen so that each partitioning fits, if it can. With sites, it also states what it costs to
-    average their params (sync_method: kMean), and how often they can.
+    and recomputation are chosen so that each partitioning fits, if it can. With sites, the plan also has the cost of
+    averaging their params (sync_method: kMean), and the shortest period.
     """
     import rich.console
 
@@ -168,7 +168,7 @@ def plan(
 
 
 def print_plan(figures: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print a plan, given as ``Plan.figures`` returns it."""
+    """Print a plan from the figures of ``Plan.figures``."""
     rows = figures["alternatives"]
     workers = max(row["workers"] for row in rows)
     console.print(

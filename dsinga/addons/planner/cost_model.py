@@ -37,7 +37,7 @@ EXACT_WORKERS = 8  # for more workers the net is not partitioned but approximate
 class CostModel:
     """Predicts the iteration time of partitionings of ``net``.
 
-    ``machine`` and ``processes`` depend on the number of workers.
+    ``machine`` and ``processes`` are functions of the number of workers.
     """
 
     net: NeuralNet
@@ -54,7 +54,7 @@ class CostModel:
         return cache(self.machine)
 
     def predict(self, cuts: Mapping[str, LayerCut], workers: int, overlap: bool = True) -> Prediction:
-        """Return an iteration's cost, from the partitioned net for up to EXACT_WORKERS workers."""
+        """Predict an iteration's cost, from the partitioned net for up to EXACT_WORKERS workers."""
         key = (frozenset(cuts.items()), workers, overlap)
         if key not in self._predictions:
             self._predictions[key] = self._predict(cuts, workers, overlap)
@@ -73,7 +73,7 @@ class CostModel:
         return simulate(group, self.links, overlap)
 
     def search(self, fixed: Collection[str] = ()) -> Search:
-        """Return the cached search for the cheapest cuts by :meth:`price`."""
+        """Return the cached search for the cheapest cuts."""
         return self._searches(frozenset(fixed))
 
     @cached_property
@@ -81,7 +81,7 @@ class CostModel:
         return cache(lambda fixed: Search(self.net, self.price, fixed))
 
     def price(self, cuts: Mapping[str, LayerCut], workers: int) -> float:
-        """Return an iteration's approximate seconds, quickly."""
+        """Estimate an iteration's seconds quickly, for the search."""
         machine = self._machines_with_timed_nets(workers)
         group = approximate_program(self._parts(workers), cuts, self.processes(workers), machine)
         return simulate(group, self.links).seconds
@@ -91,7 +91,7 @@ class CostModel:
         return cache(self._machine_with_timed_nets)
 
     def _machine_with_timed_nets(self, workers: int) -> MachineModel:
-        """Return the machine after timing nets cut by rows and by features, for layers' times within a net."""
+        """Time nets cut by rows and by features, so that layers' times are measured within a net."""
         machine = self._machines(workers)
         if workers <= EXACT_WORKERS:
             for strategy in (by_rows, by_features):
@@ -100,11 +100,11 @@ class CostModel:
 
     @cached_property
     def single_worker(self) -> Prediction:
-        """The cost on one worker."""
+        """The predicted cost on one worker."""
         return self.predict(by_rows(self.net, 1), 1)
 
     def efficiency(self, prediction: Prediction, workers: int) -> float:
-        """Return t1 / (n·tn), the share of ``workers`` times one worker's speed."""
+        """Return the parallel efficiency t1 / (n·tn)."""
         return self.single_worker.seconds / (workers * prediction.seconds)
 
 
@@ -112,7 +112,7 @@ Cuts = Mapping[str, LayerCut]
 
 
 class PricedCuts(NamedTuple):
-    """Cuts over ``workers`` workers, with their cost."""
+    """Cuts over ``workers`` workers with their predicted cost."""
 
     cuts: Cuts
     workers: int
@@ -129,7 +129,7 @@ STRATEGIES = {"data": by_rows, "hybrid": hybrid, "feature": by_features, "layers
 def named_strategies(
     net: NeuralNet, workers: int, fixed: Collection[str] = (), names: Collection[str] = tuple(STRATEGIES)
 ) -> dict[str, Cuts]:
-    """Return the cuts of these strategies of the paper by name, and "space" if :func:`has_space`.
+    """Return the cuts of the paper's strategies by name, and "space" if :func:`has_space`.
 
     Strategies that cut rows need at least as many rows as workers. Layers in ``fixed`` stay as the job says.
     """
@@ -145,9 +145,9 @@ def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
 
 
 def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
-    """Return a plan's partitionings for every number of workers: "data", "hybrid", "space" and "auto".
+    """Predict partitionings for any number of workers: "data", "hybrid", "space" and "auto".
 
-    "auto" is the cheapest of these, one worker, and the search's result.
+    "auto" is the cheapest of them, one worker, and the search's result.
     """
     single = predict(model, by_rows(model.net, 1), 1)
     choices = {
@@ -160,10 +160,9 @@ def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
 def compared(
     model: CostModel, workers: int, fixed: Collection[str] = (), one_worker: bool = True
 ) -> dict[str, PricedCuts]:
-    """Return the partitionings that a plan compares for several workers, by name.
+    """Predict the partitionings that a plan compares for several workers, by name.
 
-    "auto" is the cheapest of them and of the search's result; ``one_worker`` allows a single worker. Raises JobError if
-    layers in ``fixed`` cannot be cut as the job says.
+    "auto" is the cheapest of them and of the search's result; ``one_worker`` allows a single worker.
     """
     single = predict(model, by_rows(model.net, 1), 1)
     choices = {
@@ -188,7 +187,7 @@ def _cheapest(
 
 
 def needs_several_workers(conf: NetConf) -> bool:
-    """Whether a layer has a location."""
+    """Whether a layer is placed on a certain worker."""
     return any(layer.location for layer in conf.layer)
 
 

@@ -1,8 +1,7 @@
 """Makes training fit in a given memory, by micro-batches and by recomputing activations.
 
-Neither changes what is trained. The cheapest choice that fits wins. Its price is the iteration time relative to whole
-batches without recomputation, by a rule of thumb. Each micro-batch costs the time of IDLE_ROWS rows. Recomputation
-costs a forward pass, a third of an iteration, of all stretches but the uppermost.
+The cheapest choice that fits wins, by a rule of thumb: each micro-batch costs the time of IDLE_ROWS rows, recomputation
+a forward pass (a third of an iteration) of all stretches but the uppermost.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class MemoryFit(NamedTuple):
         return ", ".join(f"{name}: {value}" for name, value in fields.items() if value > 1)
 
     def applied(self, job: Job) -> Job:
-        """Return the job with this choice."""
+        """Apply the choice to a job."""
         return job.replace(micro_batches=self.micro_batches, neuralnet=job.neuralnet.replace(recompute=self.recompute))
 
 
@@ -72,7 +71,7 @@ def price_of(job: Job, batch: int, workers: int) -> float:
 
 @dataclass(frozen=True)
 class NetVariants:
-    """The memory that a job's training net needs, for each choice of micro-batches and stretches.
+    """Computes the memory of a job's training net for each choice of micro-batches and stretches.
 
     ``infos`` has each input layer's records, with the job's micro-batches, ``record_bytes`` the bytes of a record and
     its label. A process keeps at most ``kept_bytes`` of decoded records, the updater ``slots`` arrays for each param.
@@ -87,7 +86,7 @@ class NetVariants:
 
     @classmethod
     def of(cls, job: Job, reader: BatchReader) -> NetVariants:
-        """Return a job's variants with the records of ``reader``."""
+        """Create the variants of a job with the records of ``reader``."""
         sizes = {name: (store.record_bytes, store.label_bytes) for name, store in reader.stores.items()}
         kept = kept_bytes((store, 1.0) for store in reader.stores.values())
         return cls(job.neuralnet, dict(reader.infos), sizes, kept, *slots_and_bf16(job))
@@ -99,7 +98,7 @@ class NetVariants:
         return info.batchsize * info.micro_batches
 
     def net(self, micro_batches: int, recompute: int) -> NeuralNet:
-        """Return the net for one of ``micro_batches`` micro-batches."""
+        """Create the net for one of ``micro_batches`` micro-batches."""
         size = self.batchsize // micro_batches
         infos = {name: replace(info, batchsize=size, micro_batches=micro_batches) for name, info in self.infos.items()}
         return create_net(self.conf.replace(recompute=recompute), Phase.kTrain, infos)
@@ -107,7 +106,7 @@ class NetVariants:
     def memory(
         self, micro_batches: int, recompute: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
     ) -> Memory:
-        """Return the largest memory of ``workers`` workers with the net cut by ``cuts``."""
+        """Compute the largest memory among ``workers`` workers with the net cut by ``cuts``."""
         net = self.net(micro_batches, recompute)
         locals_ = [net] if workers == 1 else partition(net, workers, cuts=cuts).locals
         memories = (
@@ -123,9 +122,9 @@ class NetVariants:
         return sum(batch_bytes(stage, *self.record_bytes[stage.layer.name]) for stage in inputs)
 
     def choices(self, workers: int) -> list[tuple[int, int]]:
-        """Return the allowed numbers of micro-batches and stretches: at least the job's own.
+        """List the allowed numbers of micro-batches and stretches, at least the job's own.
 
-        Micro-batches stay if layers need whole batches, or batch statistics: others change what is trained.
+        Micro-batches stay if layers need whole batches or batch statistics.
         """
         own_count = next(iter(self.infos.values())).micro_batches
         net = self.net(own_count, self.conf.recompute)
@@ -147,7 +146,7 @@ def _has_statistics(layer: Any) -> bool:
 def fit(
     variants: NetVariants, limit: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
 ) -> tuple[MemoryFit, bool]:
-    """Return the cheapest way to train with ``limit`` bytes a worker, or the one that needs least, and whether it fits.
+    """Find the cheapest way to train in ``limit`` bytes a worker, or the one that needs least; return whether it fits.
 
     A fitting peak is at most USABLE of the limit.
     """
@@ -177,10 +176,7 @@ def fit(
 def cheapest_that_fits(
     choices: Mapping[str, PricedCuts], variants: NetVariants, limit: int, wanted: str = "auto"
 ) -> tuple[PricedCuts, MemoryFit]:
-    """Return the cuts ``wanted``, or else the cheapest that fit in memory, and how they fit.
-
-    Raises UserError if none fit.
-    """
+    """Return the cuts ``wanted``, or else the cheapest that fit in memory, and how they fit."""
     by_price = sorted(choices, key=lambda name: (name != wanted, choices[name].prediction.seconds))
     tried: list[tuple[PricedCuts, MemoryFit]] = []
     for name in by_price:
@@ -196,9 +192,9 @@ def cheapest_that_fits(
 @register("hook", "fit_to_memory")
 @implements(FitToMemory)
 def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
-    """Choose micro-batches and recomputation so that a job with ``partition: auto`` fits in one worker's memory.
+    """Choose micro-batches and recomputation with which a job with ``partition: auto`` fits in memory.
 
-    Jobs of kCD or for GPUs are unchanged. Raises UserError if ``limit`` bytes are too few.
+    Jobs of kCD or for GPUs are unchanged.
     """
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD or job.gpu:
@@ -208,7 +204,7 @@ def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
 
 
 def with_fit(job: Job, memory_fit: MemoryFit, limit: int) -> Job:
-    """Return the job with ``memory_fit``; log what changed."""
+    """Apply ``memory_fit`` to a job, and log changes."""
     fitted = memory_fit.applied(job)
     if fitted != job:
         _log.info("partition: auto trains with %s, to fit into %s of memory", memory_fit.text(), as_size(limit))
@@ -216,7 +212,7 @@ def with_fit(job: Job, memory_fit: MemoryFit, limit: int) -> Job:
 
 
 def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
-    """Return how one worker with the whole net fits into memory; raise UserError if not."""
+    """Fit the whole net into one worker's memory; raise UserError if it does not fit."""
     memory_fit, fits = fit(variants, limit)
     if not fits:
         raise cannot_fit(memory_fit, limit, 1)
@@ -224,7 +220,7 @@ def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
 
 
 def cannot_fit(memory_fit: MemoryFit, limit: int, workers: int) -> UserError:
-    """Return the error for a net that exceeds ``limit`` bytes even with ``memory_fit``."""
+    """Create the error for a net that exceeds ``limit`` bytes even with ``memory_fit``."""
     parts = {name: size for name, size in memory_fit.memory._asdict().items() if name not in ("passing", "fixed")}
     largest = max(parts, key=parts.__getitem__)
     most = f"{largest.replace('_', ' ')}, {as_size(parts[largest])}"

@@ -1,8 +1,7 @@
 """Lists what each worker computes and sends in one iteration, so that the planner can price it.
 
-A partitioned net has a bridge for each pair of communicating workers, so it grows with the square of their number.
-Programs made without partitioning are quick enough for a search and for hundreds of workers. In them a feature's
-all-to-all exchange, or its halos when cut by space, are one operation. Transfers match the connection layers of
+Programs made without partitioning are quick enough for a search and for hundreds of workers, because a feature's
+all-to-all exchange, or its halos, are one operation. Transfers match the connection layers of
 :mod:`dsinga.cutting.redistribution`.
 """
 
@@ -37,7 +36,7 @@ class FeatureTransfer(NamedTuple):
 
     It leads from the node ``source`` to ``destination``, the first that needs the feature in this cut. With
     ``sums_gradients`` every target gets the whole feature, and gradients are added, not joined. ``gradient`` says
-    whether gradients are sent back; ``bf16_feature`` and ``bf16_gradient``, whether kBF16 sends them in bfloat16.
+    whether gradients are sent back; ``bf16_feature`` and ``bf16_gradient``, whether in bfloat16.
     """
 
     key: str
@@ -63,9 +62,9 @@ def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
 
 
 def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[FeatureTransfer]:
-    """Return a net's transfers, one for all layers that need a feature in the same cut.
+    """Find the features that workers send, one transfer for all layers that need a feature in the same cut.
 
-    Labels are left out: they are one number a row, or cut like the layers that use them.
+    Labels are left out, as small.
     """
     transfers: dict[tuple, FeatureTransfer] = {}
     rounded, gradients = features_rounded(net.nodes), gradients_rounded(net.nodes, net.stages)
@@ -105,7 +104,7 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
 
 
 def halo_numbers(layer: Layer, source: int, cut: LayerCut, shape: Shape, workers: int) -> int:
-    """Return how many numbers a layer's neediest spatial part gets from each other worker, on average."""
+    """Count the border (halo) numbers that a layer's neediest part gets from each other worker, on average."""
     if not cut.grid or not layer.takes_points(source):
         return 0
     target, last = space_sharding(layer, cut, shape), cut.dim + len(cut.grid)
@@ -119,9 +118,9 @@ def halo_numbers(layer: Layer, source: int, cut: LayerCut, shape: Shape, workers
 def approximate_program(
     parts: NetParts, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
 ) -> GroupProgram:
-    """Return each worker's program for an iteration of kBP, without partitioning the net.
+    """List the work and messages of each worker in an iteration of kBP, without partitioning the net.
 
-    ``parts`` must be for the workers of ``processes``; it caches layer parts for other cuts.
+    ``parts`` must be for the workers of ``processes``.
     """
     net, workers = parts.net, parts.workers
     shares = [WorkerShare(parts, cuts, worker) for worker in range(workers)]
@@ -138,7 +137,7 @@ def approximate_program(
 
 
 class WorkerShare:
-    """One worker's part of a net: its work and its params' or param parts' names, by position."""
+    """One worker's part of a net: its work and the names of its params, by position."""
 
     def __init__(self, parts: NetParts, cuts: Mapping[str, LayerCut], worker: int):
         self.worker = worker
@@ -166,12 +165,12 @@ class WorkerShare:
 
     @property
     def memory(self) -> int:
-        """Bytes of the features, which backward needs."""
+        """The bytes of features, which the backward pass needs."""
         return FLOAT_BYTES * sum(work.rows * math.prod(work.layer.shape[1:]) for work in self.works.values())
 
 
 class NetParts:
-    """A cache of layer parts; workers with equal widths of a layer share one."""
+    """A cache of layer parts, which workers with equal widths share."""
 
     def __init__(self, net: NeuralNet, workers: int):
         self.net, self.workers = net, workers
@@ -316,7 +315,7 @@ class _IterationWriter:
 
 
 def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineModel) -> GroupProgram:
-    """Return each worker's program for a partitioned net's iteration of kBP."""
+    """List the work and messages of each worker in an iteration of kBP of a partitioned net."""
     params = {name: ParamUse(part.shape, part.users) for name, part in net.parts.items()}
     group, by_param = start_group(params, processes, machine.rates)
     for worker, local in enumerate(net.locals):

@@ -55,8 +55,7 @@ class LayerWork(NamedTuple):
 def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTime:
     """Time a layer's passes on random numbers.
 
-    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because a machine's
-    workers share memory and caches.
+    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads.
     """
     if work.layer.is_output:  # it may write a store
         return LayerTime(0.0, 0.0)
@@ -78,10 +77,9 @@ def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTi
 
 
 def time_arithmetic(workers: int) -> tuple[float, float, float]:
-    """Return seconds to add a number of one more gradient, and to copy a byte to new or existing memory.
+    """Measure seconds to add a number of one more gradient, and to copy a byte to new or existing memory.
 
-    Gradients are added in blocks right before the update, which finds the sum in the caches: one more costs half of a
-    sum of two. ``workers`` threads compute at once.
+    Gradients are added in blocks right before the update, while in the caches; ``workers`` threads compute at once.
     """
 
     def operations() -> list[Callable[[], object]]:
@@ -120,7 +118,7 @@ def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[
 
 
 class SumCounter:
-    """Stands for all-reduce while a layer is timed: counts the requested sums over the batch, and adds nothing."""
+    """Replaces all-reduce while a layer is timed: counts the requested sums, and adds nothing."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -131,13 +129,13 @@ class SumCounter:
         return array
 
     def take(self) -> int:
-        """Return the number of sums since the last call."""
+        """Return the number of sums since the last call, and start again at zero."""
         count, self._count = self._count, 0
         return count
 
 
 def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> Array:
-    """Return random numbers in the backend's layout."""
+    """Create random numbers in the backend's layout."""
     numbers = ops.asarray(rng.standard_normal(shape, np.float32))
     return ops.unflatten(numbers.reshape(shape[0], -1), tuple(shape)) if len(shape) in LAST else numbers
 
@@ -159,13 +157,13 @@ def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> 
 
 
 def takes_shares(layer: Layer, label: Shape) -> bool:
-    """Whether a layer accepts a row's labels of this shape as a share for each class."""
+    """Whether a layer accepts labels of this shape as a probability for each class."""
     per_row = layer.labels.shares and not layer.source_kind.over_steps
     return per_row and tuple(label) == (getattr(layer, "classes", 0),)
 
 
 def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
-    """Return random records for an input layer: codes if it reads codes, else bytes."""
+    """Create random records for an input layer: codes if it reads codes, else bytes."""
     codes = getattr(layer, "codes", 0)
     shape = layer.shape if layer.region is None else layer.region.whole(layer.shape)  # each worker reads whole records
     data = rng.integers(0, codes or 256, (rows, *shape[1:]), dtype=np.int32 if codes else np.uint8)
@@ -174,10 +172,9 @@ def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records
 
 
 def median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], workers: int) -> list[float]:
-    """Return the seconds of each run, while ``workers`` threads execute it at once.
+    """Measure the seconds of each run, while ``workers`` threads execute it at once.
 
-    Each thread calls ``make_runs``. Figures are medians of the slowest thread, because a group's workers wait for each
-    other.
+    Figures are medians of the slowest thread, because a group's workers wait for each other.
     """
     starts: list[float] = []  # when all threads began each run
     barrier = threading.Barrier(workers, lambda: starts.append(time.perf_counter()), TIMEOUT_SECONDS)
@@ -190,10 +187,7 @@ def median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], work
 
 
 def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> list[T]:
-    """Call a function in as many threads as ``barrier`` has parties, and return the results.
-
-    A call that raises breaks the barrier, which ends the other threads.
-    """
+    """Call a function in as many threads as ``barrier`` has parties, and return the results."""
 
     def call() -> T:
         try:
@@ -211,7 +205,7 @@ def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> l
 
 
 def _times(run: Callable[[], object], barrier: threading.Barrier, is_late: Callable[[], bool]) -> list[float]:
-    """Return the seconds of runs that all threads begin together; fewer runs if ``is_late``."""
+    """Time runs that all threads begin together; fewer runs if ``is_late``."""
     evicting = np.zeros(NUMBERS, np.float32)  # touched before each run, to empty the caches as the rest of a net does
     times: list[float] = []
     for _ in range(RUNS):

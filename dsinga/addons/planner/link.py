@@ -1,8 +1,7 @@
 """The connections between workers: their latency and bandwidth, and what a barrier costs.
 
-Workers with equal work take different times, since the operating system interrupts them. The faster one waits for the
-slower one, then for its own thread to wake up. To measure that, workers compute, meet at a barrier, and repeat. Delays
-add up like a random walk, so a barrier's cost grows with the square root of the time since the previous one.
+Workers with equal work take different times, since the operating system interrupts them, and the faster one waits.
+Delays add up like a random walk, so a barrier's cost grows with the square root of the time since the last one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class BarrierCost(NamedTuple):
     after_long: float
 
     def seconds(self, computed: float) -> float:
-        """Return the cost after ``computed`` seconds, interpolated by the square root."""
+        """Interpolate the cost after ``computed`` seconds by the square root."""
         near, far = math.sqrt(self.short), math.sqrt(self.long)
         rise = max(self.after_long - self.after_short, 0.0) / (far - near)
         return max(self.after_short + rise * (min(math.sqrt(computed), far) - near), 0.0)
@@ -47,10 +46,9 @@ FREE_BARRIER = BarrierCost(1e-3, 2e-3, 0.0, 0.0)
 
 
 def time_barriers(wait: Callable[[], object]) -> list[tuple[float, float]]:
-    """Compute and wait at a barrier repeatedly, together with other threads or processes.
+    """Compute and wait at a barrier repeatedly, together with other threads or processes, and time both.
 
-    ``wait`` returns when every participant has called it. Returns medians of (seconds of computing, seconds added by
-    the barrier) for the short and the long interval.
+    Returns medians of (seconds of computing, seconds added by the barrier) for the short and the long interval.
     """
     numbers = np.linspace(-1, 1, NUMBERS, dtype=np.float32)
     tanh = np.empty_like(numbers)
@@ -71,7 +69,7 @@ def time_barriers(wait: Callable[[], object]) -> list[tuple[float, float]]:
 
 
 def barrier_cost(timings: Sequence[Sequence[tuple[float, float]]], message_seconds: float) -> BarrierCost:
-    """Return the cost of a barrier from each participant's :func:`time_barriers`, less ``message_seconds``."""
+    """Compute the cost of a barrier from each participant's :func:`time_barriers`, less ``message_seconds``."""
     (short, after_short), (long, after_long) = (
         tuple(statistics.fmean(column) for column in zip(*pairs, strict=True)) for pairs in zip(*timings, strict=True)
     )
@@ -87,7 +85,7 @@ TIMEOUT_SECONDS = 30.0  # for two participants to wait for each other
 
 
 def measure_barrier() -> BarrierCost:
-    """Return the cost of a barrier of two threads, without its messages."""
+    """Measure the cost of a barrier of two threads, without its messages."""
     groups = [GroupPeers(TIMEOUT_SECONDS, Meter()) for _ in range(2)]
     transports = [DirectTransport(functools.partial(getattr, group, "mailbox"), "a thread") for group in groups[::-1]]
     with ThreadPoolExecutor(2) as pool:
@@ -96,7 +94,7 @@ def measure_barrier() -> BarrierCost:
 
 
 def time_peer_barriers(group: GroupPeers, transport: Transport) -> list[tuple[float, float]]:
-    """Measure barriers with one peer by :func:`time_barriers`, and return the result."""
+    """Time barriers with one peer; see :func:`time_barriers`."""
     group.connect([transport])
     token = np.zeros(1, np.float32)
 
@@ -110,7 +108,7 @@ def time_peer_barriers(group: GroupPeers, transport: Transport) -> list[tuple[fl
 
 
 def rounded_cost(timings: list[list[tuple[float, float]]], message_seconds: float) -> BarrierCost:
-    """Return the rounded cost of a barrier from the participants' timings."""
+    """Compute the cost of a barrier as :func:`barrier_cost` does, rounded."""
     return BarrierCost(*map(round_figure, barrier_cost(timings, message_seconds)))
 
 
@@ -126,12 +124,12 @@ class Link(NamedTuple):
     bandwidth: float = math.inf
 
     def seconds(self, size: int) -> float:
-        """Return how long a message of ``size`` bytes takes."""
+        """Return the seconds that a message of ``size`` bytes takes."""
         return self.latency + size / self.bandwidth
 
 
 class Links(NamedTuple):
-    """The connections between the workers of a group.
+    """The measured connections between the workers of a group.
 
     Attributes:
         inside: in one process: a reference is passed, and a thread wakes up.
@@ -176,9 +174,9 @@ SECONDS = {
 
 
 def parse_network(bandwidth: str | None, latency: str | None) -> Link | None:
-    """Return the network that a user describes, or None.
+    """Parse the network that a user describes; None without one.
 
-    A missing figure defaults to a gigabit network's. Raises UserError for bad figures.
+    A missing figure defaults to a gigabit network's.
     """
     if bandwidth is None and latency is None:
         return None
@@ -192,7 +190,7 @@ def parse_bandwidth(text: str) -> float:
     """Parse a bandwidth; return bytes a second.
 
     Bits have prefixes of 1000 (``1Gbit`` is 125,000,000 bytes a second), bytes of 1000 or 1024 (``100MB``, ``1GiB``);
-    ``/s`` may follow. Raises UserError for any other text, and for 0.
+    ``/s`` may follow.
     """
     rate = 0.0
     try:
@@ -208,7 +206,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_latency(text: str) -> float:
-    """Parse a latency; return seconds. Raises UserError if the text is not a number with a unit of time."""
+    """Parse a latency such as "0.1ms"; return seconds."""
     seconds = math.inf
     try:
         if time := TIME.fullmatch(text):

@@ -33,9 +33,9 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineModel:
-    """Functions that return how long a machine computes layers, nets and arithmetic on params.
+    """Predicts how long a machine computes layers, nets and arithmetic on params.
 
-    ``time_net`` returns the time of each stage of worker k's net, with layers fused as in training.
+    ``time_net`` returns the time of each stage of a worker's net, with layers fused as in training.
     """
 
     rates: Rates
@@ -46,11 +46,10 @@ class MachineModel:
 def measure_machine(
     net: NeuralNet, updater: Updater, ops: Ops, threads: int, workers: int, store: RateStore
 ) -> MachineModel:
-    """Return a model of this machine with ``workers`` workers; measure what ``store`` lacks.
+    """Measure this machine with ``workers`` workers, as far as ``store`` lacks figures; return the model.
 
-    A layer is identified by its type, configuration, shapes and gradients, the kernels, precision and threads. Its time
-    is the one within a timed net, if any. Else its time alone is scaled by the time of ``net``, cut by rows, over its
-    layers' times alone.
+    A layer is identified by type, configuration, shapes, gradients, kernels, precision and threads. Its time is
+    measured within a net if possible; else its time alone is scaled accordingly.
     """
     times_in_net: dict[str, LayerTime] = {}
 
@@ -70,7 +69,7 @@ def measure_machine(
         return time
 
     def figures_of(cut: PartitionedNet, number: int) -> Sequence[float]:
-        """Return four figures for each stage of a worker's net, then the seconds to update a number."""
+        """Measure four figures for each stage of a worker's net, then the seconds to update a number."""
         local = cut.locals[number].fused
         shared = sorted(name for name in local.params if len(cut.parts[name].users) == len(cut.locals))
         descriptions = [settings, *(describe_work(work_of(stage)) for stage in local.stages)]
@@ -120,7 +119,7 @@ def _total(times: Iterable[LayerTime]) -> float:
 
 
 def work_of(stage: Stage, parts: int = 1) -> LayerWork:
-    """Return a worker's work at a node of its net, or in one of ``parts`` parts of its rows."""
+    """Describe a worker's work at a node of its net, or in one of ``parts`` parts of its rows."""
     rows, batch = rows_of(stage), stage.rows.total if stage.rows else stage.layer.shape[0]
     rows = max(rows // parts, 1)
     sources = tuple(
@@ -134,7 +133,7 @@ def _sizes(shape: Iterable[int]) -> str:
 
 
 def describe_work(work: LayerWork) -> str:
-    """Identify a layer's work in a line, without names of layers and params."""
+    """Identify a layer's work in a line of text, without names of layers and params."""
     layer = work.layer
     nameless = layer.conf.replace(
         name="",

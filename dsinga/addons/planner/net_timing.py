@@ -1,7 +1,7 @@
 """Times a worker's layers and updates within its net, in iterations without other workers.
 
-Layers take longer there than alone: their neighbours and the updates decide what caches hold and which memory is free.
-That matters most for updates and for connection layers, which only copy.
+Layers take longer there than alone, above all updates and connection layers, which only copy: their neighbours decide
+what caches hold.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ def time_net(
 ) -> NetTime:
     """Time a worker's net; its stages' times add up to the median time of an iteration.
 
-    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads, because a machine's
-    workers share memory and caches. Threads share the params in ``shared``, and each updates a part. Messages arrive
-    immediately. A bridge's time is the time to make its array contiguous.
+    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads. Threads share the
+    params in ``shared``, and each updates a part. Messages arrive immediately.
     """
     starts: list[float] = []  # when all threads began each iteration
 
@@ -169,7 +168,7 @@ class TimedNet:
 
 
 class _RandomMessages:
-    """Peers that send random numbers immediately; sending only makes arrays contiguous."""
+    """Stands for other workers: receives random numbers immediately; sending only makes arrays contiguous."""
 
     def __init__(self, net: NeuralNet, rng: np.random.Generator, ops: Ops):
         self._messages: dict[str, Array] = {}
@@ -192,7 +191,7 @@ class _RandomMessages:
 
 
 def _records(net: NeuralNet, position: int, rng: np.random.Generator) -> Records:
-    """Return random records; zeros, valid for any vocabulary, if a layer looks them up as codes."""
+    """Create random records for an input layer; zeros, valid for any vocabulary, if layers look them up as codes."""
     stage = net.stages[position]
     records = random_records(stage.layer, rows_of(stage), rng)
     if not _holds_codes(net, position):

@@ -16,11 +16,11 @@ from dsinga.cutting.worker_memory import FIXED, Memory
 
 
 class Alternative(NamedTuple):
-    """A priced partitioning over ``workers`` workers.
+    """A partitioning over ``workers`` workers with its predicted time.
 
     Attributes:
         text: describes the cuts.
-        efficiency: t1 / (n·tn).
+        efficiency: the parallel efficiency t1 / (n·tn).
         memory: the neediest worker's; None if the net is approximated, not partitioned.
         fit: micro-batches and recomputation for a given memory, or None.
     """
@@ -39,7 +39,7 @@ class Alternative(NamedTuple):
         return self.memory.peak if self.memory else self.prediction.memory + FIXED
 
     def figures(self) -> dict[str, Any]:
-        """Return the alternative as a dict of figures, to be written as JSON."""
+        """Return the alternative as a dict of figures for JSON."""
         return {
             "name": self.name,
             "workers": self.workers,
@@ -56,7 +56,7 @@ class Alternative(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The priced partitionings of a job.
+    """The partitionings of a job with their predicted times.
 
     Attributes:
         where: says where the workers of ``alternatives`` run.
@@ -66,7 +66,7 @@ class Plan:
         snapshot_bytes: the driver's memory for snapshots, with which a run survives lost Dask workers.
         warning: says why times may be too long, or "".
         precisions: an iteration's seconds in kFloat32 and in kBF16, with the cuts of "auto"; empty without bfloat16.
-        together: the workers on one machine, threads of one process.
+        together: whether the workers are threads of one process on one machine.
         memory: the bytes of memory of a machine like this one; 0 if unknown.
         limit: the bytes of memory a worker that ``alternatives`` fit into, or None.
         sites: the cost of training on several sites, or None.
@@ -87,7 +87,7 @@ class Plan:
     sites: SitePlan | None = None
 
     def figures(self) -> dict[str, Any]:
-        """Return the plan as a dict of figures, to be written as JSON."""
+        """Return the plan as a dict of figures for JSON."""
         alternatives = [{**row.figures(), "fits": self._fits(row)} for row in self.alternatives]
         return {
             "job": self.job,
@@ -104,7 +104,7 @@ class Plan:
         } | ({"warning": self.warning} if self.warning else {})
 
     def _fits(self, row: Alternative) -> bool:
-        """Whether a machine like this one has memory for all its workers; libraries count once."""
+        """Whether a machine like this one has memory for all workers; libraries count once."""
         own = row.memory_bytes - FIXED
         return not self.memory or FIXED + own * min(row.workers, self.together) <= self.memory
 
@@ -145,7 +145,7 @@ class SitePlan(NamedTuple):
     outer: Sequence[OuterStep]
 
     def figures(self) -> dict[str, Any]:
-        """Return the cost of sites as a dict of figures, to be written as JSON."""
+        """Return the cost of sites as a dict of figures for JSON."""
         return {
             "sites": self.sites,
             "ms_per_iteration": 1e3 * self.step_seconds,
@@ -167,7 +167,7 @@ def price_sites(sites: int, numbers: int, step_seconds: float, link: Link) -> Si
     """Price training on ``sites`` sites, linked all to all, for params of ``numbers`` numbers.
 
     ``step_seconds`` is a step's time within a site, ``link`` a site's connection in each direction. Synchronous
-    training sends 4-byte gradients in a ring. Raises UserError for fewer than two sites.
+    training sends 4-byte gradients in a ring.
     """
     if sites < 2:
         raise UserError(f"sites must be at least 2, the number of places that train together, not {sites}")
@@ -182,7 +182,7 @@ def price_sites(sites: int, numbers: int, step_seconds: float, link: Link) -> Si
 
 
 def site_lines(figures: Mapping[str, Any]) -> list[str]:
-    """Return the sentences about :meth:`SitePlan.figures`, without the table of outer steps."""
+    """Describe the figures of :meth:`SitePlan.figures` in sentences, without the table of outer steps."""
     synchronous, step = figures["synchronous"], figures["ms_per_iteration"]
     return [
         f"{figures['sites']} sites that average their params, each trains in {step:,.2f} ms per iteration; all "

@@ -21,10 +21,10 @@ def draw_plan(plan: Plan) -> str:
 
 @panels.look()
 def plan_figure(plan: Plan) -> Any:
-    """Return a figure of a plan.
+    """Draw a plan as a Matplotlib figure.
 
-    Above, a row for each strategy: an iteration's time, split into computing and the rest, and a worker's memory.
-    Below, for 1, 2, 4, ... workers: an iteration's time, both axes logarithmic, and the efficiency.
+    Above, a row for each strategy has an iteration's time, split into computing and the rest, and a worker's memory.
+    Below are time (both axes logarithmic) and efficiency for 1, 2, 4, ... workers.
     """
     rows, count = plan.alternatives, max(row.workers for row in plan.alternatives)
     heights = HEADERS + ROW_HEIGHT * len(rows), panels.HEIGHT + 0.3
@@ -50,7 +50,7 @@ def plan_figure(plan: Plan) -> Any:
 
 
 def scaling_panels(plan: Plan) -> list[panels.Panel]:
-    """Return panels of time and efficiency by workers, a line for each strategy."""
+    """Create the panels of time and efficiency by workers, a line for each strategy."""
     names = list(dict.fromkeys(row.name for row in plan.curve))
     first, counts = plan.curve[0], sorted({row.workers for row in plan.curve})
     times: dict[str, panels.Line] = {}

@@ -109,7 +109,7 @@ def compare_with_plan(
 ) -> Comparison:
     """Compare the finished run in a workspace with its prediction, part by part.
 
-    ``parts`` of the result are computing layers, updating params, exchange and waiting, and reading records, each with
+    ``parts`` of the result are computing, updating params, exchange and waiting, and reading records, each with
     ``predicted`` and ``measured`` seconds of an iteration. ``verdict`` states the largest miss. The prediction is for
     the run's workers, servers and cuts, on machines like this one. ``bandwidth`` and ``latency`` are between its hosts;
     the other arguments are as for :func:`plan`.
@@ -146,7 +146,7 @@ class Part(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A run and its prediction.
+    """A finished run compared with its prediction, part by part.
 
     ``where`` says where the workers ran, ``steps`` is the number of iterations behind the medians. ``warning`` says why
     predicted times may be too long, or is "".
@@ -175,7 +175,7 @@ class Comparison(NamedTuple):
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return the comparison as a dict of figures, to be written as JSON."""
+        """Return the comparison as a dict of figures for JSON."""
         rows = [
             {"part": part.name, "predicted_ms": 1e3 * part.predicted, "measured_ms": 1e3 * part.measured}
             for part in (*self.parts, self.iteration)
@@ -185,7 +185,7 @@ class Comparison(NamedTuple):
 
 
 def compare(prediction: Prediction, run: RunTimings, where: str, warning: str = "") -> Comparison:
-    """Compare the measured times of a run with a prediction, which leaves out reading records."""
+    """Compare the measured times of a run with a prediction; reading records is not predicted."""
     seconds = run.seconds
     waiting = prediction.seconds - prediction.compute - prediction.update
     measured_waiting = seconds["total"] - seconds["compute"] - seconds["update"] - seconds["data"]
@@ -208,10 +208,7 @@ def compare_run(
     cache: str | os.PathLike[str] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Compare a workspace's run with its prediction, for machines like this one joined by ``network``.
-
-    For other arguments and errors see :func:`dsinga.addons.planner.pricing.make_plan` and :func:`compare_with_plan`.
-    """
+    """Compare a workspace's run with its prediction, for machines like this one joined by ``network``."""
     run = read_timings(workspace)
     check_same_job(job, run, workspace)
     places, net = run.places, plan_net(CheckedJob(whole_job(job), roots))
@@ -260,7 +257,7 @@ def check_same_job(job: Job, run: RunTimings, workspace: object) -> None:
 
 
 def print_comparison(figures: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print the result of ``Comparison.figures``."""
+    """Print a comparison from the figures of ``Comparison.figures``."""
     console.print(f"{figures['job']}: {figures['where']}; an iteration, medians of {figures['steps']}:")
     table = rich.table.Table("part", box=rich.box.SIMPLE, padding=(0, 1))
     for name in ("predicted ms", "measured ms"):

@@ -65,7 +65,7 @@ def make_plan(
     memory: int = 0,
     limit: int | None = None,
 ) -> Plan:
-    """Return the plan of a job: the partitionings with their predicted times.
+    """Predict the times of a job's partitionings, and return them as a plan.
 
     Args:
         job: its ``cluster`` gives the numbers of servers, and of workers in a process.
@@ -79,8 +79,6 @@ def make_plan(
         announce: is called with sentences: what is being measured, and that the machine is busy.
         memory: a machine's bytes of memory; 0 if unknown.
         limit: each worker's bytes of memory, into which training is made to fit.
-
-    Raises UserError for bad input, and if no alternative can be trained within ``limit``.
     """
     checked, conf = check_job(job, roots, [Phase.kTrain]), job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
@@ -128,9 +126,9 @@ class _Steps:
 
 
 def _net_to_price(checked: CheckedJob, count: int, memory: int, limit: int | None) -> tuple[NeuralNet, Fitting | None]:
-    """Return the net of the job's whole batches, and how to fit it into a memory, or None.
+    """Create the net of the job's whole batches, and describe how to fit it into a memory, or None.
 
-    Raises UserError if it cannot be priced with ``count`` workers, before anything is timed.
+    Raises UserError before anything is timed.
     """
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD:
@@ -166,7 +164,7 @@ class CostModels:
         self._wire = wire_bytes(job, self._ops.precision == "bf16")
 
     def barrier(self) -> BarrierCost:
-        """Return the cost of a barrier of workers in one process, on any machine."""
+        """Return the cost of a barrier of workers in one process, measured once."""
         return (
             BarrierCost(*self.store.get("barrier", measure_barrier, "a barrier")) if self._cores > 1 else FREE_BARRIER
         )
@@ -174,7 +172,7 @@ class CostModels:
     def create(
         self, processes: Callable[[int], ProcessMap], per_machine: int, links: Links, most_threads: int | None = None
     ) -> CostModel:
-        """Return a cost model for up to ``per_machine`` workers, of up to ``most_threads`` threads, a machine."""
+        """Create a cost model for up to ``per_machine`` workers, of up to ``most_threads`` threads, a machine."""
         per_machine = min(per_machine, self._cores)
 
         def unsliced_if_clipped(workers: int) -> ProcessMap:
@@ -223,7 +221,7 @@ def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
 
 
 class Fitting(NamedTuple):
-    """The nets of a job, and the bytes of memory of each worker."""
+    """The nets of a job to fit into the bytes of memory of each worker."""
 
     variants: NetVariants
     limit: int
@@ -232,7 +230,7 @@ class Fitting(NamedTuple):
 def _alternatives(
     job: Job, model: CostModel, choices: Mapping[str, PricedCuts], workers: int, fitting: Fitting | None = None
 ) -> list[Alternative]:
-    """Return the alternatives for a number of workers, cheapest first; "auto" before its equals.
+    """List the alternatives for a number of workers, cheapest first; "auto" before its equals.
 
     With ``fitting``, they fit into the memory, and "auto" is the cheapest.
     """
@@ -283,7 +281,7 @@ def _fitted(row: Alternative, found: MemoryFit, fitting: Fitting) -> Alternative
 
 
 def open_variants(checked: CheckedJob) -> NetVariants:
-    """Return the nets of a job; without its stores, in the job's shapes and without memory of records."""
+    """Create the nets of a job; without its stores, in the job's shapes and without memory of records."""
     job = checked.job
     try:
         return NetVariants.of(job, checked.reader(Phase.kTrain))
@@ -292,7 +290,7 @@ def open_variants(checked: CheckedJob) -> NetVariants:
 
 
 def plan_net(checked: CheckedJob) -> NeuralNet:
-    """Return the training net; without its stores, in the job's shapes."""
+    """Create the training net; without its stores, in the job's shapes."""
     return create_net(checked.job.neuralnet, Phase.kTrain, plan_infos(checked))
 
 
@@ -318,5 +316,5 @@ def _info(layer: LayerConf, job: Job) -> RecordInfo:
 
 
 def describe_link(link: Link) -> str:
-    """Describe a network as text."""
+    """Describe a network as text, with latency and bandwidth."""
     return f"{8 * link.bandwidth / 1e9:g} Gbit/s, {1e3 * link.latency:g} ms"

@@ -1,4 +1,4 @@
-"""Maps a group's workers and servers to processes, and gives the bytes of numbers that they send."""
+"""Maps a group's workers and servers to processes, and counts the bytes that they send."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class WireBytes(NamedTuple):
 
 
 def wire_bytes(job: Job, bf16: bool) -> WireBytes:
-    """Return how many bytes each number takes in a job's messages; kOneBit and kTopK are not priced.
+    """Choose how many bytes each number takes in a job's messages; kOneBit and kTopK are not priced.
 
-    ``bf16`` says whether workers compute in bfloat16.
+    ``bf16``: workers compute in bfloat16.
     """
     conf = job.cluster or ClusterConf()
     rounds = conf.compression is Compression.kBF16
@@ -60,7 +60,7 @@ class ProcessMap(NamedTuple):
     """The process number of each worker and server of a group.
 
     ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice. With
-    ``several_hosts`` processes exchange params in pieces. ``wire`` is the bytes of numbers in messages.
+    ``several_hosts`` processes exchange params in pieces.
     """
 
     workers: tuple[int, ...]
@@ -75,7 +75,7 @@ class ProcessMap(NamedTuple):
         return set(self.workers) == {self.servers[server]}
 
     def first(self, workers: int) -> ProcessMap:
-        """Return the map of the first ``workers`` workers, with their processes' servers, at least one."""
+        """Restrict the map to the first ``workers`` workers, with their processes' servers, at least one."""
         if workers == len(self.workers):
             return self
         processes = self.workers[:workers]
@@ -83,7 +83,7 @@ class ProcessMap(NamedTuple):
         return self._replace(workers=processes, servers=servers)
 
     def slices(self, params: Mapping[str, ParamUse]) -> list[Slice]:
-        """Slice the params; a param with one user stays in that user's process if it has a server."""
+        """Slice the params over the servers; a param with one user stays in that user's process if it has a server."""
         servers_of: dict[int, list[int]] = {}
         for server, process in enumerate(self.servers):
             servers_of.setdefault(process, []).append(server)
@@ -110,7 +110,7 @@ class ProcessMap(NamedTuple):
 def process_map(
     workers: int, per_process: int, servers: int, slicing: SlicingMethod = SlicingMethod.kSinga
 ) -> ProcessMap:
-    """Return the map of a group with ``per_process`` workers a process, and servers spread over processes."""
+    """Create the map of a group with ``per_process`` workers a process, and servers spread over processes."""
     worker_processes = tuple(worker // per_process for worker in range(workers))
     count = worker_processes[-1] + 1
     spread = worker_processes if servers == workers else tuple(range(count))

@@ -29,7 +29,7 @@ WARM_UP = 5  # iterations that are not counted
 
 
 class Pass(NamedTuple):
-    """A row of a profile: a layer's "forward" or "backward", or "update" or "rest" without a layer."""
+    """Identifies a row of a profile: a layer's "forward" or "backward", or "update" or "rest" without a layer."""
 
     layer: str
     name: str
@@ -47,19 +47,15 @@ NO_WORK = PassWork(0, 0)
 
 
 def profile(job: Job | CheckedJob, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
-    """Train for a warm-up and ``steps`` iterations in this thread; return the median time of each pass of each layer.
+    """Train for a warm-up and ``steps`` iterations in this thread, and measure the median time of each layer's passes.
 
     One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params. Nothing is
     exchanged, and reading records is not timed. ``rows`` are in execution order: forward passes, backward passes of
-    layers that a gradient reaches, "update" and "rest". The rest is the algorithm's overhead, including kCD's work
-    outside of layers. Layers that kBP fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first
-    layer.
+    layers that a gradient reaches, "update" and "rest". The rest includes kCD's work outside of layers. Layers that kBP
+    fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first layer.
 
-    :func:`dsinga.net.layer_cost.layer_cost` counts operations, without gradients of sources that need none. Bytes count
-    each array that a pass reads or writes once, a lower bound; of sparse params only rows looked up count. kCD has
-    neither.
-
-    Raises UserError for errors in the job or its stores.
+    Operations leave out gradients of sources that need none (:func:`dsinga.net.layer_cost.layer_cost`). Bytes count
+    each array that a pass reads or writes once, a lower bound; of sparse params only rows looked up. kCD has neither.
     """
     checked = check_job(job, roots, [Phase.kTrain])
     job, reader = checked.job, checked.reader(Phase.kTrain)
@@ -98,7 +94,7 @@ class Clock:
         )
 
     def time(self, pass_: Pass, call: Callable[[], Any], work: Callable[[Any], PassWork]) -> Any:
-        """Call ``call`` and return its result; add the seconds and ``work(result)`` to the pass."""
+        """Time ``call``, return its result, and add the seconds and ``work(result)`` to the pass."""
         started = time.perf_counter()
         computed = call()
         self._seconds[pass_] = self._seconds.get(pass_, 0.0) + time.perf_counter() - started
@@ -185,12 +181,12 @@ def print_precisions(float32: Mapping[str, Any], bf16: Mapping[str, Any], consol
 
 
 def _rate(count: int, seconds: float) -> float | None:
-    """Return billions a second; None if nothing was counted."""
+    """Return billions of operations or bytes a second; None if none were counted."""
     return 1e-9 * count / seconds if count and seconds > 0 else None
 
 
 def print_profile(figures: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print the result of :func:`profile`."""
+    """Print a profile from the result of :func:`profile`."""
     table = rich.table.Table(rich.table.Column("layer", overflow="fold"), "type", "pass", box=rich.box.SIMPLE)
     for name in ("ms", "GFLOP/s", "GB/s", "share"):
         table.add_column(name, justify="right", no_wrap=True)

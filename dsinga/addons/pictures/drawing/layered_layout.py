@@ -1,7 +1,7 @@
 """Lays out a directed graph in rows: sources above their destinations, few crossings, straight edges.
 
-The method of Sugiyama, Tagawa and Toda (1981). Nodes are ranked by longest path, with chains of invisible points for
-edges that pass ranks. Rows are ordered by barycentres, then nodes are placed near their neighbours.
+The method of Sugiyama, Tagawa and Toda (1981). Nodes are ranked by longest path, rows ordered by barycentres, and nodes
+placed near their neighbours.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def layered_layout(
     edge_width: float = 0.3,
     rank: Sequence[int] | None = None,
 ) -> LayeredLayout:
-    """Place the nodes of a graph.
+    """Lay out a graph in rows, sources above their destinations.
 
-    ``sources`` are each node's sources, earlier nodes. ``box_width`` is one width or each node's, ``edge_width`` an
-    edge's in each row that it passes. A node's row ``rank`` defaults to the longest path to it.
+    ``sources`` are each node's sources, earlier nodes. ``box_width`` is the width of all or each node, ``edge_width``
+    of an edge in each row that it passes. A node's row ``rank`` defaults to the longest path to it.
     """
     rank = longest_paths(sources) if rank is None else list(rank)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
@@ -71,7 +71,7 @@ def layered_layout(
 
 
 def longest_paths(sources: Sequence[Sequence[int]]) -> list[int]:
-    """Return the number of edges of the longest path to each node."""
+    """Return, for each node, the number of edges of the longest path to it."""
     rank: list[int] = []
     for node_sources in sources:
         rank.append(max((rank[source] + 1 for source in node_sources), default=0))
@@ -113,7 +113,7 @@ def count_crossings(rows: Sequence[Sequence[int]], below: Sequence[Sequence[int]
 def place_rows(
     rows: Sequence[Sequence[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]], size: Sequence[float]
 ) -> list[float]:
-    """Return the x of each point: near the mean of its neighbours, in its row's order, without overlap."""
+    """Compute the x of each point: near the mean of its neighbours, in its row's order, without overlap."""
     x = [0.0] * len(size)
     for row in rows:
         spread(row, [0.0] * len(row), [1.0] * len(row), size, x)
@@ -156,7 +156,7 @@ def straighten(
 ) -> None:
     """Move the points of a line, one a row, to as few different x as the rows' free space allows.
 
-    The x are as near as possible to ``target``, which defaults to the points' mean.
+    They are as near as possible to ``target``, by default the points' mean.
     """
     spaces = [free_space(next(row for row in rows if point in row), point, size, x) for point in line]
     start = 0
@@ -171,7 +171,7 @@ def straighten(
 
 
 def free_space(row: Sequence[int], point: int, size: Sequence[float], x: Sequence[float]) -> tuple[float, float]:
-    """Return the least and the largest x of ``point`` that do not touch its neighbours in the row."""
+    """Return the smallest and largest x at which ``point`` does not touch its neighbours in the row."""
     k = row.index(point)
     left = x[row[k - 1]] + (size[row[k - 1]] + size[point]) / 2 if k else float("-inf")
     right = x[row[k + 1]] - (size[row[k + 1]] + size[point]) / 2 if k + 1 < len(row) else float("inf")
@@ -183,7 +183,7 @@ def spread(
 ) -> None:
     """Set ``x`` of a row to the nearest values to ``targets`` (weighted least squares) that keep order and distance.
 
-    Less the widths of earlier points, values must not fall: isotonic regression by pooling adjacent violators.
+    This is isotonic regression by pooling adjacent violators.
     """
     offset, offsets = 0.0, []
     for k, node in enumerate(row):

@@ -1,6 +1,6 @@
 """Draws a net as a self-contained SVG with a box for each layer and the data at the top.
 
-Above the net are worker groups with their own server groups, such as sites, and their links.
+Above the net are worker groups with their own server groups, such as sites.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME_WIDTH, TEXT_WIDTH = 7.6, 6.4  # of a character in the bold 13 px and the pl
 
 
 def net_to_svg(net: NeuralNet) -> str:
-    """Draw ``net`` as an SVG with each layer's name, type, feature shape and number of params, coloured by category.
+    """Draw a net as SVG: each layer's name, type, feature shape and number of params, coloured by category.
 
     Edges that carry only labels are dashed. Hovering over a box shows the names and shapes of its params.
     """
@@ -60,7 +60,7 @@ def net_to_svg(net: NeuralNet) -> str:
 
 
 def draw_box(net: NeuralNet, position: int, row: LayerRow, x: float, y: float, width: float) -> str:
-    """Return a layer's box with the middle of its upper side at (x, y)."""
+    """Draw a layer's box with the middle of its upper side at (x, y)."""
     fill, frame = COLOURS[category(net.nodes[position].layer)]
     left, right = x - width / 2, x + width / 2
     params = [f"{name} {format_shape(net.params[name].shape)}" for name in row.params]
@@ -73,7 +73,7 @@ def draw_box(net: NeuralNet, position: int, row: LayerRow, x: float, y: float, w
 
 
 def head(width: float, height: float, title: str) -> Iterator[str]:
-    """Yield the beginning of an SVG of so many pixels."""
+    """Yield the beginning of an SVG of ``width`` x ``height`` pixels."""
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif">'
@@ -82,7 +82,7 @@ def head(width: float, height: float, title: str) -> Iterator[str]:
 
 
 def draw_texts(left: float, right: float, y: float, texts: Sequence[str]) -> str:
-    """Return the texts in the corners of a layer's box, the upper left one in bold."""
+    """Draw the texts in the corners of a layer's box, the upper left one in bold."""
     name, params, kind, shape = texts
     return (
         draw_text(left + 10, y + 18, name, 13, "#111111", "start", bold=True)
@@ -93,14 +93,14 @@ def draw_texts(left: float, right: float, y: float, texts: Sequence[str]) -> str
 
 
 def draw_text(x: float, y: float, text: str, size: int, colour: str, anchor: str, bold: bool = False) -> str:
-    """Return a text element; "" for an empty text."""
+    """Draw a text; return "" for an empty text."""
     weight = ' font-weight="bold"' if bold else ""
     style = f'font-size="{size}" fill="{colour}" text-anchor="{anchor}"{weight}'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>' if text else ""
 
 
 def edge_path(x: float, y: float, passed: Iterable[tuple[float, float, float]], end: tuple[float, float]) -> str:
-    """Return the path of an edge from (x, y) to ``end``, straight past rows between: (x, top, bottom) each."""
+    """Draw an edge from (x, y) to ``end``, straight past rows between: (x, top, bottom) each."""
     path = [f"M{x:.1f} {y:.1f}"]
     for place, top, bottom in passed:
         path.append(f"{curve(x, y, place, top)} V{bottom:.1f}")
@@ -109,13 +109,13 @@ def edge_path(x: float, y: float, passed: Iterable[tuple[float, float, float]], 
 
 
 def curve(x0: float, y0: float, x1: float, y1: float) -> str:
-    """Return a path that leaves and arrives straight down."""
+    """Return an SVG path that leaves and arrives straight down."""
     middle = (y0 + y1) / 2
     return f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
 
 
 def category(layer: Layer) -> str:
-    """Return the category of a layer, a key of COLOURS."""
+    """Return the category that colours a layer, a key of COLOURS."""
     family = layer.conf.type.value // 100
     if layer.is_input or family == 1:
         return "input"
@@ -129,17 +129,17 @@ def category(layer: Layer) -> str:
 
 
 def box_texts(row: LayerRow) -> Sequence[str]:
-    """Return a layer's name, params, type and feature shape as texts."""
+    """Return the texts of a layer's box: name, params, type and feature shape."""
     return row.layer, params_text(row), type_text(row), format_shape(row.shape)
 
 
 def text_width(name: str, params: str, kind: str, shape: str) -> float:
-    """Return the width of a box's two lines."""
+    """Compute the width that the two lines of a box need."""
     return max(NAME_WIDTH * len(name) + TEXT_WIDTH * len(params), TEXT_WIDTH * (len(kind) + len(shape))) + 40
 
 
 def type_text(row: LayerRow) -> str:
-    """Return the type without SINGA's k."""
+    """Return the layer's type without SINGA's prefix k."""
     return row.typed[1:] if row.type[:1] == "k" and row.type[1:2].isupper() else row.typed
 
 

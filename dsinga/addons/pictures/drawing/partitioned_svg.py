@@ -21,11 +21,11 @@ GOLDEN_ANGLE = 137.508 / 360  # gives neighbours different hues for any number o
 
 
 def partitioned_to_svg(net: PartitionedNet) -> str:
-    """Draw ``net`` as an SVG with a swimlane for each worker, data at the top, parts of a layer side by side.
+    """Draw a partitioned net with a swimlane for each worker, data at the top, parts of a layer side by side.
 
-    Boxes have their worker's colour. Connection layers added by partitioning are small; those that communicate are
-    white. Edges between workers have the sender's colour, with a tip at both ends if the gradient comes back. Hovering
-    over a box shows what it computes, its params, and why it is not cut as the job asks.
+    Connection layers that partitioning adds are small; those that communicate are white. Edges between workers have a
+    tip at both ends if the gradient comes back. Hovering over a box shows what it computes, its params, and why it is
+    not cut as the job asks.
     """
     picture = _Picture(net)
     params = sum(param.size for param in net.whole.params.values())
@@ -47,7 +47,7 @@ def partitioned_to_svg(net: PartitionedNet) -> str:
 
 
 def colours(location: int) -> tuple[str, str]:
-    """Return the fill and frame of a worker's boxes, readable on white and on black."""
+    """Return the fill and frame colours of a worker's boxes, readable on white and on black."""
     hue = (210 / 360 + location * GOLDEN_ANGLE) % 1
     return hexadecimal(hue, 0.88, 0.6), hexadecimal(hue, 0.5, 0.5)
 
@@ -58,7 +58,7 @@ def hexadecimal(hue: float, lightness: float, saturation: float) -> str:
 
 
 def marker(name: str, colour: str, back: bool = False) -> str:
-    """Return the definition of an arrow's tip, for its path's end or (``back``) start."""
+    """Define an arrow's tip in SVG, for the end or (``back``) the start of a path."""
     reach, path = (1, "M8 0.5 0 4 8 7.5z") if back else (7, "M0 0.5 8 4 0 7.5z")
     return (
         f'<marker id="{name}" viewBox="0 0 8 8" refX="{reach}" refY="4" markerUnits="userSpaceOnUse" markerWidth="8" '

@@ -15,9 +15,9 @@ Key = tuple[object, ...]
 
 
 class LayerBox(NamedTuple):
-    """A box of the picture: positions in ``PartitionedNet.nodes``, their location, and its source boxes.
+    """A box of the picture: its nodes (positions in ``PartitionedNet.nodes``), their worker, and its source boxes.
 
-    A box has one node, except for bridges: all that send one feature, or that one layer waits for, share a box.
+    Bridges that send one feature, or that one layer waits for, share a box; all others have their own.
     """
 
     nodes: tuple[int, ...]
@@ -27,7 +27,7 @@ class LayerBox(NamedTuple):
 
 @dataclass(frozen=True)
 class SwimlaneLayout:
-    """``x`` and ``rank`` (row) of each box, ``routes`` of edges as in LayeredLayout, extents of lanes."""
+    """Positions of a partitioned net's picture: ``x`` and ``rank`` (row) of boxes, ``routes`` of edges, extents of lanes."""
 
     x: list[float]
     rank: list[int]
@@ -36,7 +36,7 @@ class SwimlaneLayout:
 
 
 def find_boxes(net: PartitionedNet) -> list[LayerBox]:
-    """Return the boxes of ``net``'s picture, sources first."""
+    """Group the nodes of a partitioned net into boxes, sources first."""
     destinations = find_destinations(net)
     keys = [_box_key(net, destinations, position) for position in range(len(net.nodes))]
     members: dict[Key, list[int]] = {}
@@ -81,7 +81,7 @@ def place_boxes(
 def _exchanges(
     net: PartitionedNet, boxes: Sequence[LayerBox], rank: Sequence[int], lane: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (receiving box, sending box in the row above), to be placed as if joined by an edge."""
+    """Yield pairs of a receiving box and a sending box above it, to be placed as if joined by an edge."""
     senders = {rank[k]: k for k in lane if isinstance(net.nodes[boxes[k].nodes[0]].layer, BridgeSrc)}
     for k in lane:
         if isinstance(net.nodes[boxes[k].nodes[0]].layer, BridgeDst) and rank[k] - 1 in senders:
@@ -89,10 +89,7 @@ def _exchanges(
 
 
 def rank_boxes(net: PartitionedNet, boxes: Sequence[LayerBox]) -> list[int]:
-    """Return the row of each box: below its sources, level with the other parts of its layer.
-
-    A sending box is in the row above the receiving box, which keeps edges between lanes short.
-    """
+    """Choose the row of each box: below its sources, level with the other parts of its layer."""
     destinations = find_destinations(net)
     rows = [_row_key(net, destinations, box) for box in boxes]
     follows: dict[Key, dict[Key, None]] = {row: {} for row in rows}
@@ -109,7 +106,7 @@ def rank_boxes(net: PartitionedNet, boxes: Sequence[LayerBox]) -> list[int]:
 
 
 def find_destinations(net: PartitionedNet) -> list[tuple[int, ...]]:
-    """Return each node's destinations."""
+    """Return, for each node, the nodes that it feeds."""
     destinations: list[list[int]] = [[] for _ in net.nodes]
     for position, node in enumerate(net.nodes):
         for source in node.sources:
