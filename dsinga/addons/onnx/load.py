@@ -34,7 +34,7 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
     *Names.* A node with weights becomes a layer with the path of its params: "layer1.0.conv1.weight" gives the layer
     "layer1.0.conv1" with the params "layer1.0.conv1_weight" and "layer1.0.conv1_bias". MatMul and Add become one layer,
-    and so do the nodes of GELU, SiLU, layer normalisation and attention. An array of two layers is one param.
+    as the nodes of GELU, SiLU, layer normalisation and attention do. An array of two layers is one param.
 
     *Params.* Weights train, whether they are initializers or constants. Arrays that nodes combine, such as a table of
     positions or ``exp(scale)``, train if the file names them as a net does. Arrays under names that exporters make up
@@ -48,10 +48,9 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
     *Checks.* Nothing of a file is executed. It requires IR version 3 and opset 7 at least, versions that the installed
     onnx knows, nodes in order with unique names, and shapes that fit the bytes. Dtypes are float32, integers and truth
-    values (float64 in constants). Control flow (If, Loop, Scan), sparse tensors and operators of other domains are
-    refused; functions of the file are expanded first. Data beside the file must be regular files below its folder, no
-    links; they are read into memory. Constants are computed by arithmetic, casts, shapes and indices only; they may
-    have 128 MB, and a net 4,000 layers.
+    values (float64 in constants). Data in other files must be regular files below the folder, no links; they are read
+    into memory. Data beside the file must be regular files below its folder, no links; they are read into memory.
+    Constants are computed by arithmetic, casts, shapes and indices only; they may have 128 MB, and a net 4,000 layers.
 
     Raises UserError, naming all nodes that no layer computes, and for a file that is damaged.
     """

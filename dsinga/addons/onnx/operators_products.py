@@ -128,7 +128,7 @@ def matmul(place: NodePlace, a: Any, b: Any) -> Any:
 
 
 def product(place: NodePlace, a: Any, b: Any) -> Tensor:
-    """Multiply matrices, at least one of which layers compute."""
+    """Multiply matrices that are not both constant."""
     a, b = (place.tensor(x, (a, b)) for x in (a, b))
     y = spelled_out(a, b)
     return a @ b if y is None else y

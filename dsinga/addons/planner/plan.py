@@ -66,7 +66,7 @@ class Plan:
         snapshot_bytes: the driver's memory for snapshots, with which a run survives lost Dask workers.
         warning: says why times may be too long, or "".
         precisions: an iteration's seconds in kFloat32 and in kBF16, with the cuts of "auto"; empty without bfloat16.
-        together: whether the workers are threads of one process on one machine.
+        together: the number of workers on one machine, threads of one process.
         memory: the bytes of memory of a machine like this one; 0 if unknown.
         limit: the bytes of memory a worker that ``alternatives`` fit into, or None.
         sites: the cost of training on several sites, or None.

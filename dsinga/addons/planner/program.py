@@ -1,4 +1,4 @@
-"""The program of a worker: the operations of one iteration, with their durations and sizes, for the simulator."""
+"""The operations of a worker in one iteration, with their durations and sizes, for the simulator."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dsinga.net.layer_cost import FLOAT_BYTES
 
 
 class Compute(NamedTuple):
-    """Compute for ``seconds``."""
+    """The operation that computes for ``seconds``."""
 
     seconds: float
 
 
 class Send(NamedTuple):
-    """Send ``bytes`` bytes to another worker, without waiting."""
+    """The operation that sends ``bytes`` bytes to another worker, without waiting."""
 
     worker: int
     key: str
@@ -29,13 +29,13 @@ class Send(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Wait for the message sent under ``key``."""
+    """The operation that waits for the message sent under ``key``."""
 
     key: str
 
 
 class AllToAll(NamedTuple):
-    """Send ``bytes`` bytes to each other worker of the group, without waiting; all workers do this.
+    """The operation that sends ``bytes`` bytes to each other worker of the group, without waiting.
 
     One ``Receive`` of the same key waits for all others.
     """
@@ -45,13 +45,13 @@ class AllToAll(NamedTuple):
 
 
 class PushGradients(NamedTuple):
-    """Send the worker's packet number ``packet`` to its server, without waiting."""
+    """The operation that sends packet number ``packet`` to its server, without waiting."""
 
     packet: int
 
 
 class AwaitReply(NamedTuple):
-    """Wait for the reply to a packet of this iteration, or of ``before`` iterations ago."""
+    """The operation that waits for the reply to a packet of this iteration, or of ``before`` iterations ago."""
 
     packet: int
     before: int = 0
@@ -74,9 +74,9 @@ class Packet(NamedTuple):
 
 
 class ServerWork(NamedTuple):
-    """The work for a key when all ``contributors`` workers have sent their part: ``seconds`` of computing.
+    """A server's work for a key when all ``contributors`` workers have sent their part: ``seconds`` of computing.
 
-    Workers that share an update, as threads of the server's process, compute for ``share`` seconds when they push.
+    Threads of the server's process share an update, and compute for ``share`` seconds when they push.
     """
 
     contributors: int
@@ -94,11 +94,11 @@ class WorkerProgram:
 
     @property
     def compute(self) -> float:
-        """Seconds of computing."""
+        """The seconds of computing in an iteration."""
         return sum(operation.seconds for operation in self.operations if isinstance(operation, Compute))
 
     def add(self, operation: Operation) -> None:
-        """Append an operation; a Compute after a Compute extends it."""
+        """Append an operation, or extend the last Compute by another one."""
         last = self.operations[-1] if self.operations else None
         if isinstance(operation, Compute) and isinstance(last, Compute):
             self.operations[-1] = Compute(last.seconds + operation.seconds)
@@ -106,7 +106,7 @@ class WorkerProgram:
             self.operations.append(operation)
 
     def without_overlap(self) -> WorkerProgram:
-        """Return the program with gradients pushed last, and replies awaited immediately."""
+        """Reorder the program for no overlap: gradients are pushed last, and replies awaited immediately."""
         pushes = [
             operation
             for operation in self.operations
@@ -133,7 +133,7 @@ class GroupProgram(NamedTuple):
 def start_group(
     params: Mapping[str, ParamUse], processes: ProcessMap, rates: Rates
 ) -> tuple[GroupProgram, Mapping[str, Sequence[Slice]]]:
-    """Return a group without programs but with the servers' work for the params, and their slices."""
+    """Create a group with the servers' work for the params, but without programs; also return the slices."""
     slices = processes.slices(params)
     users = {name: len(param.users) for name, param in params.items()}
     work = update_work(slices, users, processes, rates)
@@ -144,10 +144,9 @@ def start_group(
 
 
 class ProgramBuilder:
-    """Writes the program of one worker.
+    """Builds the program of one worker, operation by operation.
 
-    ``params`` has the shapes of the worker's params, or parts of params, in the order of their first use, ``slices``
-    the slices of each.
+    ``params`` has the shapes of params or their parts in the order of first use, ``slices`` the slices of each.
     """
 
     def __init__(
@@ -206,10 +205,9 @@ class ProgramBuilder:
 def update_work(
     slices: Iterable[Slice], users: Mapping[str, int], processes: ProcessMap, rates: Rates
 ) -> dict[Any, ServerWork]:
-    """Return how long the servers take for each slice: to add its users' gradients, and to update it.
+    """Predict the servers' time for each slice: to add its users' gradients, and to update it.
 
-    A slice with several users is updated by the last to push, or by all together if they are threads of the server's
-    process. A slice with one user is updated by that user, while others update other parts of the layer.
+    The last user to push updates a slice, or all together as threads of the server's process.
     """
 
     def work(slice_: Slice) -> ServerWork:

@@ -1,7 +1,4 @@
-"""A file of rates measured on this machine, so that they are measured once.
-
-It notices other work on the cores during a measurement, which makes times too long.
-"""
+"""A file of rates measured on this machine, so that planning measures them once."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class ProcessorTimes(NamedTuple):
 
 
 def read_processor_times() -> ProcessorTimes | None:
-    """Return the seconds so far; None if the system cannot say."""
+    """Read the processor times so far; None if the system does not report them."""
     try:
         columns = PROCESSOR_TIMES.read_text(encoding="ascii").split(maxsplit=11)
         ticks = sum(int(columns[k]) for k in (USER, NICE, SYSTEM, INTERRUPTS, SOFT_INTERRUPTS, STOLEN))
@@ -56,7 +53,7 @@ def disturbed(before: ProcessorTimes | None, after: ProcessorTimes | None, cores
 
 
 def start_watching() -> Callable[[], bool]:
-    """Return a function that says whether other work has disturbed this process since."""
+    """Start to watch for other work on the cores; the returned function says whether there was any."""
     before, cores = read_processor_times(), os.cpu_count() or 1
     return lambda: disturbed(before, read_processor_times(), cores)
 
@@ -73,14 +70,12 @@ Figures = tuple[float, ...]
 class RateStore:
     """A cache of measured figures by a text key; :meth:`save` writes it to the file ``path``, if any.
 
-    Figures are measured again if other work disturbed the process, until second attempts have taken ``REPEAT_SECONDS``
-    in all. If the machine is still busy, figures are used, but not written.
+    If other work disturbed the process, figures are measured again, until second attempts have taken ``REPEAT_SECONDS``
+    in all. If the machine stays busy, figures are not written.
 
-    ``announce`` is called with sentences: what is being measured, at first and every few seconds, and once that the
-    machine is busy.
+    ``announce`` is called with sentences about measurements, every few seconds, and once if the machine is busy.
 
-    Unreadable files, and files of another version of dsinga or numpy, count as empty. Files that cannot be written are
-    ignored.
+    Unreadable files, and files of another version of dsinga or numpy, count as empty.
     """
 
     def __init__(self, path: Path | None = None, announce: Callable[[str], None] | None = None):
@@ -95,7 +90,7 @@ class RateStore:
     def get(self, key: str, measure: Callable[[], Sequence[float]], what: str = "") -> Figures:
         """Return the figures of ``key``; if they are missing, call ``measure``.
 
-        ``what`` says what is measured, for ``announce``; it defaults to ``key``.
+        ``what`` names the measurement for ``announce``; it defaults to ``key``.
         """
         if key not in self._figures:
             self.measured += 1
@@ -106,7 +101,7 @@ class RateStore:
         return self._figures[key]
 
     def _measure(self, key: str, measure: Callable[[], Sequence[float]]) -> Figures:
-        """Return the figures of the first undisturbed attempt, or else those with the smallest sum."""
+        """Measure until an attempt is undisturbed; otherwise return the figures with the smallest sum."""
         attempts: list[Figures] = []
         while len(attempts) < ATTEMPTS and (not attempts or self._repeat_seconds < REPEAT_SECONDS):
             disturbed, started = start_watching(), time.monotonic()

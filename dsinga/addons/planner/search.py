@@ -2,11 +2,10 @@
 
 It also has the partitionings that the paper names (section 5.3).
 
-Layers without params are cut like the layer with params that they follow: another place costs a transfer and saves
-nothing. The search prices all patterns of these blocks that change the cut at most once, such as "by rows below, by
-features above". Then it changes single blocks of the best pattern until nothing is cheaper. In nets of more than
-MAX_BLOCKS blocks it tries MAX_BOUNDARIES places, and changes alike blocks, as in a Transformer, together. The number of
-prices then does not grow with the depth.
+Layers without params are cut like the layer with params that they follow. The search prices all patterns of these
+blocks that change the cut at most once, such as "by rows below, by features above". Then it changes single blocks of
+the best pattern until the price no longer falls. In nets of more than MAX_BLOCKS blocks it tries MAX_BOUNDARIES places,
+and changes alike blocks together.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Search:
     """Finds the cheapest cuts of a net by ``price``, a function of the cuts and the number of workers.
 
     Layers in ``fixed`` stay as the job says. Equal prices give equal cuts. For more than MAX_SEARCHED_WORKERS workers
-    (in a deep net MAX_SEARCHED_WORKERS_DEEP), only that number's best cut is compared with the net cut all by rows.
+    (in a deep net MAX_SEARCHED_WORKERS_DEEP), it compares only that number's best cut with the net cut all by rows.
     """
 
     def __init__(self, net: NeuralNet, price: Price, fixed: Collection[str] = ()):
@@ -50,7 +49,7 @@ class Search:
         self._together = alike_blocks(net, self._blocks) if deep else [[k] for k in range(len(self._blocks))]
 
     def cuts(self, workers: int) -> dict[str, LayerCut]:
-        """Return the cheapest cuts. Raises JobError if layers in ``fixed`` cannot be cut as the job says."""
+        """Return the cheapest cuts."""
         if workers not in self._found:
             self._found[workers] = self._best(workers)
         return self._cut(self._found[workers], workers)
@@ -87,9 +86,9 @@ class Search:
 
 
 def layer_blocks(net: NeuralNet, fixed: Collection[str] = ()) -> tuple[list[str], list[list[str]]]:
-    """Return the layers below the first params, and the blocks of layers that are cut alike.
+    """Group layers that are cut alike into blocks; also return the layers below the first params.
 
-    A block is a layer with params and the layers without params that follow it. Layers in ``fixed`` are left out.
+    A block is a layer with params and the layers without params that follow it.
     """
     leaders: list[int | None] = []  # of each node: the position of its block's first layer
     blocks: dict[int | None, list[str]] = {}
@@ -137,10 +136,9 @@ def changes(pattern: Pattern, together: Sequence[Collection[int]]) -> Iterator[P
 
 
 def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict[str, LayerCut]:
-    """Return the cuts nearest to the requested dimensions.
+    """Cut layers along the requested dimensions, or as near as possible.
 
-    A layer is cut by rows if workers exceed its features or do not divide its groups of features. A batch with fewer
-    rows than workers stays whole.
+    A layer is cut by rows if workers exceed its features or do not divide its groups of features.
     """
     feasible = dict(dims)
     for node in net.nodes:
@@ -165,7 +163,7 @@ def explicitly_cut_layers(conf: NetConf) -> set[str]:
 
 
 def layers_with_whole_params(net: NeuralNet, updater: Updater) -> set[str]:
-    """Return the layers that features do not cut, because the updater needs whole params."""
+    """Return the layers that may not be cut by features, because the updater needs whole params."""
     params = net.params
     whole = {name for name, param in params.items() if param.trainable and updater.of(name, param.shape).whole}
     return {node.layer.name for node in net.nodes if whole.intersection(node.params)}
@@ -221,10 +219,7 @@ def few_rows(net: NeuralNet, workers: int) -> bool:
 
 
 def has_space(net: NeuralNet, workers: int) -> bool:
-    """Whether cutting by space is worthwhile: targets are fields, or a batch has too few rows.
-
-    With too few rows, layers with params must have as many points as workers.
-    """
+    """Whether cutting by space is worthwhile: targets are fields, or a batch has too few rows."""
     if not few_rows(net, workers):
         return has_fields(net, workers)
     return has_fields(net, workers) or _any_by_space([node.layer for node in net.nodes if node.params], workers)

@@ -1,8 +1,7 @@
 """Simulates a synchronous group event by event: computing, messages and updates, overlapping or one by one.
 
-Each worker executes its operations in order. Each process has a link that carries one message at a time in each
-direction, to its receivers in turn. Servers' work and messages take processor time from that process's workers, which
-keep all cores busy. In the steady state, values of one iteration are still being sent while the next begins.
+Each process has a link that carries one message at a time in each direction. Servers' work and messages take processor
+time from the workers of their process. Values of one iteration are still being sent while the next begins.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class EventQueue:
         self._events: dict[Hashable, Event] = defaultdict(Event)
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Call ``action`` at a time."""
+        """Schedule ``action`` at a simulated time."""
         heapq.heappush(self._actions, (time, next(self._count), action))
 
     def event(self, key: Hashable) -> Event:
-        """Return the event of a key."""
+        """Return the event of a key; create it if necessary."""
         return self._events[key]
 
     def fire(self, key: Hashable) -> None:
@@ -75,7 +74,7 @@ class EventQueue:
                 return
 
     def run(self) -> None:
-        """Run until nothing is left to do."""
+        """Run the simulation until nothing is left to do."""
         while self._actions:
             self.now, _, action = heapq.heappop(self._actions)
             action()
@@ -84,7 +83,7 @@ class EventQueue:
 
 
 class Prediction(NamedTuple):
-    """The cost of an iteration: seconds, bytes sent and received, and bytes of memory.
+    """The predicted cost of an iteration: seconds, bytes sent and received, and bytes of memory.
 
     ``compute`` is the seconds of layers, ``update`` of updates in a worker's thread when it pushes. All but ``seconds``
     are the largest of any worker; only bytes between processes count.
@@ -254,10 +253,9 @@ class _Simulation:
         self.queue.at(self._sending_until[source], lambda: self._send_next(source))
 
     def _all_to_all(self, worker: int, key: tuple[int, str], size: int) -> None:
-        """Send ``size`` bytes to each other worker; when the last has called this, all arrivals are known.
+        """Send ``size`` bytes to each other worker; the last worker's call determines all arrivals.
 
-        Links are equally busy both ways, so only the way out is simulated. It records when each worker's part has
-        arrived, and when others see that, which a barrier may delay.
+        Links are equally busy both ways, so only the way out is simulated.
         """
         process, link = self.group.worker_processes[worker], self._between
         others = len(self.group.programs) - len(self._workers_of[process])

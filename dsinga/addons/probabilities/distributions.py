@@ -1,9 +1,8 @@
 """Distributions with predicted parameters: likelihood, CRPS, mean, variance and quantiles.
 
-Each class declares one distribution; losses, metrics, predicted quantiles and the layer kDistributionParams follow from
-it. Arrays of parameters and of values have one shape; the backend of the arrays computes formulas. CRPS is ∫ (F(x) -
-1{x >= y})² dx for the distribution function F and the value y (Gneiting and Raftery, Strictly Proper Scoring Rules,
-2007). Closed forms are from Jordan, Krüger and Lerch, scoringRules (2019).
+Losses, metrics, predicted quantiles and the layer kDistributionParams follow from each class. Arrays of parameters and
+of values have one shape. CRPS is ∫ (F(x) - 1{x >= y})² dx for the distribution function F and the value y (Gneiting and
+Raftery, Strictly Proper Scoring Rules, 2007). Closed forms are from Jordan, Krüger and Lerch, scoringRules (2019).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def log_gamma(x: Array, xp: Any) -> Array:
 
 
 def digamma(x: Array, xp: Any) -> Array:
-    """Return the derivative of log Γ(x) at numbers above 0."""
+    """Return the digamma function, the derivative of log Γ(x), at numbers above 0."""
     z = x + SHIFT
     w = 1 / (z * z)
     result = xp.log(z) - 0.5 / z - w * (1 / 12 - w * (1 / 120 - w * (1 / 252 - w * (1 / 240 - w / 132))))
@@ -49,7 +48,7 @@ def digamma(x: Array, xp: Any) -> Array:
 
 
 class Distribution(ABC):
-    """A family of distributions. Abstract.
+    """Base class of a family of distributions.
 
     Attributes:
         parameters: the names of its parameters.
@@ -65,7 +64,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def nll(self, y: Array, params: Params, ops: Ops) -> Array:
-        """Return the negative logarithm of the density, or of the probability of a count, at ``y``."""
+        """Return the negative log-likelihood of values ``y``."""
 
     @abstractmethod
     def nll_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
@@ -73,7 +72,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def crps(self, y: Array, params: Params, ops: Ops) -> Array:
-        """Return the continuous ranked probability score, in the units of ``y``; less is better."""
+        """Return the continuous ranked probability score (CRPS), in the units of ``y``; less is better."""
 
     def crps_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
         """Return the derivative of :meth:`crps` for each parameter, if it ``has_crps_slopes``."""
@@ -81,19 +80,19 @@ class Distribution(ABC):
 
     @abstractmethod
     def cdf(self, y: Array, params: Params, ops: Ops) -> Array:
-        """Return the probability of values up to ``y``."""
+        """Return the probability of values up to ``y`` (cumulative distribution function)."""
 
     @abstractmethod
     def quantile(self, level: float, params: Params) -> np.ndarray:
-        """Return the least value up to which the probability is ``level``, in (0, 1), for numpy arrays."""
+        """Return the smallest value up to which the probability is ``level``, in (0, 1), for numpy arrays."""
 
     @abstractmethod
     def mean(self, params: Params, xp: Any = np) -> Array:
-        """Return the mean."""
+        """Return the mean of the distribution."""
 
     @abstractmethod
     def variance(self, params: Params, xp: Any = np) -> Array:
-        """Return the variance."""
+        """Return the variance of the distribution."""
 
     def holds(self, y: Array, xp: Any = np) -> Array:
         """Return whether each of ``y`` is a possible value of the distribution."""
@@ -103,7 +102,7 @@ class Distribution(ABC):
 
 
 class LocationScale(Distribution):
-    """Distributions of loc + scale·z: formulas of z, with density f and distribution function F. Abstract.
+    """Base class of distributions of loc + scale·z: formulas of z, with density f and distribution function F.
 
     ``unit_variance`` is the variance of z; its mean is 0.
     """
@@ -112,15 +111,15 @@ class LocationScale(Distribution):
 
     @abstractmethod
     def energy(self, z: Array, ops: Ops) -> Array:
-        """Return -log f(z)."""
+        """Return -log f(z), the energy of the standardised value z."""
 
     @abstractmethod
     def energy_slope(self, z: Array, ops: Ops) -> Array:
-        """Return the derivative of :meth:`energy`."""
+        """Return the derivative of :meth:`energy` for z."""
 
     @abstractmethod
     def unit_cdf(self, z: Array, ops: Ops) -> Array:
-        """Return F(z)."""
+        """Return the distribution function F(z) of the standardised value."""
 
     @abstractmethod
     def unit_crps(self, z: Array, ops: Ops) -> Array:
@@ -128,7 +127,7 @@ class LocationScale(Distribution):
 
     @abstractmethod
     def unit_quantile(self, level: float) -> float:
-        """Return the z with F(z) = ``level``."""
+        """Return the standardised value z with F(z) = ``level``."""
 
     def nll(self, y: Array, params: Params, ops: Ops) -> Array:
         loc, scale = params
@@ -176,7 +175,7 @@ class Normal(LocationScale):
         return z
 
     def density(self, z: Array, ops: Ops) -> Array:
-        """Return f(z)."""
+        """Return the density f(z) of the standard normal distribution."""
         return ops.xp.exp(z * z * -0.5) * (2 * math.pi) ** -0.5
 
     def unit_cdf(self, z: Array, ops: Ops) -> Array:
@@ -254,16 +253,13 @@ class LogNormal(Distribution):
 
 
 class Counts(Distribution):
-    """Distributions of counts 0, 1, 2 ...; quantiles and CRPS are sums, up to 12 deviations. Abstract."""
+    """Base class of distributions of counts 0, 1, 2 ...; quantiles and CRPS are sums, up to 12 deviations."""
 
     support = "counts"
     has_crps_slopes = False
 
     def _up_to(self, y: Array, params: Params, xp: Any) -> int:
-        """Return a count above ``y`` beyond which the probability is negligible.
-
-        Raises UserError if it is more than MOST_COUNTS.
-        """
+        """Return a count above ``y`` beyond which the probability is negligible."""
         far = self.mean(params, xp) + 12 * self.variance(params, xp) ** 0.5 + 12
         most = max(float(far.max()), float(y.max())) if y.size else 0
         if not most < MOST_COUNTS:

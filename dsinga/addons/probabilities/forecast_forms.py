@@ -1,7 +1,7 @@
 """Forms of a probabilistic prediction: quantiles, distribution parameters, or ensemble members.
 
-Each has K numbers for each number of the target. A form defines K and their meaning; its loss, metrics and dimension in
-a predicted Dataset follow from it. Predictions x are (B, C, K, points), targets y (B, C, points).
+Each has K numbers for each number of the target; loss, metrics and the dimension in a predicted Dataset follow from its
+class. Predictions x are (B, C, K, points), targets y (B, C, points).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIT_BINS = 10  # of the values of distribution functions at the targets
 class MeanAndVariance(NamedTuple):
     """The mean and the variance of each prediction, (B, C, points), and ``rise``.
 
-    For perfect predictions, the squared error of the mean is ``rise`` times their variance.
+    Perfect predictions have a squared error of the mean of ``rise`` times their variance.
     """
 
     mean: Array
@@ -34,7 +34,7 @@ class MeanAndVariance(NamedTuple):
 
 
 class ForecastForm(ABC):
-    """The meaning of the numbers of a prediction: quantiles, parameters or members. Abstract.
+    """Base class of forms, which define K and the meaning of K predicted numbers for each target.
 
     Attributes:
         dim: the dimension of these numbers in a Dataset.
@@ -48,7 +48,7 @@ class ForecastForm(ABC):
 
     @property
     def count(self) -> int:
-        """K, the numbers for one number of the target."""
+        """K, the count of predicted numbers for one number of the target."""
         return len(self.points)
 
     @abstractmethod
@@ -65,7 +65,7 @@ class ForecastForm(ABC):
 
     @abstractmethod
     def bins(self, x: Array, y: Array, ops: Ops) -> Array:
-        """Return the bin into which each number of the target falls, an integer."""
+        """Return the bin into which each number of the target falls, for rank histograms and coverage."""
 
     def moments(self, x: Array, ops: Ops) -> MeanAndVariance | None:
         """Return mean and variance of predictions; None if they have none."""
@@ -77,13 +77,10 @@ class ForecastForm(ABC):
 
     @abstractmethod
     def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-        """Return quantiles of predictions; K numbers are x's last axis, quantiles the result's.
-
-        Raises UserError for a level that is not predicted.
-        """
+        """Return quantiles of predictions; K numbers are x's last axis, quantiles the result's."""
 
     def fault(self, x: np.ndarray, y: np.ndarray) -> str:
-        """Return the fault of predictions or targets in host memory, "" without one."""
+        """Describe the fault of predictions or targets in host memory; "" without one."""
         return ""
 
     def covered(self) -> tuple[int, int]:
@@ -92,7 +89,7 @@ class ForecastForm(ABC):
 
 
 class QuantileForm(ForecastForm):
-    """Quantiles at increasing ``levels`` in (0, 1)."""
+    """The form of quantiles at increasing ``levels`` in (0, 1)."""
 
     dim = "quantile"
 
@@ -135,7 +132,7 @@ class QuantileForm(ForecastForm):
 
 
 class DistributionForm(ForecastForm):
-    """The parameters of a distribution, trained by their likelihood or by CRPS."""
+    """The form of a distribution's parameters, trained by their likelihood or by CRPS."""
 
     dim = "parameter"
     shares = (1 / PIT_BINS,) * PIT_BINS
@@ -195,7 +192,7 @@ class DistributionForm(ForecastForm):
 
 
 class EnsembleForm(ForecastForm):
-    """The equally likely members of an ensemble; their loss is a CRPS.
+    """The form of an ensemble's equally likely members; their loss is a CRPS.
 
     It is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each. c is 1 / (2·K²) for the CRPS of K points, and 1
     / (2·K·(K - 1)) for the fair one (Ferro, Fair Scores for Ensemble Forecasts, 2014). ``fairness`` f mixes both.
@@ -236,7 +233,7 @@ class EnsembleForm(ForecastForm):
 
 
 def form_of(settings: Any) -> ForecastForm:
-    """Return the form in the settings of a layer: quantile, distribution or members."""
+    """Create the form in a layer's settings: quantiles, a distribution or members."""
     if (name := getattr(settings, "distribution", None)) is not None:
         return DistributionForm(name, getattr(settings, "score", DistributionScore.nll))
     if (members := getattr(settings, "members", None)) is not None:

@@ -67,7 +67,7 @@ class ForecastTargets(FieldTargets):
 
 
 class ForecastLoss(PairLoss):
-    """Base of losses with several numbers in the first source for each number of the second, the target.
+    """Base class of losses with several predicted numbers for each number of the target.
 
     The target gets no gradient. The feature is the prediction, (B, n).
     """
@@ -121,10 +121,7 @@ class ForecastLoss(PairLoss):
         return Output(to_matrix(sources[0], ctx.ops), metrics={"loss": (loss, self.counted_rows(rows))})
 
     def _losses(self, sources: Arrays, ops: Ops, axes: int) -> Array:
-        """Return the loss of each row, (B,) float64, or each channel, (B, C), before their weights and scale.
-
-        ``axes`` is the number of axes of the result.
-        """
+        """Return the loss of each row, (B,) float64, or each channel, (B, C), before their weights and scale."""
         y, of_points = self.targets.values_and_weights(sources[1], ops)
         losses = self.form.losses(self.targets.predictions(sources[0], ops), y, ops)
         if of_points is not None:
@@ -157,9 +154,9 @@ class QuantileLoss(ForecastLoss):
     """Pinball loss of K quantiles, Σ max(q·(y - x), (q - 1)·(y - x))·scale / (B·K) over numbers and quantiles q.
 
     Koenker and Bassett, Regression Quantiles (1978). The second source is the target. The first has K quantiles for
-    each number of the target, next to each other: (B, n·K), (B, T, n·K) or fields (B, C·K, *space). A third source may
-    give a weight for each row, or for each number or step of its target. The target gets no gradient. The feature is
-    the prediction.
+    each of its numbers, next to each other: (B, n·K), (B, T, n·K) or fields (B, C·K, *space). A third source may give a
+    weight for each row, or for each number or step of its target. The target gets no gradient. The feature is the
+    prediction.
     """
 
     class Conf(Settings):
@@ -175,7 +172,7 @@ class QuantileLoss(ForecastLoss):
 
 
 def level_faults(levels: Sequence[float]) -> Iterator[Fault]:
-    """Yield faults of levels in (0, 1): none, or not increasing."""
+    """Yield an error unless levels in (0, 1) are increasing, and not none."""
     if not levels:
         yield Fault("quantile needs at least one level, as in quantile: [0.1, 0.5, 0.9]", "quantile")
     for item, (low, high) in enumerate(zip(levels, levels[1:], strict=False), 1):

@@ -1,4 +1,4 @@
-"""Metrics of probabilistic predictions: of forecasts (kForecastScores), of class probabilities (kReliability)."""
+"""Metrics of probabilistic forecasts (kForecastScores) and of class probabilities (kReliability)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ForecastScores(Layer):
 
 
 def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any) -> ArraySum:
-    """Return Σ w, Σ w·t for CRPS, variance, variance times rise, squared error and coverage, and Σ w by bin.
+    """Compute a batch's sums: Σ w, Σ w·t for CRPS, variance, variance times rise, squared error, coverage, bins.
 
     For quantiles, without mean and variance, their sums are 0.
     """
@@ -190,7 +190,7 @@ def _numbers(values: Any, name: str) -> np.ndarray:
 
 
 def _weights_at(members: Any, labels: Any, weights: Any) -> Any:
-    """Return DataArray weights at the coordinates, and with the dimensions, of labels or members."""
+    """Match DataArray weights to the coordinates and dimensions of labels or members."""
     like = labels if hasattr(labels, "indexes") else members[0]
     if not (hasattr(weights, "indexes") and hasattr(like, "indexes")):
         return weights
@@ -231,7 +231,7 @@ def _check_same_points(members: Any, labels: Any, weights: Any, axes: int = 1) -
 
 @register("composed_metric", "forecast")
 def forecast_metrics(parts: Sums) -> MetricValues:
-    """Return the metrics of all records; none without records."""
+    """Compute the metrics of all records from their sums; none without records."""
     ((part, (state, _)),) = parts.items()
     total, crps, variance, raised, squares, covered, *bins = state.sums
     if not total:
@@ -308,7 +308,7 @@ class Reliability(Layer):
         return self.count > 1 and labels.size == len(labels) * math.prod(self.shape[1:])
 
     def _answers(self, labels: np.ndarray) -> tuple[Any, Any, Any]:
-        """Return answers 0 and 1, their validity, and weights, broadcastable to (B, K, points)."""
+        """Convert labels to answers 0 and 1, their validity, and weights, broadcastable to (B, K, points)."""
         if self._are_answers(labels):
             return labels.reshape(len(labels), self.count, math.prod(self.space)), np.ones((), bool), np.ones(())
         channels = 1 + self.settings.weighted
@@ -331,7 +331,7 @@ class Reliability(Layer):
 
 @register("composed_metric", "reliability")
 def reliability_metrics(parts: Sums) -> MetricValues:
-    """Return the metrics of all records; none without records."""
+    """Compute the metrics of all records from their sums; none without records."""
     state, _ = parts["sums"]
     count, predicted, yes, squares, records = state.sums
     if not count.sum():

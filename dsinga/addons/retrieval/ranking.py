@@ -39,7 +39,7 @@ def ranked_relevance(
     """Yield, for blocks of queries, whether the row at each rank is relevant: arrays (q, N) of bool.
 
     Labels (Q,) and (N,) are integers. Queries with labels that the database lacks are left out. Raises UserError like
-    :func:`nearest`, for a wrong number of labels, and if no query is left.
+    :func:`nearest`, and if no query is left.
     """
     queries, query_labels, database_labels = np.asarray(queries), np.asarray(query_labels), np.asarray(database_labels)
     for name, rows, labels in (("queries", queries, query_labels), ("database", database, database_labels)):
@@ -60,7 +60,7 @@ def check_count(k: int, rows: int) -> None:
 
 
 def _orders(queries: Any, database: Any, distance: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield, for blocks of queries, the first query's number and row numbers by distance (q, N)."""
+    """Rank the database for blocks of queries; yield the first query's number and row numbers by distance (q, N)."""
     if distance not in DISTANCES:
         raise UserError(f"there is no distance {distance!r}; choose {' or '.join(DISTANCES)}")
     queries, database = _rows("queries", queries), _rows("database", database)
@@ -96,7 +96,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def average_precision(relevant: np.ndarray) -> np.ndarray:
-    """Return the mean precision at the ranks of relevant rows: (Q,) from (Q, N) by rank."""
+    """Return the average precision, the mean precision at the ranks of relevant rows: (Q,) from (Q, N) by rank."""
     precision = relevant.cumsum(axis=1) / np.arange(1, relevant.shape[1] + 1)
     return (precision * relevant).sum(axis=1) / relevant.sum(axis=1)
 
@@ -130,9 +130,7 @@ def mean_average_precision(
 def chance(query_labels: Any, database_labels: Any) -> float:
     """Return the expected MAP (mean average precision) of random rankings.
 
-    Of N rows, R are relevant. Rank r is relevant with probability R/N; then on average (r - 1)·(R - 1)/(N - 1) of the r
-    - 1
-    ranks before it are.
+    Of N rows, R are relevant.
     """
     query_labels, database_labels = np.asarray(query_labels), np.asarray(database_labels)
     count = len(database_labels)
@@ -143,10 +141,7 @@ def chance(query_labels: Any, database_labels: Any) -> float:
 
 
 def compare_stores(queries: str, database: str, distance: str = "cosine", k: int = 10) -> dict[str, float]:
-    """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
-
-    Raises UserError like :func:`ranked_relevance`, if a store or its labels are missing, or for fewer than ``k`` rows.
-    """
+    """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels."""
     (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
     check_count(k, len(rows))
     averages, firsts = [], []

@@ -1,4 +1,4 @@
-"""Successive halving: when runs of a search are compared, and which runs continue."""
+"""Successive halving: decides when runs of a search are compared, and which runs continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
         first: the steps of the first rung; by default there are three rungs, the second at half of the steps.
         recorded: returns the first step, starting at a given one, at which the metric is known.
 
-    Raises UserError if the metric is known only at the end, or the first rung is no part of the run.
+    Raises UserError if the metric is known only at the end.
     """
     if first is None:
         targets = [-(-total // (2 * factor)), -(-total // 2)]
@@ -45,10 +45,7 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
 
 
 def recorded_steps(checked: CheckedJob, given: Sequence[ExtensionLike], monitor: str) -> Callable[[int], int]:
-    """Return a function that rounds a step up to the next one at which the metric ``monitor`` is recorded.
-
-    ``given`` are the extensions that the job does not name; they are changed as by a run.
-    """
+    """Return a function that rounds a step up to the next one at which the metric ``monitor`` is recorded."""
     job, epochs = checked.job, checked.epochs if checked.job.epochs else None
     phase = monitor.partition("/")[0]
     extensions = create_extensions(job, given, epochs)
@@ -62,7 +59,7 @@ def recorded_steps(checked: CheckedJob, given: Sequence[ExtensionLike], monitor:
 
 
 def check_halving(halving: int | None, first_rung: int | None, asynchronous: bool, is_part: bool) -> None:
-    """Raise UserError for an invalid factor, and for options without effect."""
+    """Raise UserError for an invalid halving factor, and for options without effect."""
     if halving is None:
         if first_rung is not None or asynchronous:
             name = "asynchronous" if first_rung is None else "first_rung"
@@ -93,7 +90,7 @@ class Halving:
     Synchronous: when all settings have ended a rung, the best 1 / ``factor`` of them, rounded, continue (Jamieson and
     Talwalkar, 2016, arXiv 1502.07943). Asynchronous: a setting continues once it is among the best 1 / ``factor``,
     rounded down, that have ended its rung so far (Li et al., 2018, arXiv 1810.05934). The lower number wins a tie. A
-    setting that failed, or has a NaN score, never continues; if all that continued fail, the next best does.
+    setting that failed, or has a NaN score, never continues; if all others fail, the next best does.
 
     Attributes:
         scores: for each rung the score of each setting that has ended it, by number; None for a failed one.
@@ -111,13 +108,13 @@ class Halving:
         self._has_news = True
 
     def note_going_on(self, steps: Iterable[tuple[int, int]]) -> None:
-        """Note the settings that already continue, with their next rung, so that :meth:`going_on` leaves them out."""
+        """Note the settings that already continue, with their next rung, so that :meth:`going_on` omits them."""
         self._going_on.update(steps)
 
     def going_on(self, busy: bool) -> list[tuple[int, int]]:
         """Return the settings that continue now, the best first, each with its next rung and only once.
 
-        ``busy`` says that some are still to end their rungs.
+        ``busy``: some are still to end their rungs.
         """
         if not self._has_news or (busy and not self._asynchronous):
             return []

@@ -1,4 +1,4 @@
-"""How much the score of a setting depends on each name of a search."""
+"""Measures how much the score of a search's settings depends on each name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LEAST_OF_A_GROUP = 4  # settings, on average, so that a group's mean says someth
 def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
     """Return how much of the settings' ranks each name explains by itself, as shares, the highest first.
 
-    Ranks follow the order of ``rows``, the best first; failed settings share the last ranks. For each name, settings
-    are grouped by value, numbers of many values into up to five groups of equal size. The share is the variance between
-    the groups, minus the average for as many random groups: epsilon squared (Kelley, "An unbiased correlation ratio
-    measure", 1935), at least 0. Interactions of names are in no share.
+    Ranks follow the order of ``rows``, the best first; failed settings share the last ranks. Settings are grouped by a
+    name's value, numbers of many values into up to five groups of equal size. The share is the variance between the
+    groups, minus the average for random groups: epsilon squared (Kelley, "An unbiased correlation ratio measure",
+    1935), at least 0. Interactions of names are in no share.
     """
     ranks = _ranks(rows)
     shares = {name: _explained(ranks, _groups([row.get(name) for row in rows])) for name in names}

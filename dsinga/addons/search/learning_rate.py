@@ -71,7 +71,7 @@ class RateSearch:
         return f"<RateSearch of {len(self.rates)} rates: {self.sentence()}>"
 
     def sentence(self) -> str:
-        """Return the suggestion with its reason, or why there is none."""
+        """Explain the suggestion in a sentence, or why there is none."""
         span = f"from {self.rates[0]:.3g} to {self.rates[-1]:.3g}"
         if self.suggestion is None:
             return f"no learning rate {span} lowered the loss; begin with a lower one, or look at data and net"
@@ -84,13 +84,13 @@ class RateSearch:
         return f"<p>{html.escape(self.sentence())}</p>{shown(self.draw)}"
 
     def draw(self) -> str:
-        """Return the :meth:`figure` as an SVG element."""
+        """Draw the :meth:`figure` as an SVG element."""
         return to_svg(self.figure())
 
     def figure(self) -> Any:
-        """Return a Matplotlib figure: losses by learning rate, smoothed and raw, and the suggestion.
+        """Plot losses by learning rate, smoothed and raw, and the suggestion, as a Matplotlib figure.
 
-        Losses so high that they would hide the others are left out. Raises UserError if Matplotlib is not installed.
+        Losses so high that they would hide the others are left out.
         """
         start, lowest = self.smoothed[0], self.smoothed[self.lowest]
         most = max(start + (start - lowest), start + 0.1 * abs(start))
@@ -148,13 +148,12 @@ def find_learning_rate(
 ) -> RateSearch:
     """Train some steps with a learning rate that grows from step to step, and suggest a rate.
 
-    ``find_learning_rate(model, x, y)`` takes a compiled model of ``nn``, ``find_learning_rate(job)`` a job.
+    Pass a compiled model of ``nn`` with ``x`` and ``y``, or a job.
 
-    The rates form a geometric sequence; the search ends early when the smoothed loss is four times its lowest value.
-    Nothing is written, tested or kept: the job, its workspace and its params do not change. Schedule and extensions of
-    the job have no effect, and only one of several worker groups trains; everything else is as in training. A Boltzmann
-    machine is judged by its reconstruction error. :class:`RateSearch` explains the choice of the rate; in a notebook it
-    is a picture.
+    The rates form a geometric sequence; the search ends early once the smoothed loss is four times its minimum. Nothing
+    is written or kept: the job, its workspace and its params do not change. Schedule and extensions of the job have no
+    effect, and only one of several worker groups trains. A Boltzmann machine is judged by its reconstruction error.
+    :class:`RateSearch` explains the choice of the rate; in a notebook it is a picture.
 
     Args:
         job: a model of ``nn``, a Job, or the path of a job file.
@@ -206,7 +205,7 @@ def find_learning_rate(
 
 
 def _job_of(job: Any, x: Any, y: Any, batch_size: int | None) -> Any:
-    """Return the job of a model with its records, or the job that is given. Raises UserError for records of a job."""
+    """Create the job of a model with its records, or return the given job."""
     if hasattr(job, "make_job"):
         if x is None:
             raise UserError("find_learning_rate takes a model and its records: find_learning_rate(model, x, y)")
@@ -219,7 +218,7 @@ def _job_of(job: Any, x: Any, y: Any, batch_size: int | None) -> Any:
 
 
 def sweep_job(job: Job, rates: list[float]) -> Job:
-    """Return the job that only trains a step with each rate."""
+    """Reduce a job to training one step with each rate."""
     fields: dict[str, Any] = {"fixedstep_conf": {"step": range(len(rates)), "step_lr": rates}}
     schedule = LRGenConf(type=ChangeMethod.kFixedStep, **fields)
     # Further worker groups would be at other steps, and so at other rates, while the first one pauses after each step.
@@ -251,14 +250,14 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
 
 
 class RateSweep(Extension):
-    """Keeps the loss of each step in ``losses``, and ends training when the smoothed loss diverges."""
+    """An extension that keeps the loss of each step, and ends training when the smoothed loss diverges."""
 
     def __init__(self) -> None:
         self.trigger = EverySteps(1)
         self.losses: list[float] = []
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
-        """Keep the loss."""
+        """Keep the loss of a step."""
         metrics = loop.means("train", sums)
         loss = metrics.get("loss", metrics.get("reconstruction_error"))  # Boltzmann machines report the latter
         if loss is None:
@@ -275,9 +274,9 @@ class RateSweep(Extension):
             loop.stop("the loss diverges")
 
     def state_dict(self) -> State:
-        """Return the losses."""
+        """Return the losses so far, for a checkpoint."""
         return {"losses": self.losses}
 
     def load_state(self, state: State) -> None:
-        """Restore the losses of the run that is resumed."""
+        """Restore the losses of a resumed run."""
         self.losses = [*state.get("losses", [])]

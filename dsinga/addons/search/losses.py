@@ -22,5 +22,5 @@ def may_start_again(error: BaseException | None) -> bool:
 
 
 def describe_error(error: Any) -> str:
-    """Return an error as one sentence; errors of user code with their type."""
+    """Describe an error in one sentence; errors of user code with their type."""
     return str(error) if isinstance(error, (UserError, RunError)) else f"{type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ from dsinga.extensions.triggers import OnMetric
 class Rung(NamedTuple):
     """A part of a run, after which runs are compared: the first ``steps`` of ``total`` steps.
 
-    Runs with another total are compared after the same share of it.
+    Runs with another total are compared after the same share.
     """
 
     steps: int
@@ -32,7 +32,7 @@ class MetricValues(Extension):
     Args:
         monitor: the metric, by phase and name: "val/loss".
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
-        rung: where the run pauses, with a checkpoint: at the first value at the end of this rung.
+        rung: the part of the run after which it pauses, with a checkpoint.
 
     Attributes:
         values: (step, value) for each row that has the metric.
@@ -52,7 +52,7 @@ class MetricValues(Extension):
 
     @property
     def name(self) -> str:
-        """The name in checkpoints, in parentheses: a run that resumes without a search does not miss it."""
+        """The name in checkpoints, in parentheses, so that a run resumed without a search does not miss it."""
         return "(search)"
 
     def start(self, loop: LoopView) -> None:
@@ -70,7 +70,7 @@ class MetricValues(Extension):
         self.best.update(value)
 
     def run(self, loop: LoopView) -> None:
-        """Pause the run if its rung is done; the row has been seen."""
+        """Pause the run if its rung is done."""
         self._pause_at_rung(loop)
 
     def _pause_at_rung(self, loop: LoopView) -> None:
@@ -88,16 +88,16 @@ class MetricValues(Extension):
             self.fault = f"{monitor} is not known for the params that are returned; let KeepBest monitor {monitor}"
 
     def state_dict(self) -> State:
-        """Return the values so far."""
+        """Return the values so far, for a checkpoint."""
         return {"values": [[step, value] for step, value in self.values]}
 
     def load_state(self, state: State) -> None:
-        """Restore the values of the run that is resumed."""
+        """Restore the values of a resumed run."""
         self.values, self.best.value = [], None
         for step, value in state.get("values", []):
             self._add(int(step), float(value))
 
 
 def copied(extension: ExtensionLike) -> ExtensionLike:
-    """Return a copy of an extension for one run, because extensions keep state; functions are returned unchanged."""
+    """Copy an extension for one run, because extensions keep state; functions are returned unchanged."""
     return copy.deepcopy(extension) if isinstance(extension, Extension) else extension

@@ -32,14 +32,10 @@ def draw_search(
     ranges: Mapping[str, SearchRange],
     curves: Mapping[int, Sequence[panels.Point]],
 ) -> Any:
-    """Return a figure with three pictures of a search.
+    """Draw a search as a Matplotlib figure: parallel axes of settings, curves of runs, importance of names.
 
-    Args:
-        rows: the rows of the result, the best first, rows without a score last.
-        names: the columns of the settings.
-        monitor: the metric that settings are compared by.
-        ranges: the ranges of names that have one, for the bounds and scales of their axes.
-        curves: the values of the metric by step, by the number of the setting.
+    ``rows`` are the result's, best first and rows without a score last, ``names`` the columns of the settings.
+    ``curves`` has the values of the metric by step, by the number of the setting.
     """
     from matplotlib.colors import LinearSegmentedColormap, to_hex
 
@@ -80,10 +76,7 @@ def draw_search(
 def _draw_axis(
     host: Any, x: float, name: str, values: Sequence[Any], range_: SearchRange | None, is_score: bool = False
 ) -> Callable[[Any], float]:
-    """Draw a vertical axis of values; return the function of a value's height, 0 to 1.
-
-    It has the scale of the range, else a tick for each of a few values, or numbers.
-    """
+    """Draw a vertical axis of values; return the function of a value's height, 0 to 1."""
     axis, side = host.twinx(), "right" if is_score else "left"
     axis.spines[:].set_visible(False)
     axis.spines[side].set(visible=True, position=("axes", x))
@@ -146,14 +139,14 @@ def _draw_settings(
 
 
 def is_wide(values: Sequence[float]) -> bool:
-    """Return whether numbers lie so far apart that only a logarithmic axis shows them all."""
+    """Whether numbers lie so far apart that only a logarithmic axis shows them all."""
     return min(values) > 0 and max(values) / min(values) >= 100
 
 
 def _curves_panel(
     rows: Sequence[Row], monitor: str, curves: Mapping[int, Sequence[panels.Point]], colours: Mapping[int, str]
 ) -> panels.Panel | None:
-    """Return the panel with a line per setting, the best on top and named; None without values."""
+    """Create the panel with a line per setting, the best on top and named; None without values."""
     lines: dict[str, panels.Line] = {}
     for place, row in reversed(list(enumerate(rows))):
         number = row["number"]

@@ -1,4 +1,4 @@
-"""What a search trains: the plan of all settings, and one run of one of them."""
+"""The plan of all settings of a search, and one run of one of them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from dsinga.job import Job
 
 @dataclass
 class SearchRun:
-    """One run of a search or rung: the setting, its metric, and when training began.
-
-    ``note_begin`` writes the setting into the folder of the run.
-    """
+    """One run of a search or rung: the setting, its metric, and when training began."""
 
     number: int
     rung: int
@@ -33,7 +30,7 @@ class SearchRun:
     is_training: bool = False
 
     def begin(self) -> None:
-        """Note that training begins, after the wait for Dask workers; the run has locked its folder."""
+        """Note that training begins, after the wait for Dask workers."""
         self.note_begin()
         self.begun, self.is_training = time.perf_counter(), True
 
@@ -49,17 +46,17 @@ class SearchPlan:
 
     Attributes:
         settings: all settings; with a sampler only those suggested so far.
-        jobs: the job of each setting to train, by its number, or its error.
+        jobs: each setting's job to train, by number, or its error.
         make: makes the job of a setting, or returns its error.
         sampled: suggests the settings one after another; None if all are known.
         options: the arguments of each run, with the workspace of the search.
-        mode: "min", "max" or "auto": which values of the metric are better.
+        rungs: the points of comparison, the last one being the whole run; empty without halving.
         rungs: where runs are compared, the last one being the whole run; empty without halving.
         halving: 1 / ``halving`` of the settings continue from one rung to the next.
         asynchronous: whether settings continue before all have ended the rung.
         resume: whether runs that have ended or failed in the workspace are left out.
         is_part: whether other programs train the other settings.
-        folder: where the runs have their folders, None for nowhere.
+        folder: the parent folder of the runs' folders, None for nowhere.
     """
 
     settings: list[Setting]

@@ -1,4 +1,4 @@
-"""Ranges of numbers that a search draws from, with their scale: in Python, and as texts."""
+"""Ranges of numbers that a search draws from, as Python objects and as texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SearchRange:
     Args:
         low: the lowest number.
         high: the highest number.
-        log: whether numbers are evenly distributed on a logarithmic scale, not a linear one.
+        log: whether numbers are evenly distributed on a logarithmic scale.
         step: the distance of neighbouring numbers; None for all numbers between ``low`` and ``high``. If ``low`` and
             ``step`` are whole numbers, all numbers are. On a logarithmic scale it is 1 or None.
 
@@ -77,14 +77,14 @@ class SearchRange:
         return math.floor((self.high - self.low) / self.step + 1e-9) if self.step else 0
 
     def nearest(self, value: float) -> float:
-        """Return the number of the step nearest to a value; the value itself without steps."""
+        """Round a value to the nearest step; return it unchanged without steps."""
         if self.step is None:
             return value
         number = self.low + round((value - self.low) / self.step) * self.step
         return number if self.is_whole else float(f"{number:.12g}")  # 0.3, not 0.30000000000000004
 
     def rvs(self, random_state: np.random.Generator) -> float:
-        """Return a number of the range, drawn with a numpy Generator, like scipy's distributions."""
+        """Draw a number of the range with a numpy Generator, like scipy's distributions."""
         if self.step is not None and not self.log:
             return self.nearest(self.low + int(random_state.integers(self._steps + 1)) * self.step)
         if not self.log:
@@ -100,7 +100,7 @@ def _are_whole(*numbers: Any) -> bool:
 
 
 def parse_range(text: str) -> SearchRange | None:
-    """Return the range of a text such as "loguniform(1e-4, 1e-1)"; None for other texts.
+    """Parse a text such as "loguniform(1e-4, 1e-1)" as a range; None for other texts.
 
     ``high`` is included in ``uniform`` and ``loguniform``, but not in ``randint``, as in scipy.
     """

@@ -57,7 +57,7 @@ class SearchResult(Sequence[Row]):
 
     So ``pandas.DataFrame(result)`` is the table. In a notebook it is displayed, best setting first, with pictures.
 
-    Attributes:
+    monitor: the metric that settings are compared by, such as "val/loss".
         monitor: the metric that settings are compared by, as in "val/loss".
         higher: whether higher values are better.
         histories: the metrics of each run, by the number of the setting.
@@ -84,10 +84,7 @@ class SearchResult(Sequence[Row]):
 
     @property
     def columns(self) -> list[str]:
-        """The names of all columns: "number", the settings' names, "state", "score", "steps", "seconds", "remark".
-
-        With halving there is "rung" before "state".
-        """
+        """The names of all columns: "number", the settings' names, "state", "score", "steps", "seconds", "remark"."""
         has_rungs = any("rung" in row for row in self)
         return [NUMBER, *self._names, *(OUTCOME if has_rungs else OUTCOME[1:])]
 
@@ -103,7 +100,7 @@ class SearchResult(Sequence[Row]):
         return None if self.best is None else self._settings[self.best[NUMBER]]
 
     def sorted(self, by: str = "score", reverse: bool = False) -> list[Row]:
-        """Return the rows, the best first, or by another column, rising; missing values last.
+        """Return the rows sorted, the best first, or by another column, rising; missing values last.
 
         Finished settings come before stopped ones, later rungs first, and cut ones.
         """
@@ -141,7 +138,7 @@ class SearchResult(Sequence[Row]):
         return f"<SearchResult of {len(self)} settings ({counts}): {self.describe_best()}>"
 
     def describe_best(self) -> str:
-        """Return a text that names the best setting: "best 7 (seed=1): val/loss 0.31"."""
+        """Describe the best setting in a text: "best 7 (seed=1): val/loss 0.31"."""
         best, setting = self.best, self.best_setting
         if best is None or setting is None:
             return "none has a score"
@@ -156,15 +153,14 @@ class SearchResult(Sequence[Row]):
         return f"<p>{escape(repr(self)[1:-1])}</p>{shown(self.draw)}{table}"
 
     def draw(self) -> str:
-        """Return the :meth:`figure` as an SVG element."""
+        """Draw the :meth:`figure` as an SVG element."""
         return to_svg(self.figure())
 
     def figure(self) -> Any:
-        """Return a Matplotlib figure with three pictures of the search.
+        """Draw three pictures of the search as a Matplotlib figure.
 
         Each setting is a line through an axis for each name and one for the score, the darker the better. Below are the
-        metric's curve for each setting, and the :meth:`importance` of each name. Raises UserError if Matplotlib is not
-        installed.
+        metric's curve for each setting, and the :meth:`importance` of each name.
         """
         phase, _, name = self.monitor.partition("/")
         curves = {
@@ -174,11 +170,10 @@ class SearchResult(Sequence[Row]):
         return draw_search(self._labelled(), self._names, self.monitor, self.ranges, curves)
 
     def importance(self) -> dict[str, float]:
-        """Return each name's own share of the variance of the settings' ranks, the highest first.
+        """Return how much of the variance of the settings' ranks each name explains, the highest share first.
 
-        Numbers of many values are compared in up to five groups of equal size. Interactions of names are in no share.
-        Few settings say little: in one of 20 searches, a name without effect has a share above 0.39 with 12 settings,
-        or above 0.15 with 40.
+        Interactions of names are in no share. Few settings say little: in one of 20 searches, a name without effect has
+        a share above 0.39 with 12 settings, or above 0.15 with 40.
         """
         return importance(self._labelled(), self._names)
 
@@ -196,9 +191,9 @@ def _is_missing(value: Any) -> bool:
 
 
 def setting_folder(workspace: Path, number: int, count: int) -> Path:
-    """Return the run's workspace for setting ``number`` of ``count``: setting-07 of 20.
+    """Return the workspace of setting ``number`` of ``count``: setting-07 of 20.
 
-    An existing folder with fewer or more zeros, from a search of another size, is reused.
+    An existing folder with fewer or more zeros is reused.
     """
     widths = (len(str(count - 1)), *range(1, len(str(MOST_SETTINGS))))
     paths = [workspace / f"setting-{number:0{width}}" for width in widths]
@@ -247,10 +242,10 @@ def write_outcome(
 def read_outcome(
     folder: Path, setting: Setting, monitor: str, rungs: Sequence[Rung] = (), states: Sequence[str] = ENDED
 ) -> tuple[list[Row], History] | None:
-    """Return a run's rows, one for each rung it has ended, and its history; None without any.
+    """Read a run's rows, one for each rung it has ended, and its history; None without any.
 
-    A last row counts if its state is in ``states``. Raises UserError if the folder has another setting, metric or
-    rungs, or damaged files.
+    A last row counts if its state is in ``states``. Raises UserError if the folder is of another setting, metric or
+    rungs, or damaged.
     """
     path = folder / OUTCOME_FILE
     try:
@@ -312,7 +307,7 @@ def write_table(workspace: Path, result: SearchResult) -> None:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn values into JSON's types, without secrets; objects become their reprs."""
+    """Convert values to JSON's types, without secrets; objects become their reprs."""
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return _redacted(plain)
 

@@ -1,4 +1,4 @@
-"""Starts a search's runs as threads become free, and makes rows of ended ones."""
+"""Starts a search's runs as threads become free, and makes rows of ended runs."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class SearchRuns:
         self._shown_wait = ""
 
     def execute(self, open_client: Callable[[], Client]) -> None:
-        """Train all settings. Raises Cancelled if the search was cancelled, and RunError if all runs fail.
+        """Train all settings on the cluster that ``open_client`` opens, unless none is left.
 
-        ``open_client`` opens the cluster; it is not called if nothing is left to train.
+        Raises Cancelled if the search was cancelled, and RunError if all runs fail.
         """
         self._read_earlier_outcomes(list(self._plan.jobs))
         while self._waiting and self._take_known_row():
@@ -86,7 +86,7 @@ class SearchRuns:
             raise RunError(f"{failed}: {describe_error(first)}{again}") from first
 
     def _take_known_row(self) -> bool:
-        """Add and remove the next run if its row is known without training; return whether it is."""
+        """Skip the next run if its row is known without training; return whether it is."""
         number, rung = self._waiting[0]
         job, row = self._plan.jobs[number], self._known_row(number, rung)
         if row is not None:
@@ -102,7 +102,10 @@ class SearchRuns:
         return True
 
     def _train(self) -> None:
-        """Train what is left. A signal that ends the search takes effect when its runs have ended in order."""
+        """Train the remaining settings.
+
+        A signal that ends the search takes effect when its runs have ended in order.
+        """
         cancellation = Cancellation(self._cancelled)
         with deferred_interrupts(cancellation):
             cancellation.ends_in_order = True
@@ -124,7 +127,7 @@ class SearchRuns:
                 raise
 
     def _end_for_now(self, error: Exception) -> NoReturn:
-        """Raise an error of the cluster, or of a folder in use, with how to continue."""
+        """Raise an error of the cluster, or of a folder in use, with advice how to continue."""
         kind = type(error) if isinstance(error, (RunError, UserError)) else RunError
         what = re.split(r"; \d+ steps were done", str(error))[0]  # without how the run goes on by itself
         raise kind(f"{what}; {self._resume_hint()}") from error
@@ -177,7 +180,7 @@ class SearchRuns:
             self._read_earlier_outcomes([number])
 
     def _count_threads(self) -> int:
-        """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
+        """Count the threads of the Dask workers that runs may use; clusters grow and shrink."""
         if time.monotonic() - self._counted_at >= COUNT_SECONDS:
             selection = select_workers(self._plan.options.resources, self._plan.options.hosts)
             usable = usable_workers(self._client, selection, available_workers(self._client))
@@ -247,8 +250,7 @@ class SearchRuns:
     def _lose(self, entry: SearchRun, error: Exception) -> None:
         """Put a run that its cluster or another program has ended at the end of the queue, to start again.
 
-        If that does not help, its row is "cut", so that a resumed search continues it. Raises the error if the whole
-        cluster is lost.
+        If that does not help, its row is "cut", so that a resumed search continues it.
         """
         assert entry.run is not None
         if isinstance(error, (SchedulerLost, ClusterNotReady)):
@@ -314,7 +316,7 @@ class SearchRuns:
             self._progress.remark(self._shown_wait)
 
     def _read_earlier_outcomes(self, numbers: Sequence[int]) -> None:
-        """Read the rows of runs that have ended rungs in the workspace, in place of training."""
+        """Read the rows of runs that have ended rungs in the workspace, instead of training."""
         if not self._plan.resume:
             return
         self._read_outcomes(numbers)

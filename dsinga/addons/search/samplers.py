@@ -1,4 +1,4 @@
-"""Settings that an Optuna sampler suggests, from the scores of earlier settings."""
+"""Lets an Optuna sampler suggest settings from the scores of earlier settings."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ AT_ONCE = 4
 class SampledSettings:
     """The settings that an Optuna sampler suggests, through its ask-and-tell interface.
 
-    A setting is asked for when all earlier settings but the last ``at_once - 1`` have a score. The sampler is told only
-    these scores, in the order of the settings. So the settings depend on the sampler's seed and the scores, not on
-    which run ends first, and a resumed search gets the same ones. The given sampler is not changed.
+    A setting is asked for when all earlier ones but the last ``at_once - 1`` have a score; the sampler is told only
+    these scores, in the order of the settings. So the settings depend only on the sampler's seed and the scores, and a
+    resumed search gets the same ones. The given sampler is not changed.
 
     Args:
         sampler: an Optuna sampler, such as ``optuna.samplers.TPESampler(seed=0)``.
         space: lists of values, ranges and single values, by name.
         at_once: the settings without a score when the next one is asked for, including it.
-
-    Raises UserError for an object that is no sampler, and for distributions other than ranges.
     """
 
     def __init__(self, sampler: Any, space: Any, count: int | None, at_once: int = AT_ONCE):
@@ -60,15 +58,13 @@ class SampledSettings:
         self._told = 0
 
     def first(self) -> list[Setting]:
-        """Return the settings that are asked for before any score is known."""
+        """Ask for the settings that come before any score is known."""
         return list(iter(lambda: self.ask({}), None))
 
     def ask(self, scores: Mapping[int, float | None], higher: bool = False) -> Setting | None:
-        """Return the next setting; None if there is none, or the sampler needs a missing score.
+        """Ask for the next setting; None if there is none, or the sampler needs a missing score.
 
-        Args:
-            scores: the score of each setting that has one, by its number; None or NaN if it failed.
-            higher: whether higher scores are better.
+        ``scores`` has the score of each setting by its number; None or NaN if it failed.
         """
         if len(self._trials) == self.count:
             return None

@@ -80,8 +80,8 @@ def search(
     ``result.best_result.params`` are the best params.
 
     Every run is a :func:`dsinga.train` with its own folder. Runs start in the order of the settings, as many at once as
-    the Dask cluster has free threads for. All have the job's seed, so that settings differ in nothing else; name "seed"
-    in the space to try several. A run that fails is a row of the result; the others continue.
+    the Dask cluster has free threads. All have the job's seed; name "seed" in the space to try several. A run that
+    fails is a row of the result; the others continue.
 
     Args:
         job: a Job, the path of a job file, or a function of the space's names that returns a Job.
@@ -92,7 +92,7 @@ def search(
             for the search, with a worker of one thread on each core. In the event loop of an asynchronous client, the
             function returns an awaitable.
         monitor: the metric that settings are compared by, such as "val/accuracy". Defaults to the loss of validations,
-            of tests if the job has no validations, of training if it has neither; for an agent to the mean return.
+            else of tests, else of training; for an agent to the mean return.
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
         samples: the number of settings drawn from the space; None for all combinations.
         seed: the random seed of the draws.
@@ -104,26 +104,25 @@ def search(
             to a second one with 3 times the steps, and so on; the others are "stopped". Runs continue bit for bit.
         first_rung: the steps of the first rung; by default there are three rungs, at a sixth, half and all of the steps
             for a factor of 3, and each at the next step at which the metric is known.
-        asynchronous: let a setting continue once it is among the best third so far, without waiting for all of its
-            rung: no thread is idle, but the choice depends on which runs end first.
+        asynchronous: let a setting continue once it is among the best third so far: no thread is idle, but the choice
+            depends on which runs end first.
         workspace: folder for ``search.csv`` and a folder for each setting; by default the job's workspace, if any.
         resume: leave out settings with runs that have ended or failed in the workspace; continue runs that were cut or
             lost their cluster.
-        only: the numbers of the settings to train, from 0, for searches that several programs share. An earlier search
-            in the workspace is not moved aside, there is no ``search.csv``, and ``resume`` trains failed settings
-            again.
+        only: the numbers of the settings to train, from 0, for searches that several programs share. The workspace's
+            earlier search stays, there is no ``search.csv``, and ``resume`` trains failed settings again.
         progress: show how many runs have ended, and the best setting.
         options: the other arguments of :func:`dsinga.train`. Extensions are copied for each run, functions are not.
 
-    Ctrl-C, SIGTERM and the other signals that end :func:`dsinga.train` also end a search in order. Training runs write
-    a checkpoint, and ``search.csv`` has the ended settings.
+    Ctrl-C, SIGTERM and other signals end a search in order: training runs write a checkpoint, and ``search.csv`` has
+    the ended settings.
 
     Each run needs the threads of as many Dask workers as the job or ``workers`` says, by default one, and waits while
     others use them. A run that loses its Dask worker starts again; if that does not help, its row is "cut". A lost
     scheduler ends the search. A search has at most 100,000 settings, and locks its folder: a second program is refused.
 
     When resumed, values of lists are recognised by place, type and contents, functions by place and name. More
-    ``samples`` of ranges may be given. A finished search returns the same result at once, without a cluster. To train a
+    ``samples`` of ranges may be given. A finished search returns its result at once, without a cluster. To train a
     failed setting again, name it (``only=[3], resume=True``) or remove its folder.
 
     With ``halving``, a rung ends at the first value of the metric at or after its step. Runs of different lengths are
@@ -277,7 +276,7 @@ def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Settin
 
 
 def _text_of_values(setting: Setting) -> str:
-    """Return the fault of a value that is a text of several values, as on the command line; "" if none is."""
+    """Describe the fault of a value that is a text of several values, as on the command line; "" if none is."""
     for name, text in setting.items():
         values = parse_values(text) if isinstance(text, str) else []
         if isinstance(values, SearchRange) or len(values) > 1:

@@ -13,13 +13,9 @@ from dsinga.monitor.standard_streams import error_stream
 
 
 def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:
-    """Return the progress display for a notebook, a terminal, or neither (a log, a pipe).
+    """Create the progress display for a notebook, a terminal, or neither (a log, a pipe).
 
-    Args:
-        total: the number of runs.
-        name: the name of the job.
-        out: the stream for lines outside a notebook; standard error by default.
-        quiet: return a display that shows nothing.
+    ``total`` is the number of runs, ``out`` the stream for lines outside a notebook (standard error by default).
     """
     if quiet:
         return SearchLines(total, io.StringIO())
@@ -30,7 +26,7 @@ def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool
 
 
 class SearchProgress(ProgressDisplay):
-    """A display of the progress of a search."""
+    """Base class of displays of a search's progress."""
 
     @abstractmethod
     def update(self, done: int, running: int, best: str) -> None:
@@ -64,7 +60,7 @@ class SearchBar(ProgressBar, SearchProgress):
 
 
 class SearchPicture(SearchProgress):
-    """A progress bar and a line of text below a notebook's cell."""
+    """A display with a progress bar and a line of text below a notebook's cell."""
 
     def __init__(self, total: int, name: str):
         from IPython.display import DisplayHandle

@@ -27,7 +27,7 @@ class LayerBox(NamedTuple):
 
 @dataclass(frozen=True)
 class SwimlaneLayout:
-    """Positions of a partitioned net's picture: ``x`` and ``rank`` (row) of boxes, ``routes`` of edges, extents of lanes."""
+    """Positions in a partitioned net's picture: ``x`` and ``rank`` (row) of boxes, ``routes`` of edges, lanes."""
 
     x: list[float]
     rank: list[int]
