@@ -95,7 +95,7 @@ def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
 
 @contextlib.contextmanager
 def _new_folder(path: Path, known_by: str) -> Iterator[Path]:
-    """Context with a draft folder that then replaces ``path``, unless that holds something else than an export."""
+    """Context with a draft folder that replaces ``path`` in the end, unless that holds no export."""
     if path.exists() and not (path / known_by).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"{path} is there, and has no {known_by} of an earlier export; name a new folder")
     with explained_writing(path.parent):

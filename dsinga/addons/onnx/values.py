@@ -64,7 +64,7 @@ class Constant:
         object.__setattr__(self, "is_param", may_train and self.array.dtype.kind == "f")
 
     def computed(self, leaf: Callable[[Constant], Any], apply: Callable[[Any, Sequence[Any], int], Any]) -> Any:
-        """Evaluate the constant from its params: ``leaf`` of each param, then ``apply`` of each node and its operands."""
+        """Compute from a constant's params: ``leaf`` of each param, then ``apply`` of each node and its operands."""
         results: dict[int, Any] = {}
         pending = [self]
         while pending:

@@ -1,4 +1,4 @@
-"""A setting of a search, as text to show, and as text to find it when resuming."""
+"""A setting of a search, as text to show, and as text by which a resumed search finds it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Setting(dict[str, Any]):
-    """What is tried: values by the path of a job's field, or the name of an argument.
+    """One setting of a search: values by the path of a job's field, or the name of an argument.
 
-    Attributes:
-        places: the place of each value that was chosen from a list, by name, counted through all spaces.
+    ``places`` has the place of each value that was chosen from a list, by name, counted through all spaces.
     """
 
     def __init__(self, values: Mapping[str, Any], places: Mapping[str, int] | None = None):
@@ -79,7 +78,7 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return a value as one line of text for a table, without secrets."""
+    """Format a value as one line of text for a table, without secrets."""
     if value is None:
         return ""
     if isinstance(value, (float, str)):

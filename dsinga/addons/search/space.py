@@ -35,18 +35,14 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
     """List the settings of a space, or of several spaces one after another.
 
     A space maps a name to its values: a list, a distribution, or a single value. A distribution is a
-    :class:`SearchRange`, an object with a method ``rvs(random_state=...)``, as in scipy.stats, or a function of a
+    :class:`SearchRange`, an object with ``rvs(random_state=...)``, as in scipy.stats, or a function of a
     :class:`numpy.random.Generator`.
 
     Args:
         space: the space, or a list of spaces. A list of dicts with single values is a list of settings.
-        samples: the number of settings drawn. Without distributions they differ, and are at most all that there are;
-            with distributions, values of lists are drawn with equal chance. None for all combinations, the last name
-            changing fastest.
+        samples: the number of settings drawn. Without distributions they differ; with distributions, values of lists
+            are drawn with equal chance. None for all combinations, the last name changing fastest.
         seed: the random seed of the samples.
-
-    Raises UserError for a space without names, a list without values, distributions without ``samples``, and more than
-    100,000 settings.
     """
     spaces = [space] if isinstance(space, Mapping) else list(space)
     if not spaces:
@@ -75,7 +71,7 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
 
 
 def check_space(space: Any, samples: int | None) -> None:
-    """Raise UserError for an object that is no space, or a name with nothing to try."""
+    """Raise UserError for an object that is no space, or a name without values to try."""
     if not isinstance(space, Mapping):
         raise UserError(f"what a search tries is a dict of lists, or a list of dicts, not {reprlib.repr(space)}")
     if samples is not None and samples < 1:
@@ -115,18 +111,18 @@ def _check_size(name: str, values: Any) -> None:
 
 
 def ranges_of(space: Space | Sequence[Space]) -> dict[str, SearchRange]:
-    """Return the arguments of a space, or of several, that are ranges, by name."""
+    """Return the ranges in a space, or in several, by name."""
     spaces = [space] if isinstance(space, Mapping) else space
     return {name: value for part in spaces for name, value in part.items() if isinstance(value, SearchRange)}
 
 
 def is_distribution(values: Any) -> bool:
-    """Return whether values are drawn, rather than listed."""
+    """Whether values are drawn, rather than listed."""
     return hasattr(values, "rvs") or callable(values)
 
 
 def choices_of(values: Any) -> Sequence[Any]:
-    """Return the values of a list, range, array or series; others, such as a frame, are one value."""
+    """Return the values of a list, range, array or series; anything else, such as a frame, is one value."""
     if (getattr(values, "ndim", 0) or hasattr(values, "to_list")) and not hasattr(values, "columns"):
         return list(values)
     return values if isinstance(values, (list, tuple, range)) else [values]
@@ -145,7 +141,7 @@ def _offsets(spaces: Sequence[Space]) -> list[dict[str, int]]:
 
 
 def choose(space: Space, places: Mapping[str, int], offset: Mapping[str, int], drawn: Mapping[str, Any]) -> Setting:
-    """Make a setting from places in lists of choices and from drawn values."""
+    """Create a setting from places in lists of choices and from drawn values."""
     values = {name: plain(choices_of(space[name])[places[name]] if name in places else drawn[name]) for name in space}
     return Setting(values, {name: place + offset.get(name, 0) for name, place in places.items()})
 
@@ -170,7 +166,7 @@ def _draw(space: Space, offset: Mapping[str, int], random: np.random.Generator) 
 
 
 def plain(value: Any) -> Any:
-    """Turn a numpy number into a Python one, which messages and files can show."""
+    """Convert a numpy number to a Python one, which messages and files can show."""
     return value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
 
 
@@ -179,7 +175,7 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 def parse_space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Return the overrides with one value, and the values by path of the others.
+    """Split overrides from the command line: overrides with one value, and the values to search by path.
 
     "path=a,b,c" has three values; commas within brackets or quotes do not separate. Ranges are ``uniform(low, high)``,
     ``loguniform(low, high)`` and ``randint(low, high)``, which excludes ``high``.
@@ -200,7 +196,7 @@ def parse_space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def parse_values(text: str) -> list[Any] | SearchRange:
-    """Return the values of a text, or the range that it names."""
+    """Parse a text as a list of values, or as the range that it names."""
     drawn = parse_range(text)
     if drawn is not None:
         return drawn
@@ -212,9 +208,9 @@ def parse_values(text: str) -> list[Any] | SearchRange:
 
 
 def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return the space in a file: YAML or JSON with a dict of lists, or a list of dicts; CSV with a setting per line.
+    """Read the space in a file: YAML or JSON with a dict of lists, or a list of dicts; CSV with a setting per line.
 
-    A text such as "loguniform(1e-4, 1e-1)" is a range. Raises UserError for other files.
+    A text such as "loguniform(1e-4, 1e-1)" is a range.
     """
     path = Path(path)
     try:
@@ -249,7 +245,7 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 
 
 def _load_yaml(text: str) -> Any:
-    """Return the content of a YAML text, which may be JSON. Merged mappings have a bounded number of values."""
+    """Parse a YAML text, which may be JSON. Merged mappings have a bounded number of values."""
     import yaml  # Dask brings it
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types

@@ -1,8 +1,8 @@
 """Averages the params of server groups asynchronously: no group waits for another.
 
-Each group keeps its own copy of the outer params. Its outer optimizer applies each outer gradient that arrives, times
-the sender's share of the mean. All copies get the same gradients in different orders. They differ a little during
-training, and are equal in the end if the outer optimizer has no momentum.
+Each group's outer optimizer applies each outer gradient that arrives, times the sender's share, to its own copy of the
+outer params. Copies get the same gradients in different orders, and are equal in the end if the outer optimizer has no
+momentum.
 
 Changes in :mod:`dsinga.cluster.server.sum_sync` are outer gradients with the opposite sign.
 """
@@ -28,7 +28,7 @@ CLOCK = -1  # in place of a slice id: the number of outer steps of a group
 
 
 class AsynchronousAveraging(SumSync):
-    """Averages the params of server groups of one worker group each; each has its own outer optimizer."""
+    """Averages the params of server groups, of one worker group each, without waiting; see the module."""
 
     def __init__(self, shard: LinkedShard, rule: AveragingRule):
         super().__init__(shard, rule.period)
@@ -73,7 +73,7 @@ class AsynchronousAveraging(SumSync):
             super()._receive_estimate(id, group, onward, estimate)
 
     def age(self, id: int, version: int) -> int:
-        """Return the steps from a slice's last outer step to ``version``."""
+        """Return the steps since a slice's last outer step, at ``version``."""
         return self.rule.age(id, version)
 
     def _take_change(self, served_slice: ServedSlice, change: np.ndarray) -> None:
@@ -83,7 +83,7 @@ class AsynchronousAveraging(SumSync):
         served_slice.value += np.subtract(outer, before, out=before)
 
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
-        """Take the group's own outer step, and go on from the outer params; return None if it is too late to count."""
+        """Take the group's own outer step and continue from the outer params; return None if it is too late to count."""
         change = served_slice.value - served_slice.outer[OUTER_PARAMS]
         factor = self.rule.age_factor(self._age(served_slice.spec.slice.id))
         change *= np.float32(factor * self.rule.shares[self._group])
@@ -93,9 +93,9 @@ class AsynchronousAveraging(SumSync):
         return change if factor else None
 
     def _age(self, id: int) -> int:
-        """Return how many outer steps the group is late: the fastest other group's since its last one, less one.
+        """Return how many outer steps the group is behind the fastest other group since its last one, less one.
 
-        It is 0 if no other group was known then, as after a resume or a loss.
+        It is 0 if no other group was known then.
         """
         others = [count for group, count in self._clock.items() if group != self._group]
         if not others:
@@ -113,7 +113,7 @@ class AsynchronousAveraging(SumSync):
     def _value_for_lost(
         self, served_slice: ServedSlice, known: np.ndarray | None, is_source: bool
     ) -> np.ndarray | None:
-        """Return the source's outer params, from which a group that comes back begins."""
+        """Return the outer params with which a group that comes back begins."""
         return super()._value_for_lost(served_slice, None, is_source)
 
     def _step(self, served_slice: ServedSlice, change: np.ndarray) -> None:
@@ -123,7 +123,7 @@ class AsynchronousAveraging(SumSync):
 
 @register("sync_method", "kMean")
 def averaging(topology: Topology, average: EMAConf | None) -> Policy:
-    """Return the policy with which server groups of one worker group each average their params."""
+    """Create the policy with which server groups of one worker group each average their params."""
     conf = topology.mean
     assert conf is not None
     rule = AveragingRule(conf, topology.sync_freq, topology.server_groups, average)

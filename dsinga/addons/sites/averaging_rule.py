@@ -1,9 +1,8 @@
 """Decides at which steps sites average their params, and takes the steps of the outer optimizer.
 
-The gradient of an outer step is the mean of all sites' outer gradients, as in DiLoCo (Douillard et al. 2023, arXiv
-2311.08105, algorithm 1). A site's outer gradient is the outer params less its own params. Settings give local SGD
-(Stich 2019), post-local SGD (Lin et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang et
-al. 2015).
+The gradient of an outer step is the mean of all sites' outer gradients (outer params less a site's params), as in
+DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Settings give local SGD (Stich 2019), post-local SGD (Lin
+et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang et al. 2015).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from dsinga.training.schedules import decay_at
 class AveragingRule:
     """Averages the slices of ``groups`` server groups every ``period`` steps.
 
-    ``average`` defines a moving average (EMA) of the outer params, updated at each outer step; None for none. Version v
-    of a slice is its value after v steps.
+    ``average`` defines a moving average (EMA) of the outer params, updated at each outer step. Version v of a slice is
+    its value after v steps.
     """
 
     def __init__(self, conf: MeanConf, period: int, groups: int, average: EMAConf | None = None):
@@ -48,7 +47,7 @@ class AveragingRule:
         return max(0, min(version, every)) + periods
 
     def applied_at(self, id: int, version: int) -> int | None:
-        """Return the version whose outer gradients slice ``id`` applies at ``version``; None if it applies none then.
+        """Return the version with the outer gradients that slice ``id`` applies at ``version``; None if it applies none.
 
         It is ``delay`` steps earlier, except while groups average after every step.
         """
@@ -57,7 +56,7 @@ class AveragingRule:
         return sent if sent > 0 and not early and self.is_due(id, sent) else None
 
     def in_flight_at(self, id: int, version: int) -> int | None:
-        """Return the version whose outer gradients of slice ``id`` are in flight at ``version``; None without any."""
+        """Return the version with the outer gradients of slice ``id`` that are in flight at ``version``; None without any."""
         later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
         return next((sent for sent in later if sent is not None and sent <= version), None)
 
@@ -75,7 +74,7 @@ class AveragingRule:
         return 1 / math.sqrt(1 + age) if age <= self.conf.max_age else 0.0
 
     def mean(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the weighted mean of all groups' arrays, float32 (size,), added in the order of the groups."""
+        """Average all groups' arrays with their weights, float32 (size,), added in the order of the groups."""
         if not self.conf.weight:
             return add_up(arrays) / np.float32(len(arrays))
         return add_up([array * np.float32(share) for array, share in zip(arrays, self.shares, strict=True)])
@@ -98,10 +97,7 @@ class AveragingRule:
         state: Mapping[str, np.ndarray],
         average: np.ndarray | None = None,
     ) -> None:
-        """Update a slice's outer params and state in place by an outer gradient, in outer step ``round``, from 0.
-
-        Then the outer params update their ``average``, if any.
-        """
+        """Take an outer step (``round``, from 0): update a slice's outer params, state and ``average`` in place."""
         optimizer = self._optimizer.of(spec.whole_param, spec.shape)
         slots = {name.removeprefix(OUTER): array for name, array in state.items()}
         optimizer.update(round, state[OUTER_PARAMS], gradient, slots, 1.0, spec.wd_scale, spec.shape)

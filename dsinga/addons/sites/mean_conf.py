@@ -25,9 +25,9 @@ OUTER_COMPRESSIONS = (Compression.kNone, Compression.kBF16, Compression.kInt8, C
 class MeanConf(Message):
     """How server groups average their params, if the cluster has ``sync_method: kMean``.
 
-    Each group trains alone for ``sync_freq`` steps. Its outer gradient is the outer params minus its params. An outer
-    optimizer updates the outer params with the mean of the outer gradients. Each group continues from the outer params
-    and keeps the state of the job's own updater.
+    Each group trains alone for ``sync_freq`` steps. An outer optimizer then updates the outer params with the mean of
+    the outer gradients (outer params minus the group's params). Each group continues from the outer params and keeps
+    the state of the job's own updater.
 
     Args:
         updater: the outer optimizer; by default Nesterov's momentum of 0.9 at a rate of 0.7. Its schedule counts outer
@@ -35,7 +35,7 @@ class MeanConf(Message):
         weight: the weight of each group's outer gradients; by default all weights are equal.
         every_step_until: up to this step, groups average after every step.
         mixing: the share of its own params that a group keeps.
-        compression: how outer gradients are compressed: kNone, kBF16, kInt8 or kInt4.
+        compression: the compression of outer gradients: kNone, kBF16, kInt8 or kInt4.
         fragments: the number of parts in which params are averaged in turn, a part every ``sync_freq`` / ``fragments``
             steps.
         delay: how many steps outer gradients are late. Groups train while they are sent.
@@ -65,7 +65,7 @@ class MeanConf(Message):
         return f" by the mean with {self.updater.type_name}{fixed}{' asynchronously' * self.asynchronous}"
 
     def check(self, job: Job) -> None:
-        """Raise JobError if server groups cannot average their params as the job says."""
+        """Raise JobError if server groups cannot average their params with these settings."""
         assert job.cluster is not None
         check_groups(job, job.cluster)
         check_mean_conf(job, job.cluster, self)
@@ -134,7 +134,7 @@ def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
 
 
 def check_outer_optimizer(updater: UpdaterConf) -> None:
-    """Raise JobError for an outer optimizer's settings with no effect, or one that is never meant."""
+    """Raise JobError for settings of an outer optimizer that have no effect, or are never meant."""
     if updater.ema_conf is not None:
         raise updater.error("the outer optimizer keeps no averages; put ema_conf into the job's updater", "ema_conf")
     for name in ("clip_norm", "clip_global_norm"):

@@ -1,4 +1,4 @@
-"""The dashboard panel with a table of the sites of runs (server groups that average their params)."""
+"""The dashboard panel with a table of sites (server groups that average their params)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Site(NamedTuple):
 
 
 def sites_of(record: RunRecord) -> dict[int, Site]:
-    """Return a run's sites by server group, from its servers' figures in the last two events."""
+    """Read the figures of a run's sites, by server group, from the last two events of its servers."""
     if not record.sites:
         return {}
     (begun, before), (now, servers) = record.sites[0], record.sites[-1]
@@ -45,7 +45,7 @@ def sites_of(record: RunRecord) -> dict[int, Site]:
 
 @register("panel", "sites")
 class SitePanel(DashboardPanel):
-    """Draws a row for each site: its step, steps since it averaged, bytes sent, and use of its link."""
+    """Draws a row for each site, with its progress and the use of its link."""
 
     def __init__(self, history: RunHistory, scheduler: Any, choose: Choice | None = None):
         super().__init__(history, "Sites", choose)

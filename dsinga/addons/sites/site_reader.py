@@ -1,4 +1,4 @@
-"""Reads batches of sites (worker groups) that each have their own stores, opened by their processes only."""
+"""Reads batches of sites (worker groups) that each have their own stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dsinga.reading.batch_reader import BatchReader, ReaderOfSites
 
 @dataclass(frozen=True)
 class SiteReader(BatchReader):
-    """Gives each worker group the reader of its own stores, by :meth:`of_group`.
+    """Gives each worker group a reader of its own stores, which only its processes open.
 
-    Its own stores, order and epochs come from the process that created it, which checks the job with them. A pickle
-    omits them: each process opens only the stores of its groups.
+    Its own stores, order and epochs come from the process that created it, which checks the job with them; a pickle
+    omits them.
 
     ``open_site`` opens a site's stores and returns their reader; ``opened`` has the readers of this process's sites.
     """
@@ -36,9 +36,9 @@ class SiteReader(BatchReader):
         return {}
 
     def of_group(self, group: int) -> BatchReader:
-        """Return the reader of a site's records.
+        """Open a site's stores, if necessary, and return their reader.
 
-        Raises UserError if they are missing or unlike the records with which the job was checked.
+        Raises UserError if records are missing or unlike the records with which the job was checked.
         """
         if group not in self.opened:
             assert self.open_site is not None
@@ -53,7 +53,7 @@ class SiteReader(BatchReader):
 
 
 def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
-    """Raise UserError if a site's records are not of the kind with which the job was checked."""
+    """Raise UserError if a site's records are unlike the records with which the job was checked."""
     for fact in ("shape", "label_shape", "codes", "words", "label_names"):
         value, checked = getattr(info, fact), getattr(expected, fact)
         if value == checked or fact == "label_names" and not (value and checked):  # a store may name no classes
@@ -68,5 +68,5 @@ def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
 @register("hook", "site_reader")
 @implements(ReaderOfSites)
 def site_reader(reader: BatchReader, open_site: Callable[[int], BatchReader]) -> SiteReader:
-    """Return a reader of each site's own stores, from the reader with which the job was checked."""
+    """Create a reader of each site's own stores, from the reader with which the job was checked."""
     return SiteReader(**{**vars(reader), "groups": 1}, open_site=open_site)

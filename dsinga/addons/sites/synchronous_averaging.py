@@ -1,9 +1,9 @@
 """Averages the params of server groups synchronously, with bitwise equal averages in all groups.
 
-At the rule's versions a slice sends its outer gradient. It waits for all groups' outer gradients at once, or some steps
-later: the overlap of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2). Each shard adds them in
-group order and applies the outer optimizer to its own copy of the outer params. So all copies have the same bits, in
-every run. A snapshot includes its group's outer gradient in flight, and a shard that begins with it sends it again.
+A slice sends its outer gradient, and waits for all groups' outer gradients at once, or some steps later: the overlap of
+Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2). Each shard adds them in group order and applies
+the outer optimizer to its own copy, so all copies have the same bits. A snapshot includes its group's outer gradient in
+flight.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SynchronousAveraging(GroupSync):
         return accumulator.version
 
     def slice_updated(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Call ``on_averaged`` when a slice updated to ``version`` may go on: immediately, or when averaged."""
+        """Call ``on_averaged`` when a slice updated to ``version`` may continue: immediately, or when averaged."""
         id = served_slice.spec.slice.id
         self._send_again(served_slice)
         if self.rule.is_due(id, version):
@@ -86,7 +86,7 @@ class SynchronousAveraging(GroupSync):
         self._add((id, version), origin, self._decoded(id, arrays[0]))
 
     def flush(self) -> Future[int]:
-        """Average all slices that had steps since their last averaging; all groups must be at the same step.
+        """Average all slices that had steps since their last averaging, at the end; all groups are at the same step.
 
         The future resolves to the number of outer gradients that this shard has sent.
         """
@@ -146,7 +146,7 @@ class SynchronousAveraging(GroupSync):
             raise self._error
 
     def pending(self) -> list[str]:
-        """Return messages about server groups with missing outer gradients."""
+        """Describe, for messages, the server groups with missing outer gradients."""
         with self._lock:
             lines = [
                 f"no outer gradient reaches server group {group}: {error}"
@@ -254,7 +254,7 @@ class SynchronousAveraging(GroupSync):
             arrival.add_done_callback(partial(self._note, group))
 
     def _note(self, group: int, arrival: Future) -> None:
-        """Keep the error of an undelivered message, to raise it later; the run itself notices a lost group."""
+        """Keep the error of an undelivered message, to raise it later."""
         error = CANCELLED if arrival.cancelled() else arrival.exception()
         if error is not None:
             self._lost[group] = error

@@ -1,1 +1,1 @@
-"""Data frames as records: columns of numbers, categories, dates and gaps, learnt once and applied by name."""
+"""Data frames as records: columns of numbers, categories and dates, learnt once and applied by name."""

@@ -36,9 +36,9 @@ class RecordParts(NamedTuple):
 
 
 class TableColumns:
-    """The columns of a table: turns a data frame into records (rows, width) float32.
+    """Converts a data frame to records (rows, width) float32, by a definition of columns.
 
-    A record has scaled numbers first, then flags, then codes of categories, each in the order of ``definition``.
+    A record has scaled numbers first, then flags, then codes, each in the order of ``definition``.
     """
 
     def __init__(self, definition: TableDefinition):
@@ -56,7 +56,7 @@ class TableColumns:
 
     @property
     def parts(self) -> RecordParts:
-        """The names of the numbers of a record, by part."""
+        """The names of a record's numbers: scaled numbers, flags and categories."""
         return RecordParts(
             tuple(f"{conf.name}.{conf.part}" if conf.part else conf.name for conf in self.numbers),
             (*(conf.name for conf in self.booleans), *(f"{name} is missing" for name in self.flagged)),
@@ -72,8 +72,7 @@ class TableColumns:
     def bins(self, count: int) -> list[list[float]]:
         """Return the edges of at most ``count`` bins between the quantiles of each scaled number.
 
-        They are for piecewise-linear embeddings (arXiv 2203.05556): bins of equal shares of the training records, fewer
-        if many records have the same number.
+        They are for piecewise-linear embeddings (arXiv 2203.05556); repeated numbers give fewer bins.
         """
         edges = []
         for conf, scaling in zip(self.numbers, self.scalings, strict=True):
@@ -83,10 +82,10 @@ class TableColumns:
         return edges
 
     def encode(self, table: Any, first: int = 0) -> np.ndarray:
-        """Return the records (rows, width) float32 of an Arrow table.
+        """Encode an Arrow table as records (rows, width) float32.
 
         ``first`` is the number of its first record, for messages. Raises UserError for a missing column, values of
-        another kind, infinity, and new categories if they are refused.
+        another kind, infinity, and refused new categories.
         """
         check_columns(self.definition.names, table.column_names, "the table", ", which the records of training have")
         out = np.empty((self.width, table.num_rows), np.float32)  # by columns, in memory one after another
@@ -163,7 +162,7 @@ class ColumnScaling:
             self.offset, self.scale = conf.mean, conf.deviation or 1.0
 
     def apply(self, numbers: np.ndarray) -> np.ndarray:
-        """Return scaled numbers, float64; NaN counts as the median."""
+        """Scale numbers, to float64; NaN counts as the median."""
         numbers = np.where(np.isnan(numbers), self.median, numbers)
         if self.kind == "quantile":
             return _interpolate(numbers, self.quantiles, self.normal)
@@ -175,7 +174,7 @@ class ColumnScaling:
 
 
 def _interpolate(numbers: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return ``numpy.interp``, sorting numbers first, which takes a third of the time."""
+    """Compute ``numpy.interp``, sorting numbers first, which is faster."""
     out = np.empty_like(numbers)
     for start in range(0, len(numbers), SORTED_ROWS):
         part = numbers[start : start + SORTED_ROWS]

@@ -1,4 +1,4 @@
-"""Tells ``dsinga data info`` what the columns of parquet files are."""
+"""Describes the columns of parquet files for ``dsinga data info``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.job.writer import lines
 
 @register("data", "table")
 def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, Any] | None:
-    """Return what ``dsinga data info`` prints for parquet, reading all of it once; None for other paths.
+    """Summarise parquet for ``dsinga data info``, reading all of it once; None for other paths.
 
     ``message`` is the ``store_conf`` with which a job reads the same records.
     """

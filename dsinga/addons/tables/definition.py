@@ -1,4 +1,4 @@
-"""The message ``table { }`` of a job's store: what each column is, as learnt in training."""
+"""The message ``table { }`` of a job's store: how each column becomes numbers, as learnt in training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCALINGS = ("quantile", "robust", "standard")
 
 
 class TableColumnConf(Settings):
-    """What one column of a data frame is, or one part of a date column."""
+    """The kind, scaling and categories of one column of a data frame, or of one part of a date column."""
 
     name: str = required("the name of the column")
     kind: str = setting("number", 'what its values are: "number", "boolean", "category" or "date"')
@@ -47,7 +47,7 @@ class TableColumnConf(Settings):
         return float(np.interp(0.5, np.linspace(0, 1, len(self.quantile)), self.quantile))
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield a message for each fault in the kind, the part of a date and the quantiles."""
+        """Yield an error for an invalid kind, part of a date, or quantiles."""
         for field, known in (("kind", tuple(WORDS)), ("part", PARTS if self.kind == "date" else ("",))):
             if (value := getattr(self, field)) not in known:
                 hint = nearest_or_listed(value, known, "it is one of")
@@ -78,7 +78,7 @@ class TableDefinition(RecordsDefinition):
     unknown: str = setting("missing", 'what a new category counts as: "missing", or "error", which refuses it')
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield a message for an unknown scaling, and for a column that is named twice."""
+        """Yield an error for an unknown scaling, and for a column that is named twice."""
         for field, known in (("scaling", SCALINGS), ("unknown", ("missing", "error"))):
             if (value := getattr(self, field)) not in known:
                 yield Fault(f"{field} is {value!r}{nearest_or_listed(value, known, 'it is one of')}", field)
@@ -113,12 +113,12 @@ class TableDefinition(RecordsDefinition):
             )
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> Any:
-        """Return the records of a source that :meth:`takes` accepts, for an input layer. Raises JobError."""
+        """Open a source that :meth:`takes` accepts as records of an input layer."""
         if isinstance(source, RecordSource):
             return source.in_training_order({"table": self})
         return super().open_records(layer, source, has_labels)
 
     def learnt(self) -> dict[str, str]:
-        """Return as text what was learnt from the training data, which a resumed run needs."""
+        """Return what was learnt from the training data as text, for a resumed run to compare."""
         columns = [column.replace(zone=column.zone or None) for column in self.column]  # as earlier versions
         return {"columns of a table": "\n".join(lines([("table", self.replace(column=columns))]))}

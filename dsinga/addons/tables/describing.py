@@ -14,7 +14,7 @@ from dsinga.base.registry import listed
 
 
 def facts_of(frame: Frame, definition: TableDefinition, parts: RecordParts) -> dict[str, Any]:
-    """Describe a table for ``dsinga data info``: its size, what each column is, and what it becomes in a record."""
+    """Describe a table for ``dsinga data info``: its size, and what each column becomes in a record."""
     facts: dict[str, Any] = {
         "location": frame.location,
         "kind": "table; train from it with dsinga.table",

@@ -1,4 +1,4 @@
-"""Data frames in memory and of Dask, read in parts as Arrow tables; the interface Frame."""
+"""Reads data frames in memory and of Dask in parts, as Arrow tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Frame(ABC):
     Threads may share it, and another process can read it from its pickle.
 
     Attributes:
-        location: its name in messages: its path, or "the data frame".
+        location: its path, or "the data frame", in messages.
         index: columns of an index that pandas or Dask has written; not among the names.
         lengths: the rows of each part.
         path: the path that a job can name, None for a frame in memory.
@@ -46,16 +46,16 @@ class Frame(ABC):
 
     @abstractmethod
     def read(self, part: int, names: Sequence[str]) -> Any:
-        """Return some columns of a part as an Arrow table. Raises UserError if they cannot be read."""
+        """Read some columns of a part as an Arrow table."""
 
     def __len__(self) -> int:
         return sum(self.lengths)
 
     def reduce(self, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]) -> Result:
-        """Return the merged results of ``summarise(table, first)`` for some columns of all parts, in order.
+        """Summarise each part by ``summarise(table, first)``, and merge the results in order.
 
-        Each part is read once, on the workers of the current Dask client if there is one; only results come back.
-        ``first`` is the number of a part's first record. Raises UserError if a part cannot be read.
+        Each part is read once, on the workers of the current Dask client if any; only results come back. ``first`` is
+        the number of a part's first record.
         """
         parts = range(len(self.lengths))
         if self.in_memory or not _has_dask_client():
@@ -82,7 +82,7 @@ class MemoryFrame(Frame):
         self.lengths = [self._table.num_rows]
 
     def read(self, part: int, names: Sequence[str]) -> Any:
-        """Return some columns."""
+        """Return some columns of the frame."""
         return self._table.select(names)
 
 
@@ -114,7 +114,7 @@ class DaskFrame(Frame):
         self._graph.connect(client)
 
     def reduce(self, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]) -> Result:
-        """Return the merged results, computed by Dask's scheduler; an unpickled frame reads its parts here."""
+        """Summarise partitions on Dask's scheduler and merge the results; an unpickled frame reads its parts here."""
         from dask import delayed
 
         if self.collection is None:
@@ -126,7 +126,7 @@ class DaskFrame(Frame):
         return _merged(tasks, merge, self.location)
 
     def only(self, names: Sequence[str]) -> DaskFrame:
-        """Return the frame with only some columns, so that no others are read."""
+        """Drop other columns of the frame, so that they are not read."""
         part, frame = object.__new__(type(self)), self._chosen(names, len(self.lengths))
         vars(part).update(vars(self), names=list(names), collection=frame, _graph=DaskGraph(frame, "the data frame"))
         return part
@@ -149,14 +149,14 @@ def _has_dask_client() -> bool:
 def _read_and_summarise(
     frame: Frame, parts: range, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]
 ) -> Result:
-    """Return the merged results for consecutive parts of a frame; a task on a cluster."""
+    """Task: summarise consecutive parts of a frame, and merge the results."""
     lengths = (frame.lengths[part] for part in parts)
     starts = accumulate(lengths, initial=sum(frame.lengths[: parts.start]))
     return merge(summarise(frame.read(part, names), start) for part, start in zip(parts, starts, strict=False))
 
 
 def _merged(tasks: list[Any], merge: Merge[Any], location: str) -> Any:
-    """Return the merged results of Dask's tasks in order; each task merges at most MERGED results."""
+    """Merge the results of Dask's tasks in order; each task merges at most MERGED results."""
     from dask import delayed
 
     run = delayed(merge)
@@ -176,7 +176,7 @@ def _columns_of(frame: Any, names: Sequence[str], part: int) -> Any:
 
 
 def to_arrow(frame: Any) -> Any:
-    """Return a data frame in memory as an Arrow table, without its index. Raises UserError for mixed values."""
+    """Convert a data frame in memory to an Arrow table, without its index."""
     import pyarrow
 
     if not is_a(frame, "pandas", "DataFrame"):
@@ -200,7 +200,7 @@ def to_arrow(frame: Any) -> Any:
 
 
 def _check_zones(series: Any, name: str, arrow_type: Any) -> None:
-    """Raise UserError for Python dates with and without a time zone in one column: Arrow would mix them."""
+    """Raise UserError for Python dates with and without a time zone in one column."""
     values = series.cat.categories if is_a(series.dtype, "pandas", "CategoricalDtype") else series
     if zone_of(arrow_type) is not None and values.dtype == object:
         if len({getattr(value, "tzinfo", None) is None for value in values.dropna()}) > 1:
@@ -211,7 +211,7 @@ def _check_zones(series: Any, name: str, arrow_type: Any) -> None:
 
 
 def _plain(series: Any) -> Any:
-    """Return a pandas column that Arrow can convert: dense, and categories such as intervals as texts."""
+    """Convert a pandas column so that Arrow accepts it: dense, and categories such as intervals as texts."""
     import pyarrow
 
     if is_a(series.dtype, "pandas", "SparseDtype"):
@@ -239,10 +239,7 @@ def column_names(columns: Any) -> list[str]:
 
 
 def index_columns(schema: Any, location: str = "the data frame") -> list[str]:
-    """Return the columns of an Arrow schema that are an index written by pandas or Dask.
-
-    Raises UserError if the pandas metadata are damaged.
-    """
+    """Return the columns of an Arrow schema that are an index written by pandas or Dask."""
     try:
         written = schema.pandas_metadata
         stored = [] if written is None else written.get("index_columns", [])

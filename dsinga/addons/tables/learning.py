@@ -1,4 +1,4 @@
-"""Learns what each column of a data frame is, in one pass over its parts."""
+"""Learns what each column of a data frame contains, in one pass over its parts."""
 
 from __future__ import annotations
 
@@ -44,13 +44,10 @@ def learn(
     scaling: str = "quantile",
     unknown: str = "missing",
 ) -> TableDefinition:
-    """Return the definition of a frame's columns and labels; arguments as in :func:`.records.table`.
+    """Learn the definition of a frame's columns and labels; arguments as in :func:`.records.table`.
 
-    The frame is read once. Quantiles come from a sample of some 100,000 rows, chosen by row number alone. Columns
-    without anything to learn are left out and logged.
-
-    Raises:
-        UserError: a column is missing, or has unsupported or mixed kinds of values, or infinity.
+    The frame is read once; quantiles come from a sample of some 100,000 rows, chosen by row number. Columns without
+    anything to learn are left out and logged.
     """
     check_columns((*names, *categories, *(dates if isinstance(dates, Mapping) else ())), frame.names, "the table")
     for part in chain.from_iterable(dates.values() if isinstance(dates, Mapping) else [dates]):
@@ -83,10 +80,7 @@ def learn(
 
 
 def _classes(name: str, labels: ColumnSummary, rows: int) -> list[str]:
-    """Return the sorted classes of labels that are texts or categories; [] for numbers.
-
-    Raises UserError for labels that are missing, dates, or all the same.
-    """
+    """Return the sorted classes of labels that are texts or categories; [] for numbers."""
     if labels.missing:
         raise UserError(
             f"the table has no label in record {labels.first_missing} of column {name!r}; leave records without a "
@@ -105,7 +99,7 @@ def _classes(name: str, labels: ColumnSummary, rows: int) -> list[str]:
 
 @dataclass
 class ColumnLearner:
-    """Describes columns by the summary of all rows.
+    """Derives the definition of columns from the summary of all rows.
 
     Attributes:
         dates: the wanted parts of dates, for all columns or by column.
@@ -119,7 +113,7 @@ class ColumnLearner:
     left_out: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def describe(self, name: str) -> Iterator[TableColumnConf]:
-        """Yield what a column is, or each part of a date; nothing if nothing can be learnt."""
+        """Yield a column's definition, or one for each part of a date; nothing if nothing can be learnt."""
         column = self.total.columns[name]
         if isinstance(self.dates, Mapping) and name in self.dates and column.kind not in ("date", ""):
             raise UserError(f"dates names column {name!r}, which has {WORDS[column.kind]}; leave it out")
@@ -154,7 +148,7 @@ class ColumnLearner:
         yield conf
 
     def _conf_of_category(self, name: str, column: ColumnSummary) -> TableColumnConf:
-        """Return a column's categories that are frequent enough, the most frequent first."""
+        """Define a column of categories, the frequent ones only, most frequent first."""
         counts = column.sampled_counts if column.counts is None else column.counts
         rows = self.total.sampled if column.counts is None else self.total.rows
         least = 1 if self.keeps_all else min(MOST_NEEDED, -(-rows // SHARE_OF_KNOWN))
@@ -191,10 +185,7 @@ class ColumnLearner:
 def _conf_of_numbers(
     name: str, kind: str, part: str, missing: int, numbers: np.ndarray, low: float, high: float
 ) -> TableColumnConf:
-    """Return what the numbers of a column are; ``low`` and ``high`` are the ends over all rows.
-
-    Raises UserError for numbers beyond float32.
-    """
+    """Define a column of numbers; ``low`` and ``high`` are the ends over all rows."""
     if (size := max(abs(low), abs(high))) > float(np.finfo(np.float32).max):
         raise UserError(
             f"column {name!r} of the table has numbers as large as {size:.3g}, which no float32 holds; give their "

@@ -19,7 +19,7 @@ INSTEAD = {  # for objects that are no frame, by a method that they have
 
 
 def open_frame(value: Any, roots: Sequence[str] = ()) -> Frame:
-    """Return a data frame, or the one at a path, as parts. Raises UserError for other objects."""
+    """Open a data frame, or the one at a path, for reading in parts."""
     import_arrow()
     if isinstance(value, Frame):
         return value

@@ -1,4 +1,4 @@
-"""A folder of parquet as a data frame; its parts are row groups, read by each process."""
+"""Reads a folder of parquet as a data frame, in parts of row groups."""
 
 from __future__ import annotations
 
@@ -50,11 +50,7 @@ class ParquetFrame(Frame):
     A part is a row group; small ones of the same types are joined, and large ones are cut. Names of folders such as
     ``year=2024`` give columns. Each process reads only the columns it needs.
 
-    Args:
-        location: absolute path, URL, or a pattern of them with "*".
-
-    Raises:
-        UserError: there are no files, one cannot be read, or has other columns than the first one.
+    ``location`` is an absolute path, URL, or a pattern of them with "*".
     """
 
     def __init__(self, location: str):
@@ -80,9 +76,9 @@ class ParquetFrame(Frame):
         self._idle: dict[int, Any] = {}  # of these, open ones that no thread reads
 
     def read(self, part: int, names: Sequence[str]) -> Any:
-        """Return some columns of a part as an Arrow table.
+        """Read some columns of a part as an Arrow table.
 
-        Raises UserError if a file cannot be read, or has changed since the frame was opened.
+        Raises UserError if a file has changed since the frame was opened.
         """
         import pyarrow
 
@@ -119,7 +115,7 @@ class ParquetFrame(Frame):
         return table
 
     def _read_cut(self, rows: _Rows, names: Sequence[str]) -> Any:
-        """Return some rows of a row group. Earlier rows are decoded again, unless the last call ended there."""
+        """Read some rows of a row group. Earlier rows are decoded again, unless the last call ended there."""
         import pyarrow
 
         key = (rows.file, rows.groups, *names)
@@ -142,9 +138,9 @@ class ParquetFrame(Frame):
         return pyarrow.Table.from_batches(found)
 
     def _open(self, number: int, buffer_size: int = 0) -> Any:
-        """Return a file opened by pyarrow, with texts as codes and page checksums checked.
+        """Open a file with pyarrow, with texts as codes and page checksums checked.
 
-        Its end is read once, at a URL each time. Raises UserError if the file has changed.
+        Raises UserError if the file has changed.
         """
         import pyarrow.parquet
         from pyarrow import types
@@ -175,7 +171,7 @@ def _changed(path: str) -> UserError:
 
 
 def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) -> list[list[_Rows]]:
-    """Return the parts of files, of at most ``most_rows``: row groups, joined or cut."""
+    """Divide files into parts of at most ``most_rows`` rows: row groups, joined or cut."""
     _check_groups(max((length for file in files for length in file.lengths), default=0), most_rows, location)
     parts: list[list[_Rows]] = []
     room = 0  # for rows of the last part

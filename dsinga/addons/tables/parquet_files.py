@@ -30,7 +30,7 @@ Kinds = dict[str, str | None]  # of the values of columns, by name
 
 
 class Stamp(NamedTuple):
-    """What identifies the content of a file.
+    """Identifies the content of a file by size, footer and time.
 
     Attributes:
         size: bytes of the file.
@@ -61,11 +61,10 @@ class ParquetFile(NamedTuple):
 
 
 def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
-    """Return the parquet files at a path, URL or pattern, their column names, and index columns.
+    """Find the parquet files at a path, URL or pattern; return them, their column names, and index columns.
 
-    All files have the columns of the first one, with values of one kind, such as integers in one file and floats in
-    another; an index is optional. Raises UserError, naming the file, if one cannot be read, lacks a column, or has
-    other kinds of values.
+    All files have the columns of the first one, with values of one kind, such as integers or floats; an index is
+    optional. Raises UserError, naming the file, otherwise.
     """
     found = _with_numbers(find_files(location))
     with ThreadPoolExecutor(READERS) as threads:
@@ -92,10 +91,9 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
 
 
 def find_files(location: str) -> list[tuple[str, Values]]:
-    """Return the path or URL of each parquet file, and its folders' values as texts.
+    """List the path or URL of each parquet file, and its folders' values as texts.
 
-    Subfolders count, except names of files or folders that begin with "_" or ".". Raises UserError if there are no
-    files.
+    Subfolders count, except names of files or folders that begin with "_" or ".".
     """
     filesystem, path = file_system(location)
     base = path.partition("*")[0].rpartition("/")[0] if "*" in path else path
@@ -126,10 +124,7 @@ def find_files(location: str) -> list[tuple[str, Values]]:
 
 
 def read_end(path: str) -> tuple[Stamp, bytes]:
-    """Return the stamp of a file, and its end with the footer.
-
-    Raises UserError if it is no complete parquet file.
-    """
+    """Read the stamp of a file, and its end with the footer."""
     try:
         with closing(open_file(path)) as file:
             changed = changed_ns(path)
@@ -151,7 +146,7 @@ def read_end(path: str) -> tuple[Stamp, bytes]:
 
 
 def open_end(path: str, tail: bytes) -> tuple[Any, Any]:
-    """Return the end of a file as opened by pyarrow, and its schema. Raises UserError if it is damaged."""
+    """Open the end of a file with pyarrow; also return its schema."""
     import pyarrow
     import pyarrow.parquet
 
@@ -168,7 +163,7 @@ def _opened_end(path: str) -> tuple[Stamp, Any, Any]:
 
 
 def changed_ns(path: str) -> int:
-    """Return when a local file was changed last, in nanoseconds; 0 for a URL. Raises OSError."""
+    """Return when a local file was changed last, in nanoseconds; 0 for a URL."""
     return 0 if is_url(path) else os.stat(path).st_mtime_ns
 
 
@@ -182,13 +177,13 @@ def open_file(path: str) -> BinaryIO:
 
 
 def unreadable(path: str, error: Exception) -> UserError:
-    """Return the error for a path or URL that cannot be read."""
+    """Create the error for a path or URL that cannot be read."""
     fault = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
     return UserError(redact(f"{path} cannot be read: {fault}; see whether every worker can reach it", path))
 
 
 def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
-    """Return files with folder values as numbers, if all values of a name are whole numbers."""
+    """Convert folder values to numbers, if all values of a name are whole numbers."""
     texts = {pair for _, values in files for pair in values.items() if pair[1] is not None}
     others = {name for name, text in texts if not (text.removeprefix("-").isdecimal() and len(text) < 19)}
     return [

@@ -1,4 +1,4 @@
-"""Records and labels of a data frame, encoded by its columns, for training, evaluation and prediction."""
+"""Records and labels of a data frame, for training, evaluation and prediction."""
 
 from __future__ import annotations
 
@@ -36,16 +36,13 @@ class TableRecords(RecordSource):
     """The records (width,) float32 of a data frame, and its labels; made by :func:`dsinga.table`.
 
     Attributes:
-        frame: the data frame, as parts.
+        frame: the data frame, in parts.
         definition: what its columns are, as a job keeps it.
 
     Args:
         data: a data frame, its path, or an opened :class:`.frames.Frame`.
         y: labels that are not in the frame.
         has_labels: whether labels are read, if the frame has their column.
-
-    Raises:
-        UserError: the definition does not fit the frame; the message says what would.
     """
 
     kind = "table"
@@ -78,12 +75,12 @@ class TableRecords(RecordSource):
         return f"<table>{''.join(rows)}</table>"
 
     def facts(self) -> dict[str, Any]:
-        """Return what rows and columns are and become, as ``dsinga data info`` prints it."""
+        """Describe rows and columns, as ``dsinga data info`` prints them."""
         return facts_of(self.frame, self.definition, self.parts)
 
     @property
     def parts(self) -> RecordParts:
-        """The names of the numbers of a record, by part, from which a net is made."""
+        """The names of a record's numbers, by part, from which a net is made."""
         return self._encoder.parts
 
     def bins(self, count: int = 48) -> list[list[float]]:
@@ -91,7 +88,7 @@ class TableRecords(RecordSource):
         return self._encoder.bins(count)
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest integer label; many labels are read where the parts are."""
+        """Return the smallest and the largest integer label; many labels are read on the workers."""
         if not isinstance(self._labels, PartsColumn) or self.label_dtype != np.int64:
             return super().label_range()
         labels = self._labels
@@ -108,7 +105,7 @@ class TableRecords(RecordSource):
         return {"path": self.frame.path, **self.job_settings()} if self.frame.path and self._y is None else {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
-        """Return the records of the frame by the definition of the training data."""
+        """Return the frame's records by the definition of the training data."""
         training = settings.get("table")
         if training is None or training == self.definition:
             return self
@@ -127,7 +124,7 @@ def table(
     scaling: str = "quantile",
     unknown: str = "missing",
 ) -> TableRecords:
-    """Return a data frame as records to train from, (width,) float32; learn what its columns are.
+    """Turn a data frame into records to train from, (width,) float32; learn what its columns are.
 
     Numbers are scaled, with a flag for missing values. Texts and categories become codes, by frequency; code 0 is
     missing or unknown, such as a category that occurs once. Dates become their parts that differ. Columns without
@@ -136,15 +133,15 @@ def table(
     has the kinks for a piecewise-linear embedding of each number.
 
     A category gets its own code if it occurs in at least 1 of 400 rows, or in 100 rows; rarer, missing and unseen ones
-    share code 0. Equal values of integers, floats, texts and categories are equal. Dates are read by one clock:
-    instants in the time zone of training, dates without a zone unchanged. Both in one column, and files of several
-    zones, are refused. An index written into a file is left out, see ``frame.reset_index()``. Infinity, lists and mixed
-    values are refused. A column without gaps in training has no flag; later gaps become the median.
+    share code 0. Dates are read by one clock: instants in the time zone of training, dates without a zone unchanged.
+    Both in one column, and files of several zones, are refused. An index written into a file is left out, see
+    ``frame.reset_index()``. Infinity, lists and mixed values are refused. A column without gaps in training has no
+    flag; later gaps become the median.
 
-    A folder of parquet is learnt in one pass on the workers, with quantiles from a sample of 100,000 rows. It is read
-    by row group, each once an epoch. Row groups of 30 MB in memory suit; larger ones are read in cuts, much larger ones
-    are refused. A file that changes during a run is refused: copies on several machines need equal modification times
-    (cp -p). A resumed run keeps the learnt columns, and refuses others.
+    A folder of parquet is learnt in one pass on the workers. It is read by row group, each once an epoch. Row groups of
+    30 MB in memory suit; larger ones are read in cuts, much larger ones are refused. A file that changes during a run
+    is refused: copies on several machines need equal modification times (cp -p). A resumed run keeps the learnt
+    columns.
 
     Args:
         data: a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet.
@@ -221,14 +218,14 @@ def _checked_dates(dates: Any) -> DateParts:
 
 @register("definition", "TableDefinition")
 def open_table(source: Any, definition: TableDefinition, has_labels: bool) -> TableRecords:
-    """Return the records of a data frame, or of the one at a path, alone or with labels."""
+    """Open a data frame, or the one at a path, as records, alone or with labels."""
     frame, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     return TableRecords(frame, definition, y, has_labels=has_labels)
 
 
 @register("records", "dsinga.TableRecords")
 def records_without_labels(value: Any) -> Kind | None:
-    """Return the kind that adds labels given to ``fit`` to a table; None if it has some."""
+    """Return the kind of records that adds labels given to ``fit`` to a table; None if it has some."""
     return None if value.has_labels else Kind("a table", _with_labels)
 
 
@@ -266,9 +263,9 @@ def _bounds(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _encode_labels(definition: TableDefinition, table: Any, first: int, dtype: Any = None) -> np.ndarray:
-    """Return the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32.
+    """Encode the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32.
 
-    All have the given ``dtype``, the one of the first part. Raises UserError for labels that it cannot hold.
+    All have the given ``dtype``, the one of the first part.
     """
     import pyarrow
 
@@ -305,7 +302,7 @@ def _encode_labels(definition: TableDefinition, table: Any, first: int, dtype: A
 def _column(
     frame: Frame, names: Sequence[str], encode: Encode, shape: tuple[int, ...], name: str, labels: bool = False
 ) -> Column:
-    """Return records or labels from columns of a frame: at once if in memory, else when read."""
+    """Create records or labels from columns of a frame: at once if in memory, else when read."""
     if frame.in_memory:
         return ArrayColumn(encode(frame.read(0, names), 0), name, labels)
     sample = encode(frame.read(0, names).slice(0, 1), 0) if labels else np.empty((0, *shape), np.float32)
@@ -345,7 +342,7 @@ class PartsColumn(Column):
         self.frame.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``, reading their parts."""
+        """Read the rows ``start`` to ``stop`` from their parts."""
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
         if self.ends is not None:
             rows = [self._encode(part) for part in range(first, last + 1)]

@@ -1,4 +1,4 @@
-"""Turns a data frame into the arrays, one a column, that a server of the exported ONNX model accepts."""
+"""Converts a data frame to the arrays, one a column, that a server of the exported ONNX model accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_DATE = np.iinfo(np.int64).min  # of NaT, as numpy casts it
 
 
 class ServedColumns(TableColumns):
-    """The columns of a table, with the values that a server receives."""
+    """The columns of a table in the form that a server receives."""
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -26,10 +26,7 @@ class ServedColumns(TableColumns):
         return kinds | {conf.name: "number" for conf in self.numbers if not conf.part}
 
     def given(self, frame: Any) -> dict[str, np.ndarray]:
-        """Return the values of each column of a data frame or its path, (rows, 1) by name.
-
-        Raises UserError for a missing column, or values of another kind than in training.
-        """
+        """Convert each column of a data frame, or the one at a path, for a server: (rows, 1) by name."""
         opened = open_frame(frame)
         check_columns(self.kinds, opened.names, "the table", ", which the records of training have")
         tables = [opened.read(part, [*self.kinds]) for part in range(len(opened.lengths))]

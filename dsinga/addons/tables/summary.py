@@ -1,4 +1,4 @@
-"""Summarises the rows of one part of a data frame; merged summaries describe its columns."""
+"""Summarises the rows of one part of a data frame; merged summaries define its columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_NUMBERS = 31  # different whole numbers of a column that count as categorie
 
 @dataclass
 class ColumnSummary:
-    """What learning a column needs to know about some rows; summaries of parts are added up.
+    """The figures of a column over some rows, from which its definition is learnt; summaries can be added.
 
     Attributes:
         kind: the kind of its values; "" if all are missing.
@@ -53,7 +53,7 @@ class ColumnSummary:
     sample: list[np.ndarray] = field(default_factory=list)
 
     def add(self, other: ColumnSummary) -> None:
-        """Add the following rows, of the same kind or without a value."""
+        """Add the summary of following rows, of the same kind or without a value."""
         self.kind = self.kind or other.kind
         self.missing += other.missing
         self.first_missing = other.first_missing if self.first_missing is None else self.first_missing
@@ -71,7 +71,7 @@ class ColumnSummary:
 
 @dataclass
 class PartSummary:
-    """What learning columns needs to know about some rows of a frame.
+    """The figures of all columns over some rows of a frame; summaries can be added.
 
     Attributes:
         start: the number of the first row.
@@ -84,7 +84,7 @@ class PartSummary:
     columns: dict[str, ColumnSummary]
 
     def add(self, other: PartSummary) -> None:
-        """Add the following rows. Raises UserError if kinds or time zones of a column differ."""
+        """Add the summary of following rows. Raises UserError if kinds or time zones differ."""
         for name, column in other.columns.items():
             known = self.columns[name]
             if column.kind and known.kind and column.kind != known.kind:
@@ -104,7 +104,7 @@ class PartSummary:
 
 
 def merge(summaries: Iterable[PartSummary]) -> PartSummary:
-    """Return the summary of all rows of consecutive parts."""
+    """Merge the summaries of consecutive parts."""
     total = None
     for summary in summaries:
         if total is None:  # not the first summary itself, which Dask may keep
@@ -115,10 +115,9 @@ def merge(summaries: Iterable[PartSummary]) -> PartSummary:
 
 
 def summarise(table: Any, start: int, *, categories: Collection[str], share: float) -> PartSummary:
-    """Return the summary of the rows of an Arrow table; the first has the number ``start``.
+    """Summarise the rows of an Arrow table; the first has the number ``start``.
 
-    ``categories`` are columns of categories whatever their values. A ``share`` of all rows is in the sample. Raises
-    UserError for unsupported kinds of values, and for infinity.
+    ``categories`` are columns of categories whatever their values. A ``share`` of all rows is in the sample.
     """
     drawn = _drawn(table.num_rows, start, share)
     columns = {
@@ -159,7 +158,7 @@ def _summary_of(column: Any, name: str, is_category: bool, start: int, drawn: np
 
 
 def _text_counts(column: Any, name: str, drawn: np.ndarray) -> tuple[Counter[str] | None, Counter[str]]:
-    """Return the counts of texts in all rows, None for too many, and in the sample."""
+    """Count texts in all rows, None for too many, and in the sample."""
     counts: Counter[str] = Counter()
     sampled: Counter[str] = Counter()
     start = 0
@@ -179,7 +178,7 @@ def _are_few_and_whole(numbers: np.ndarray) -> bool:
 
 
 def _drawn(rows: int, start: int, share: float) -> np.ndarray:
-    """Return which rows are in the sample, by a hash of their numbers (SplitMix64)."""
+    """Choose the rows of the sample by a hash of their numbers (SplitMix64)."""
     with np.errstate(over="ignore"):
         hashes = np.arange(start + 1, start + rows + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -17,10 +17,7 @@ MOST_DAYS = 100_000  # between the first and the last date of which each is look
 
 
 def kind_of(arrow_type: Any) -> str | None:
-    """Return what the values of an Arrow type are: a kind of :data:`WORDS`, or "" for no values.
-
-    None stands for an unsupported type, such as lists.
-    """
+    """Classify an Arrow type: a kind of :data:`WORDS`, "" for no values, None if unsupported, such as lists."""
     from pyarrow import types
 
     if types.is_null(arrow_type):
@@ -46,12 +43,12 @@ def zone_of(arrow_type: Any) -> str | None:
 
 
 def zone_words(zone: str) -> str:
-    """Return the words for dates of a time zone in messages."""
+    """Describe dates of a time zone for messages."""
     return f"dates of the time zone {zone}" if zone else "dates without a time zone"
 
 
 def in_zone(column: Any, name: str, zone: str | None) -> Any:
-    """Return an Arrow column with its dates in the time zone of training, "" for dates without one.
+    """Convert an Arrow column's dates to the time zone of training, "" for dates without one.
 
     None keeps the dates unchanged. Raises UserError if only one of data and training has a zone.
     """
@@ -70,16 +67,13 @@ def in_zone(column: Any, name: str, zone: str | None) -> Any:
 
 
 def is_missing(column: Any) -> np.ndarray:
-    """Return whether each value of an Arrow column is missing: null, or NaN."""
+    """Mark the missing values of an Arrow column: null or NaN."""
     missing: np.ndarray = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     return missing
 
 
 def _of_kind(column: Any, name: str, *kinds: str) -> Any:
-    """Return an Arrow column, with categories of these kinds decoded.
-
-    Raises UserError for values of other kinds, unless all are missing.
-    """
+    """Check the kind of an Arrow column, and decode categories of these kinds."""
     import pyarrow
 
     column_type = column.type
@@ -97,7 +91,7 @@ def _of_kind(column: Any, name: str, *kinds: str) -> Any:
 
 
 class Indexed(NamedTuple):
-    """Values of a column as places (rows,) in distinct ones; the last is NaN for missing."""
+    """Values of a column as places (rows,) in distinct values; the last one is NaN for missing."""
 
     places: np.ndarray
     distinct: np.ndarray
@@ -108,7 +102,7 @@ class Indexed(NamedTuple):
 
 
 def indexed_numbers(column: Any, name: str) -> Indexed | np.ndarray:
-    """Return an Arrow column of numbers like :func:`as_numbers`, indexed if it has few distinct integers."""
+    """Convert an Arrow column like :func:`as_numbers`, indexed if it has few distinct integers."""
     import pyarrow
 
     if not pyarrow.types.is_integer(column.type):
@@ -125,7 +119,7 @@ def indexed_numbers(column: Any, name: str) -> Indexed | np.ndarray:
 
 
 def as_numbers(column: Any, name: str, kind: str = "number") -> np.ndarray:
-    """Return an Arrow column of numbers or booleans as float64, NaN for missing values.
+    """Convert an Arrow column of numbers or booleans to float64, NaN for missing values.
 
     Durations, and times of a day, are in seconds; -0.0 becomes 0.0. ``kind`` is the kind in training, for messages.
     """
@@ -164,9 +158,9 @@ def indexed_texts(column: Any, name: str) -> Iterator[tuple[Any, np.ndarray]]:
 
 
 def codes_of(column: Any, name: str, known: Sequence[str]) -> tuple[np.ndarray, tuple[int, str] | None]:
-    """Return the code of each text of an Arrow column: its place in ``known`` + 1, 0 for others.
+    """Encode the texts of an Arrow column: the place in ``known`` + 1, 0 for others.
 
-    Also return the row and text of the first text that is neither missing nor known; None without one.
+    Also return the row and text of the first unknown text, or None.
     """
     import pyarrow
     import pyarrow.compute
@@ -183,7 +177,7 @@ def codes_of(column: Any, name: str, known: Sequence[str]) -> tuple[np.ndarray, 
 
 
 def _texts_of(values: Any) -> Any:
-    """Return an Arrow array as large strings: the same text for a number of any type.
+    """Convert an Arrow array to large strings, with the same text for a number of any type.
 
     Durations, and times of a day, are in seconds.
     """
@@ -205,14 +199,14 @@ def _texts_of(values: Any) -> Any:
 
 
 def _text_of(number: Any) -> str | None:
-    """Return a numpy float as text: whole without a point, others with their type's digits."""
+    """Format a numpy float: whole without a point, others with their type's digits."""
     if np.isnan(number):
         return None
     return str(int(number)) if np.isfinite(number) and number == np.trunc(number) else str(number)
 
 
 class Dates:
-    """The dates of an Arrow column; parts are looked up by day and by second of the day.
+    """The dates of an Arrow column, with their parts such as day or hour.
 
     Dates of a time zone count by its clock.
 

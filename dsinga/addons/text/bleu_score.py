@@ -20,7 +20,7 @@ class BleuCounts(NamedTuple):
     """The counts behind the BLEU of any number of sentences; ``+`` adds the counts of more sentences.
 
     ``matches[n - 1]`` of the ``ngrams[n - 1]`` sequences of n words are in a reference, each at most as often as there.
-    ``length`` counts the translations' words, ``reference_length`` those references' words that are closest in length.
+    ``length`` counts the translations' words, ``reference_length`` the words of the references closest in length.
     """
 
     matches: tuple[int, ...] = (0,) * LONGEST
@@ -38,14 +38,14 @@ class BleuCounts(NamedTuple):
 
     @property
     def brevity_penalty(self) -> float:
-        """exp(1 - r / c) for translations of c words and references of r > c words, else 1."""
+        """The factor exp(1 - r / c) for translations of c words, shorter than references of r words; else 1."""
         if self.length >= self.reference_length:
             return 1.0
         return math.exp(1 - self.reference_length / self.length) if self.length else 0.0
 
     @property
     def bleu(self) -> float:
-        """The brevity penalty times the geometric mean of the four precisions, in [0, 100]; 0 if one is 0."""
+        """BLEU, the brevity penalty times the geometric mean of the four precisions, in [0, 100]; 0 if one is 0."""
         if not all(self.matches):
             return 0.0
         logs = [math.log(match / count) for match, count in zip(self.matches, self.ngrams, strict=True)]
@@ -53,10 +53,7 @@ class BleuCounts(NamedTuple):
 
 
 def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
-    """Return the counts of a translation and its reference (or list of references), of words between blanks.
-
-    Raises UserError for an empty list.
-    """
+    """Count the matches of a translation with its reference (or list of references), words between blanks."""
     words = hypothesis.split()
     texts = [text.split() for text in ([references] if isinstance(references, str) else references)]
     if not texts:
@@ -73,10 +70,10 @@ def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[References]) -> float:
-    """Return the BLEU of translations and their references, in [0, 100], without smoothing.
+    """Compute the BLEU of translations and their references, in [0, 100], without smoothing.
 
-    Both have a text of words separated by blanks for each sentence, or a list of references. Counts are added over all
-    sentences before precisions are computed. Raises UserError if the numbers of sentences differ, or are 0.
+    Sentences are texts of words separated by blanks; each has a reference, or a list of references. Counts are added
+    over all sentences first. Raises UserError if the numbers of sentences differ, or are 0.
     """
     if isinstance(hypotheses, str):
         raise UserError("translations must be a list of texts, not one text; put it into a list")

@@ -72,7 +72,7 @@ def translate(
     """Translate sentences with a trained net, by beam search.
 
     CONF is the job file of a translator. Prints a translation for each line of the input, with words separated by
-    blanks as in the training sentences.
+    blanks.
     """
     import time
 

@@ -1,8 +1,7 @@
-"""Linear-chain conditional random fields in numpy: one pass over time, for all sequences of a batch at once.
+"""Linear-chain conditional random fields in numpy, for all sequences of a batch at once.
 
 A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt]. P(y) = exp(score
-of y) / Σ exp(score of any tags). Steps after the end are ignored. Sequences are sorted by decreasing length, so that
-the first rows reach step t, and padding costs nothing.
+of y) / Σ exp(score of any tags). Sequences are sorted by decreasing length, so that padding costs nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ class Chains(NamedTuple):
 
 @register("kernel", "crf")
 def crf(x: Array, tags: Array, transitions: Array, start: Array, train: bool) -> tuple[Array, Any]:
-    """x (B, T, K), tags (B, T) integers in [0, K), -1 after the end -> (-log P(tags) (B,), workspace).
+    """Compute the loss of tag sequences: x (B, T, K), tags (B, T) in [0, K), -1 after the end -> -log P(tags) (B,).
 
-    Transitions are (K, K), from row to column, start (K,); every sequence has at least one step. Uses the forward
-    algorithm in log space. The workspace is None if not ``train``.
+    Transitions are (K, K), from row to column, start (K,); every sequence has at least one step. Also returns a
+    workspace, None if not ``train``.
     """
     lengths = (tags >= 0).sum(axis=1)
     chains = by_length(x, lengths)
@@ -47,7 +46,7 @@ def crf(x: Array, tags: Array, transitions: Array, start: Array, train: bool) ->
 
 @register("kernel", "crf_grad")
 def crf_grad(x: Array, tags: Array, transitions: Array, start: Array, workspace: Any) -> tuple[Array, Array, Array]:
-    """Return (dx, dtransitions, dstart) of the summed losses: expected counts minus the given tags' counts."""
+    """Compute (dx, dtransitions, dstart) of the summed losses: expected counts minus the given tags' counts."""
     (order, counts, steps), forward, log_sums = workspace
     rows, lengths = np.arange(len(x)), (tags >= 0).sum(axis=1)
     p = np.zeros_like(forward)  # P(tag at t | x); known first where a sequence ends
@@ -74,7 +73,7 @@ def crf_grad(x: Array, tags: Array, transitions: Array, start: Array, workspace:
 
 @register("kernel", "crf_decode")
 def crf_decode(x: Array, lengths: Array, transitions: Array, start: Array) -> Array:
-    """Return the highest-scoring tags (B, T) int64, -1 after the end (Viterbi); ties go to the lower tag."""
+    """Find the highest-scoring tags (B, T) int64, -1 after the end (Viterbi); ties go to the lower tag."""
     order, counts, steps = by_length(x, lengths)
     best_before = np.empty(steps.shape, np.intp)  # the best tag at t-1 for each tag at t
     best = start + steps[0] if len(counts) else np.empty((0, x.shape[2]), x.dtype)
@@ -92,7 +91,7 @@ def crf_decode(x: Array, lengths: Array, transitions: Array, start: Array) -> Ar
 
 
 def by_length(x: Array, lengths: Array) -> Chains:
-    """Return the sequences x (B, T, K), sorted by length and with time first."""
+    """Sort the sequences x (B, T, K) by length, with time first."""
     order = np.argsort(-lengths, kind="stable")
     longest = int(lengths.max(initial=0))
     counts = (lengths > np.arange(longest)[:, None]).sum(axis=1)
@@ -100,7 +99,7 @@ def by_length(x: Array, lengths: Array) -> Chains:
 
 
 def path_scores(x: Array, tags: Array, transitions: Array, start: Array) -> Array:
-    """Return the score (B,) of the given tags."""
+    """Compute the scores (B,) of the given tags."""
     real = tags >= 0
     emissions = np.take_along_axis(x, np.where(real, tags, 0)[:, :, None], axis=2)[:, :, 0]
     between = transitions[tags[:, :-1], tags[:, 1:]]  # padding picks some entry, which does not count
@@ -108,12 +107,12 @@ def path_scores(x: Array, tags: Array, transitions: Array, start: Array) -> Arra
 
 
 def moves(before: Array, transitions: Array) -> Array:
-    """Return before[b, i] + transitions[i, j] as (i, b, j), because numpy reduces a first axis fastest."""
+    """Compute before[b, i] + transitions[i, j] as (i, b, j), because numpy reduces a first axis fastest."""
     return before.T[:, :, None] + transitions[:, None, :]
 
 
 def log_sum_exp(x: Array) -> Array:
-    """Return log Σ exp(x) along axis 0, without overflow; x is overwritten."""
+    """Compute log Σ exp(x) along axis 0, without overflow; x is overwritten."""
     highest = x.max(axis=0)
     x -= highest
     np.exp(x, out=x)

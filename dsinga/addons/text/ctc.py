@@ -1,9 +1,8 @@
 """kCTCLoss: the loss for label sequences without known positions in time, as in speech or handwriting.
 
-Connectionist temporal classification (Graves et al., 2006) is the probability of labels over all ways to place them in
-time, here in log space. With blanks before, between and after them, S labels have 2S + 1 states. A path goes to the
-same state, to the next, or over a blank between two different labels. One pass over time computes all sequences and
-states.
+The probability of labels (Graves et al., 2006) is the sum over all ways to place them in time, here in log space. With
+blanks before, between and after them, S labels have 2S + 1 states. A path goes to the same state, to the next, or over
+a blank between two different labels.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class CTCLoss(Layer):
     Metrics: "loss", and "accuracy", the share of sequences with all labels right.
 
     It is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B. It is computed by numpy in float64 with every
-    backend. Raises UserError where labels do not fit in the steps: a sequence needs a step for each label, and one more
+    backend. Raises UserError if labels do not fit in the steps: a sequence needs a step for each label, and one more
     between two equal labels.
     """
 
@@ -104,7 +103,7 @@ class CTCLoss(Layer):
         return self.saved_sizes(rows)[:2]
 
     def _labels(self, source: Any) -> np.ndarray:
-        """Return the labels (B, S); raise UserError for others than classes, or -1 before a label."""
+        """Check and return the labels (B, S); raise UserError for others than classes, or -1 before a label."""
         labels = integer_labels(self, source)
         if labels.ndim != 2:
             raise self.fail(f"takes several labels a row, (batch, labels), but gets {shape_text(labels.shape)}")
@@ -134,7 +133,7 @@ class CTCLoss(Layer):
             )
 
     def _best_path(self, scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return the labels of each step's most probable class, without repeats and blanks, (B, T), -1 after."""
+        """Decode the most probable path: each step's best class, without repeats and blanks, (B, T), -1 after."""
         path = scores.argmax(axis=2)
         kept = (path != self.settings.blank) & (np.arange(path.shape[1]) < lengths[:, None])
         kept[:, 1:] &= path[:, 1:] != path[:, :-1]
@@ -166,7 +165,7 @@ class Paths(NamedTuple):
 
 
 def add_logs(first: Array, second: Array, third: Array) -> Array:
-    """Return log(exp(first) + exp(second) + exp(third)); -inf stands for 0."""
+    """Compute log(exp(first) + exp(second) + exp(third)); -inf stands for 0."""
     top = np.maximum(np.maximum(first, second), third)
     top[np.isneginf(top)] = 0
     return np.log(np.exp(first - top) + np.exp(second - top) + np.exp(third - top)) + top
@@ -183,7 +182,7 @@ def shifted(states: Array, by: int) -> Array:
 
 
 def ctc(x: Array, labels: Array, lengths: Array, blank: int) -> tuple[Array, Paths]:
-    """Return each sequence's -log P(labels), (B,) float64, infinity if labels do not fit, and the paths.
+    """Compute each sequence's -log P(labels), (B,) float64, infinity if labels do not fit, and the paths.
 
     ``x`` (B, T, K) are scores with ``lengths`` (B,) valid steps, ``labels`` (B, S) classes except ``blank``, -1 after
     the end.
@@ -214,7 +213,7 @@ def ctc(x: Array, labels: Array, lengths: Array, blank: int) -> tuple[Array, Pat
 
 
 def ctc_grad(paths: Paths, losses: Array) -> Array:
-    """Return the gradient of the sum of ``losses`` (B,) of :func:`ctc` for the scores, (B, T, K) float64."""
+    """Compute the gradient of the sum of ``losses`` (B,) of :func:`ctc` for the scores, (B, T, K) float64."""
     symbols, skips, lengths, ends, logs, emitted, forward = paths
     batch, states = symbols.shape
     from_here = np.full_like(skips, -np.inf)  # the log of the sum over paths from a state, without its own step

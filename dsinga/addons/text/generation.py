@@ -1,6 +1,6 @@
-"""Text generation: a net of one time step, with carried states, reads each code drawn from its scores.
+"""Generates text, code by code, with a net of one step that carries its states.
 
-The states belong to recurrent layers, or are the keys and values of earlier steps in attention.
+States are the states of recurrent layers, or keys and values of earlier steps in attention.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ class Generator(NamedTuple):
 
 
 def generator(conf: NetConf, codes: int) -> Generator:
-    """Return a generator (a net of one step and one row) for a net that reads texts of ``codes`` different codes.
+    """Convert a net that reads texts of ``codes`` different codes to a generator of one step and one row.
 
-    It has the training net's layers below the softmax, not unrolled, with carried states in recurrent layers. Attention
-    keeps keys and values of as many steps as training sees. The reader is a kCharRNN, or the kRNNDummy of SINGA's
-    sample.conf. Raises UserError without a reader or softmax, or for a bidirectional layer.
+    It has the layers below the softmax, not unrolled; attention keeps keys and values of as many steps as training
+    sees. The reader is a kCharRNN, or the kRNNDummy of SINGA's sample.conf.
     """
     layers = filter_layers(conf, Phase.kTrain)
     reader = next((layer for layer in layers if layer.type in READERS), None)
@@ -75,7 +74,7 @@ def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
 
 
 def _one_step(layer: LayerConf, codes: int, kept: int) -> LayerConf:
-    """Return ``layer`` configured for one step: not unrolled, reading codes, or carrying its state.
+    """Configure a layer for one step: not unrolled, reading codes, or carrying its state.
 
     An attention's state has ``kept`` steps.
     """
@@ -118,15 +117,14 @@ def generate(
     *,
     data_root: str | os.PathLike[str] | None = None,
 ) -> str:
-    """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
+    """Generate a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
 
-    ``job`` is that of a net that predicts the next character or word of a text (kCharRNN), ``params`` are arrays by
-    name, or the path of a checkpoint, and by default those that :func:`evaluate` takes. Each character is drawn from
-    the predicted distribution: a lower ``temperature`` prefers the more probable ones, and 0 always takes the most
-    probable one. Without a ``seed_text`` the first one is drawn uniformly. The same ``seed`` gives the same text.
+    ``job`` has a net that predicts the next character or word (kCharRNN); ``params`` are arrays by name or the path of
+    a checkpoint, by default as for :func:`evaluate`. Characters are drawn from the predicted distribution: a lower
+    ``temperature`` prefers the more probable ones, and 0 always takes the most probable one. Without a ``seed_text``
+    the first one is drawn uniformly. The same ``seed`` gives the same text.
 
-    The net is the training net below its softmax, with one row and one step. Recurrent layers continue from their
-    states; causal attention keeps the keys and values of earlier steps, so a further code costs one step. A GPT sees
+    Recurrent layers continue from their states; causal attention keeps the keys and values of earlier steps. A GPT sees
     the newest ``steps`` codes. A job made for generating, such as SINGA's sample.conf, works too: its kRNNDummy stands
     for the text that is read, and its kCharRNNOutput names the vocabulary.
 
@@ -156,10 +154,9 @@ def generated_codes(
     seed: int = 0,
     processor: Processor = ONE_CORE,
 ) -> Iterator[int]:
-    """Yield ``length`` codes that continue ``begin``, each drawn by the net's scores after all codes before it.
+    """Generate ``length`` codes that continue ``begin``, each drawn by the net's scores after all codes before it.
 
-    They are drawn from the softmax of scores / ``temperature``, or are the most probable ones for 0. Raises UserError
-    if ``params`` does not match the net.
+    They are drawn from the softmax of scores / ``temperature``; for 0 they are the most probable ones.
     """
     check_params(generator.net, params)
     predictor = Predictor(generator.net, params, phase=Phase.kTest, carries_state=True)
@@ -188,7 +185,7 @@ def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> in
 
 
 def _continuation(encoder: SymbolEncoder | Tokenizer, seed_text: str, given: list[int], codes: list[int]) -> str:
-    """Return the text of ``codes`` after the text of ``given``, which tokens' texts may depend on."""
+    """Decode ``codes`` after the text of ``given``, because tokens' texts may depend on it."""
     whole, before = encoder.decode([*given, *codes]), encoder.decode(given)
     if given and whole.startswith(before):
         return whole.removeprefix(before)

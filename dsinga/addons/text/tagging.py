@@ -123,7 +123,7 @@ class TagScheme(NamedTuple):
 
     The letter before the hyphen is the word's role: B begins an entity, I (or M) is inside, E (or L) ends one, S (or U,
     W) is one by itself. A word continues an entity if its tag is I or E and the previous word's is B or I of the same
-    type. Any other word except O begins one. This is CoNLL's rule, for IOB1, IOB2, IOE1, IOE2, BIOES, BILOU and BMES.
+    type. Any other word except O begins one, as in CoNLL.
 
     Arrays have an entry for each tag, and a last one for the tag -1.
     """
@@ -134,7 +134,7 @@ class TagScheme(NamedTuple):
 
     @classmethod
     def of(cls, names: Sequence[str]) -> TagScheme:
-        """Return the scheme of tags with these names, in code order."""
+        """Create the scheme of tags with these names, in code order."""
         matches = [TAG.fullmatch(name) for name in names]
         roles = [match[1] if match else None for match in matches]
         types = [match[2] or "" if match and match[1] else None for match in matches]
@@ -147,7 +147,7 @@ class TagScheme(NamedTuple):
 
     @classmethod
     def numbered(cls, count: int) -> TagScheme:
-        """Return the scheme of ``count`` tags numbered O, B-0, I-0, B-1, I-1, ..."""
+        """Create the scheme of ``count`` tags numbered O, B-0, I-0, B-1, I-1, ..."""
         return cls.of(["O" if code == 0 else f"{'IB'[code % 2]}-{(code - 1) // 2}" for code in range(count)])
 
     def named_tags(self, tags: Array) -> Array:
@@ -163,7 +163,7 @@ class Entities(NamedTuple):
 
 
 def entity_metrics(tags: Array, gold: Array, scheme: TagScheme | None = None) -> dict[str, tuple[float, float]]:
-    """Return entities' precision, recall and F1, as (sum, count), which add up over a batch."""
+    """Compute the precision, recall and F1 of entities, as (sum, count), which add up over a batch."""
     scheme = scheme or TagScheme.numbered(1 + max(tags.max(initial=0), gold.max(initial=0)))
     tags, gold = scheme.named_tags(tags), scheme.named_tags(gold)
     predicted, true = entities(tags, scheme), entities(gold, scheme)

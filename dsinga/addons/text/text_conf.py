@@ -25,7 +25,7 @@ class TextConf(Settings):
     steps: Count | None = setting(None, "the codes of a record; without it the length of the longest text")
 
     def encoder(self) -> TextEncoder:
-        """Return an encoder of texts with these settings."""
+        """Create an encoder of texts with these settings."""
         from dsinga.addons.text.text_vectorization import TextEncoder
 
         return TextEncoder(self.vocabulary.split("\n"), self.standardize, self.split, self.steps)

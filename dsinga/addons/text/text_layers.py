@@ -32,7 +32,7 @@ class CharRNNConf(Settings, field="char_rnn_conf", needed=True):
 
 @register("layer", kCharRNN=195)
 class CharRNN(Layer):
-    """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
+    """Reads codes of a text, (B, T + 1) int64: inputs of ``unroll_len`` = T steps, and the code after the last one.
 
     From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA. The
     stretch starts at code b·⌊length / batchsize⌋. At its end the row starts again, and recurrent layers keep their
@@ -106,7 +106,7 @@ class RNNLabel(Layer):
 
 
 def codes_of(source: Any, ctx: Context) -> Any:
-    """Return codes as int64: in host memory, or on the device during a recording."""
+    """Return a source's codes as int64: in host memory, or on the device during a recording."""
     return (source if ctx.unread is not None else ctx.ops.to_numpy(source)).astype(np.int64)
 
 

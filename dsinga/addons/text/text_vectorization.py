@@ -25,7 +25,7 @@ from dsinga.nn.writing.writer import LayerWriter
 @register("word", "TextVectorization")
 @checked_class
 class TextVectorization(LayerBuilder):
-    """Codes (n, T) of the words of texts: 0 after the end of a text, 1 for unknown words.
+    """Layer that turns texts into codes (n, T) of words: 0 after the end of a text, 1 for unknown words.
 
     ``adapt`` finds the vocabulary, with more frequent words first. In a model it follows ``nn.Input``, and ``fit``,
     ``evaluate`` and ``predict`` accept texts; called on texts it returns their codes. The job, checkpoints and saved
@@ -65,7 +65,7 @@ class TextVectorization(LayerBuilder):
             self.set_vocabulary(vocabulary)
 
     def adapt(self, data: Any) -> None:
-        """Build the vocabulary from the words of texts. Raises UserError for other data."""
+        """Build the vocabulary from the words of texts."""
         self._set(frequent_words(self.encoder, self._texts(data), self._most))
 
     def set_vocabulary(self, vocabulary: Sequence[str] | str | os.PathLike[str]) -> None:
@@ -92,7 +92,7 @@ class TextVectorization(LayerBuilder):
         return len(self.get_vocabulary())
 
     def __call__(self, *sources: Any, **arguments: Any) -> Any:
-        """Return the symbol of the codes of an input, or the codes (n, T) int64 of texts."""
+        """Return the symbolic codes of an input, or the codes (n, T) int64 of texts."""
         if any(isinstance(source, Symbol) for source in flatten(sources)):
             return super().__call__(*sources, **arguments)
         return self._required().encode(self._texts(*sources))
@@ -134,8 +134,7 @@ class TextEncoder:
     """Turns texts into codes of words.
 
     ``words`` have the codes 2, 3, ... ``standardize``, one of ``STANDARDIZE``, changes a text, and ``split``, one of
-    ``SPLIT``, divides it. Texts are cut or padded with 0 to ``steps`` codes, by default the longest text's. Raises
-    UserError for other settings, and for a word that occurs twice or is invalid.
+    ``SPLIT``, divides it. Texts are cut or padded with 0 to ``steps`` codes, by default the longest text's.
     """
 
     def __init__(
@@ -153,7 +152,7 @@ class TextEncoder:
         self._encoder = SymbolEncoder([PADDING, UNKNOWN, *self.words], UNKNOWN)
 
     def tokens(self, text: str) -> list[str]:
-        """Return the words of a text."""
+        """Split a text into words, after its standardisation."""
         text = text.lower() if "lower" in self.standardize else text
         text = text.translate(_WITHOUT_PUNCTUATION) if "punctuation" in self.standardize else text
         if not self.split:
@@ -161,7 +160,7 @@ class TextEncoder:
         return list(text) if self.split == "character" else text.split()
 
     def encode(self, texts: Iterable[str]) -> np.ndarray:
-        """Return texts' codes (n, steps) int64, 0 after the end and 1 for unknown words."""
+        """Encode texts as codes (n, steps) int64, 0 after the end and 1 for unknown words."""
         codes = [self._encoder.encode_symbols(self.tokens(text)) for text in texts]
         return padded(codes, 0, self.steps)
 

@@ -1,4 +1,4 @@
-"""Windows of a text for the rows of a batch: each row reads consecutive windows of its own part of the text."""
+"""Windows of a text for the rows of a batch: each row reads on in its own part of the text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ class TextWindows(RecordSource):
     """A text as records, each a window of T + 1 codes: record s·B + b is row b of the batch of step s (B rows).
 
     As in SINGA, the text is divided into B streams of equal length. Row b reads stream b, advances by T (``steps``)
-    codes a step, and restarts at the stream's end, without codes beyond the last full window. (SINGA reads on into the
-    next stream, and beyond the text's memory.)
+    codes a step, and restarts at the stream's end, without codes beyond the last full window.
 
-    If ``labelled``, a record has the first T codes, and its labels (T,) are each one's next code. Raises UserError if
-    the text is too short for one step.
+    If ``labelled``, a record has the first T codes, and its labels (T,) are each one's next code.
     """
 
     keeps_order = True
@@ -37,7 +35,7 @@ class TextWindows(RecordSource):
 
 
 class _WindowColumn(Column):
-    """The part ``part`` of each window (T + 1,) of a text, read in blocks of batch rows."""
+    """The data, or the labels, of each window of a text, read in blocks of batch rows."""
 
     def __init__(self, store: RecordStore, batchsize: int, steps: int, part: slice, dtype: np.dtype):
         self.store, self.batchsize, self.steps = store, batchsize, steps

@@ -1,9 +1,8 @@
-"""Translation by beam search, with a net that reads a source sentence and the words so far and scores the next word.
+"""Translates by beam search with a net that scores the next word after a source sentence and the words so far.
 
-The encoder, all layers that do not depend on the words so far, is computed once a sentence. Other layers are computed
-for the whole prefix at each step, but the score layer only for its last word. Beam search extends the best beginnings
-of all sentences of a batch together. At each step the most probable continuations get a sentence's ``beam`` places, and
-ended hypotheses keep theirs.
+The encoder (all layers that do not depend on the words so far) is computed once a sentence. Other layers are computed
+for the whole prefix at each step, but the score layer only for its last word. At each step the most probable
+continuations get a sentence's ``beam`` places, and ended hypotheses keep theirs.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class TranslationLayers(NamedTuple):
 
 
 def translation_layers(conf: NetConf) -> TranslationLayers:
-    """Return a translator's layers.
+    """Find a translator's layers: both inputs, and the scores of the next word.
 
     Its loss is a kSoftmaxLoss with ``per_step``, with labels from the input layer of the words so far. The other input
-    layer has the source sentences. Raises UserError for any other net.
+    layer has the source sentences.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, Phase.kTest)}
     inputs = [name for name, layer in layers.items() if not layer.srclayers]
@@ -63,7 +62,7 @@ def translation_layers(conf: NetConf) -> TranslationLayers:
 
 
 def one_word_net(conf: NetConf) -> NeuralNet:
-    """Return a translator's net for sentences of one word, with all params."""
+    """Create a translator's net for sentences of one word, with all params."""
     source, target, scores = translation_layers(conf)
     infos = {source: RecordInfo((1,), 1, has_labels=False), target: RecordInfo((1,), 1, label_shape=(1,))}
     needed = needed_layers(conf, Phase.kTest, (scores,))
@@ -84,13 +83,12 @@ def translate(
     *,
     data_root: str | os.PathLike[str] | None = None,
 ) -> list[str]:
-    """Return the translation of each of ``sentences``, texts of words separated by blanks.
+    """Translate sentences, texts of words separated by blanks, by beam search.
 
-    ``job`` is a translator's, such as :func:`dsinga.models.gru_translator`; its stores have both languages' words.
-    ``params`` are as for :func:`evaluate`. Beam search extends the ``beam`` most probable beginnings at each step; 1
-    chooses the most probable word. Log probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers
-    short translations. Equal arguments give equal translations. Raises UserError for bad input, such as an empty
-    sentence.
+    ``job`` is a translator, such as :func:`dsinga.models.gru_translator`; its stores have the words of both languages.
+    ``params`` are as for :func:`evaluate`. Beam search extends the ``beam`` most probable beginnings at each step. Log
+    probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers short translations. Equal arguments
+    give equal translations. Raises UserError for bad input, such as an empty sentence.
     """
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
@@ -138,8 +136,7 @@ def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:
 class Translator:
     """A trained net that translates codes of one language to codes of another.
 
-    ``start`` is the code with which target sentences begin, ``end`` the code after their last word. Raises UserError
-    for a net that cannot translate, and for params that do not match it.
+    ``start`` is the code with which target sentences begin, ``end`` the code after their last word.
     """
 
     def __init__(
@@ -173,10 +170,9 @@ class Translator:
     def translate(
         self, sentences: Sequence[Sequence[int]], beam: int = 5, alpha: float = 0.6, excluded: Sequence[int] = ()
     ) -> list[Hypothesis]:
-        """Return each sentence's best hypothesis found by :func:`beam_search`, in order.
+        """Translate sentences of codes; return the best hypothesis of :func:`beam_search` for each.
 
-        A translation has at most 10 words more than twice the sentence. Raises UserError for an empty sentence, and for
-        a ``beam`` below 1 or above the size of the vocabulary.
+        A translation has at most 10 words more than twice the sentence.
         """
         for number, codes in enumerate(sentences, 1):
             if not len(codes):
@@ -213,7 +209,7 @@ class Translator:
         return self._forward("encoder", self._encoder_conf, records, self._handed)
 
     def _score(self, encoded: Mapping[str, Records], rows: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-        """Return the scores (R, V) of the word after each prefix (R, t), for the encoded sentences ``rows``."""
+        """Compute the scores (R, V) of the word after each prefix (R, t), for the encoded sentences ``rows``."""
         records = {
             name: Records(data[rows], None if labels is None else labels[rows])
             for name, (data, labels) in encoded.items()
@@ -255,14 +251,14 @@ Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Hypothesis(NamedTuple):
-    """A sequence's codes without marks, and its score: log probability / :func:`length_penalty`."""
+    """A translation found by beam search: codes without marks, and log probability / :func:`length_penalty`."""
 
     codes: tuple[int, ...]
     score: float
 
 
 class OpenHypotheses(NamedTuple):
-    """All open hypotheses: the sequence of each (R,), its codes (R, t), and log probability (R,)."""
+    """All open hypotheses of beam search: the sequence of each (R,), its codes (R, t), and log probability (R,)."""
 
     sequences: np.ndarray
     prefixes: np.ndarray
@@ -286,13 +282,11 @@ def beam_search(
     alpha: float = 0.6,
     excluded: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Return the best hypothesis found for each sequence.
+    """Search the most probable code sequences; return the best hypothesis for each sequence.
 
     A sequence ends with its ``beam`` hypotheses, or as soon as no open one can exceed its best score. The softmax of
     ``next_scores`` is the next code's probability; ``max_lengths`` do not count ``end``. ``start`` begins each prefix,
     ``alpha`` is the exponent of :func:`length_penalty`, and no sequence gets ``excluded`` codes or ``start``.
-
-    Raises UserError for a ``beam`` below 1, an ``alpha`` below 0, and scores that are not finite.
     """
     if beam < 1:
         raise UserError(f"the beam is {beam}; give 1, which takes the most probable word each time, or more")
@@ -344,10 +338,7 @@ def _advance(
 
 
 def _highest(logs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each row's ``count`` codes with the highest numbers, and these as float64; overwrite ``logs``.
-
-    For a few of thousands, repeated maxima are faster than a partition.
-    """
+    """Return each row's ``count`` codes with the highest numbers, and these as float64; overwrite ``logs``."""
     rows = np.arange(len(logs))
     codes, best = np.empty((len(logs), count), np.int64), np.empty((len(logs), count))
     for k in range(count):
@@ -360,7 +351,7 @@ def _highest(logs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 def _promising(
     open_: OpenHypotheses, ended: list[list[Hypothesis]], limits: np.ndarray, alpha: float
 ) -> OpenHypotheses:
-    """Return the open hypotheses that can still exceed the score of the sequence's best ended one.
+    """Keep the open hypotheses that can still exceed the score of the sequence's best ended one.
 
     A log probability can only fall, and the longest sequence has the largest penalty.
     """

@@ -1,7 +1,4 @@
-"""Vocabularies: the characters, words or tokens behind a text's codes, in stores, files and imports.
-
-The library tokenizers reads tokens from Hugging Face's tokenizer.json.
-"""
+"""Vocabularies: the characters, words or tokens behind a text's codes, in stores, files and imports."""
 
 from __future__ import annotations
 
@@ -24,11 +21,11 @@ SENTENCE_START, SENTENCE_END = "<s>", "</s>"  # marks in the vocabulary of trans
 
 
 def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[str, ...]:
-    """Return the characters or words of the codes 0, 1, ..., read from a store or a vocabulary file.
+    """Read the characters or words of the codes 0, 1, ... from a store or a vocabulary file.
 
     A file of characters, like SINGA's vocab.txt, has no separators; each byte is one character, decoded as Latin-1. A
-    file of words has one word a line, in UTF-8. Raises UserError for a store without a vocabulary, an empty file, and a
-    character or word that occurs twice.
+    file of words has one word a line, in UTF-8. Raises UserError without a vocabulary, and for a character or word that
+    occurs twice.
     """
     location = absolute(path)
     if location.endswith(".zarr") or exists(join(location, "zarr.json")):
@@ -48,9 +45,9 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
 
 
 class SymbolEncoder:
-    """Finds the codes of texts in a vocabulary; missing words get the code of ``unknown``, if any.
+    """Converts texts to codes of a vocabulary and back; missing words get the code of ``unknown``, if any.
 
-    ``symbols`` are the codes' characters or words, ``separator`` is between a text and its continuation.
+    ``separator`` is between a text and its continuation.
     """
 
     def __init__(self, symbols: Sequence[str], unknown: str = UNKNOWN):
@@ -60,18 +57,18 @@ class SymbolEncoder:
         self._unknown = self._codes.get(unknown) if self._words else None
 
     def encode(self, text: str) -> list[int]:
-        """Return a text's codes; raise UserError for a character or word without a code.
+        """Encode a text; raise UserError for a character or word without a code.
 
         The text is split into words if the vocabulary has words, else into its UTF-8 bytes.
         """
         return self.encode_symbols(text.split() if self._words else list(text.encode().decode("latin-1")))
 
     def decode(self, codes: Iterable[int]) -> str:
-        """Return the text of codes."""
+        """Convert codes to text."""
         return decode(codes, self.symbols)
 
     def encode_symbols(self, symbols: Iterable[str]) -> list[int]:
-        """Return the codes of words or characters; raise UserError for missing ones."""
+        """Encode words or characters; raise UserError for missing ones."""
         symbols = list(symbols)
         optional_codes = [self._codes.get(symbol, self._unknown) for symbol in symbols]
         codes = [code for code in optional_codes if code is not None]
@@ -86,18 +83,18 @@ class SymbolEncoder:
 
 
 def encode(text: str, symbols: Sequence[str]) -> list[int]:
-    """Return the codes of one text; see :class:`SymbolEncoder`."""
+    """Encode one text; see :class:`SymbolEncoder`."""
     return SymbolEncoder(symbols).encode(text)
 
 
 def decode(codes: Iterable[int], symbols: Sequence[str]) -> str:
-    """Return the text of ``codes``, the inverse of :func:`encode`; invalid UTF-8 becomes U+FFFD."""
+    """Convert codes to text, the inverse of :func:`encode`; invalid UTF-8 becomes U+FFFD."""
     tokens = [symbols[code] for code in codes]
     return " ".join(tokens) if has_words(symbols) else "".join(tokens).encode("latin-1").decode(errors="replace")
 
 
 def has_words(symbols: Sequence[str]) -> bool:
-    """Return whether a vocabulary has words: some symbol is longer than one character."""
+    """Whether a vocabulary has words: some symbol is longer than one character."""
     return any(len(symbol) > 1 for symbol in symbols)
 
 
@@ -129,7 +126,7 @@ def common_words(counts: Counter[str], min_count: int) -> tuple[str, ...]:
 
 
 def encode_sentences(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str], steps: int) -> np.ndarray:
-    """Return sentences' codes (n, ``steps``) int32, cut, -1 after the end; unknown words get <unk>'s code."""
+    """Encode sentences, (n, ``steps``) int32, cut, -1 after the end; unknown words get <unk>'s code."""
     encoder = SymbolEncoder(vocabulary)
     data = np.full((len(sentences), steps), -1, np.int32)
     for row, words in enumerate(sentences):
@@ -143,10 +140,7 @@ def is_held_out(number: int, share: float) -> bool:
 
 
 def training_store(path: str, kind: str, name: str = "train_data.zarr") -> RecordStore:
-    """Return the imported training store at ``path``, or ``name`` in the folder ``path``.
-
-    Raises UserError if it has no vocabulary.
-    """
+    """Open the imported training store at ``path``, or ``name`` in the folder ``path``."""
     location = path if exists(join(path, "zarr.json")) or not os.path.isdir(path) else join(path, name)
     store = RecordStore(location)
     if UNKNOWN not in store.vocabulary:
@@ -161,11 +155,9 @@ MOST_CODES = 1 << 24  # the largest id of a token: each id up to it has a place 
 class Tokenizer:
     """Turns texts into codes of tokens and back with Hugging Face's library ``tokenizers``.
 
-    No tokens for a text's beginning or end are added, and the file's truncation and padding are ignored. Raises
-    UserError if the library is not installed, or cannot read the tokenizer.
+    No tokens for a text's beginning or end are added; the file's truncation and padding are ignored.
 
-    ``content`` is that tokenizer.json, ``location`` names it in messages; ``symbols`` are the tokens of the codes 0, 1,
-    ..., "" for a code without a token.
+    ``content`` is a tokenizer.json; ``symbols`` are the tokens of the codes 0, 1, ..., "" for a code without a token.
     """
 
     separator = ""  # between a text and its continuation
@@ -195,7 +187,7 @@ class Tokenizer:
         self.symbols = tuple(tokens.get(code, "") for code in range(max(tokens) + 1))
 
     def encode(self, text: str) -> list[int]:
-        """Return the codes of a text: the ids of ``tokenizers.Tokenizer.encode(text, add_special_tokens=False)``."""
+        """Encode a text: the ids of ``tokenizers.Tokenizer.encode(text, add_special_tokens=False)``."""
         try:
             return self._library.encode(text, add_special_tokens=False).ids
         except Exception as error:  # the library has no class of its own
@@ -205,15 +197,12 @@ class Tokenizer:
             ) from None
 
     def decode(self, codes: Iterable[int]) -> str:
-        """Return the text of codes, without special tokens."""
+        """Convert codes to text, without special tokens."""
         return self._library.decode([*codes])
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
-    """Return the tokenizer of a tokenizer.json, or of a store of text imported with one.
-
-    None for any other store or file. Raises UserError for a tokenizer that cannot be read.
-    """
+    """Read the tokenizer of a tokenizer.json, or of a store of text imported with one; None for others."""
     location = absolute(path)
     if exists(join(location, "zarr.json")):
         return stored_tokenizer(RecordStore(location))

@@ -52,7 +52,7 @@ class CSV(Extension):
             raise self.error(f"{self._path} is a folder; give it the path of a file", "path")
 
     def start(self, loop: LoopView) -> None:
-        """Begin a new file, or continue the earlier run's."""
+        """Begin a new file, or continue the file of the resumed run."""
         self.check(loop.workspace)
         self._columns = []
         try:
@@ -68,7 +68,7 @@ class CSV(Extension):
             raise self.error(f"the file {self._path} cannot be continued: {error}; name another path") from error
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Append a line."""
+        """Append a line for a row of the history."""
         new = [name for name in row if name not in self._columns]
         try:
             if new:
@@ -85,7 +85,7 @@ class CSV(Extension):
         """Do nothing: rows are written already."""
 
     def state_dict(self) -> State:
-        """Return the number of lines of earlier runs."""
+        """Return the number of lines of earlier runs, for a checkpoint."""
         return {"earlier": self._earlier}
 
     def load_state(self, state: State) -> None:
@@ -93,7 +93,7 @@ class CSV(Extension):
         self._earlier = checked_number(state.get("earlier", 0))
 
     def _read(self) -> list[dict[str, str]]:
-        """Return the file's complete lines, without one that a killed process broke off; note the columns."""
+        """Read the file's complete lines, without one that a killed process broke off; note the columns."""
         if not self._path.exists():
             return []
         text = read_regular_text(self._path, TABLE_BYTES)
@@ -114,7 +114,7 @@ def _to_lines(rows: Iterable[Mapping[str, Any]], columns: list[str]) -> str:
 
 @functools.partial(checked, instead=ARGUMENTS)
 def CSVLogger(filename: Any, separator: str = ",", append: bool = False) -> CSV:
-    """Return the extension that writes the history as a CSV file; ``append`` keeps the lines of earlier fits."""
+    """Create the extension that writes the history as a CSV file; ``append`` keeps the lines of earlier fits."""
     if separator != ",":
         raise UserError(f"CSVLogger writes columns separated by commas, not by {separator!r}; leave separator out")
     return CSV(path=filename, append=append)

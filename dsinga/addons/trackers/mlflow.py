@@ -101,7 +101,7 @@ class MLflow(Extension):
                 self._client.log_artifacts(self._run_id, str(path), f"checkpoint/{path.name}")
 
     def close(self, error: BaseException | None) -> None:
-        """Give MLflow's run its status."""
+        """Set the status of MLflow's run: finished or failed."""
         run_id, self._run_id = self._run_id, ""
         if run_id:
             status = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"

@@ -53,7 +53,7 @@ class TensorBoard(Extension):
         self._writers: dict[str, Any] = {}
 
     def check(self, workspace: Path | None) -> None:
-        """Choose the folder."""
+        """Choose the folder of the files."""
         self._folder = choose_path(self, workspace, self.settings.folder, "tensorboard", "folder")
 
     def start(self, loop: LoopView) -> None:

@@ -12,7 +12,7 @@ from dsinga.training.schedules import Schedule
 
 @register("schedule", kCosineLog=13)
 class CosineLog(Schedule):
-    """base·(1 - cos(2π·log₂(1 + (2^cycles - 1)·step / change_freq))) / 2, and 0 after change_freq steps.
+    """Learning rate base·(1 - cos(2π·log₂(1 + (2^cycles - 1)·step / change_freq))) / 2; 0 after change_freq steps.
 
     Holzmüller et al., Better by Default: Strong Pre-Tuned MLPs (2024): their coslog4 has four cycles.
     """

@@ -29,7 +29,7 @@ class MemberScales(Initialiser):
     settings: Conf
 
     def __call__(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-        """Return the factors, (members, columns). Raises JobError if blocks do not cover all columns."""
+        """Return the factors, (members, columns)."""
         members, columns = shape
         block = self.settings.block or [1] * columns
         if sum(block) != columns:

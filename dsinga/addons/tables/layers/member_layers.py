@@ -1,8 +1,7 @@
 """Layers of k nets trained as one, the members of an ensemble, and their mean prediction.
 
-Features are (B, k, n): what each of the k members computes from each row. Wen, Tran and Ba, BatchEnsemble (2020);
-Gorishniy, Kotelnikov and Babenko, TabM (2024). Dimension 1 is the members, so cutting a layer by features cuts it by
-members.
+Features are (B, k, n): the k members' outputs for each row. Wen, Tran and Ba, BatchEnsemble (2020); Gorishniy,
+Kotelnikov and Babenko, TabM (2024). Cutting a layer by features cuts it by members.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class BatchEnsemble(Layer):
         return (for_source,), (for_weight, for_r, for_s, grad.sum(axis=0))
 
     def _of_members(self, x: Array) -> Array:
-        """Return a source as (B, k, n), or (B, 1, n) if members share it."""
+        """Reshape a source to (B, k, n), or (B, 1, n) if members share it."""
         return x if x.ndim == 3 else x[:, None]
 
     def saved_sizes(self, rows: int) -> list[int]:
@@ -107,7 +106,7 @@ class BatchEnsemble(Layer):
 
 
 def _scaled(x: Array, factors: Array, ops: Ops) -> Array:
-    """Return x (B, k, n), or (B, 1, n), times the factors (k, n) as a matrix (B·k, n)."""
+    """Multiply x (B, k, n), or (B, 1, n), by the factors (k, n); return a matrix (B·k, n)."""
     y = ops.xp.multiply(x, factors, out=ops.empty((len(x), *factors.shape), factors.dtype))
     return y.reshape(-1, factors.shape[1])
 
@@ -150,7 +149,7 @@ class MemberDense(Layer):
 
 
 class Predicted(Enum):
-    """What the outputs of members are."""
+    """The meaning of the members' outputs: numbers, scores of classes, or answers."""
 
     NUMBERS = 0
     CLASSES = 1
@@ -159,7 +158,7 @@ class Predicted(Enum):
 
 @register("layer", kMemberMean=902)
 class MemberMean(Layer):
-    """The mean of what the members predict: (B, k, n) to (B, n), for the layers after the ensemble.
+    """The mean prediction of the members: (B, k, n) to (B, n), for the layers after the ensemble.
 
     - ``of`` NUMBERS: the mean.
     - of scores of CLASSES: the logarithm of the mean probability. The softmax of the result is this mean.

@@ -1,4 +1,4 @@
-"""Losses of ensembles: the members' mean loss in training, the mean prediction's otherwise."""
+"""Losses of ensembles: in training the mean of the members' losses, otherwise the loss of the mean prediction."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MEMBERS = 2  # the source with what each member predicts
 
 
 class MemberLoss(Layer):
-    """Base of losses of ensembles, made from the loss ``loss`` of one net, with its settings.
+    """Base class of losses of ensembles, made from the loss ``loss`` of one net, with its settings.
 
     Sources: the members' mean (B, n) from a kMemberMean, which gets the gradient 0; labels or targets; and the members'
     predictions, (B, k, n). A fourth source may give a weight for each row. In training the metric "loss" is the mean of
-    the members' losses, which are trained independently. In other phases it is the loss of the mean, as are the other
-    metrics in all phases. The feature is the one of the loss of the mean.
+    the members' losses, which are trained independently; otherwise it is the loss of the mean, as all other metrics
+    are. The feature is the one of the loss of the mean.
     """
 
     loss: ClassVar[type[Layer]]
@@ -82,7 +82,7 @@ class MemberLoss(Layer):
         return [for_mean, for_labels, for_members, *for_weights], ()
 
     def _by_member(self, sources: Arrays) -> list[Any]:
-        """Return the sources for B·k rows: each member's outputs, with labels and weights repeated k times."""
+        """Reshape the sources to B·k rows: each member's outputs, with labels and weights repeated k times."""
         _, labels, outputs, *weights = sources
         repeated = (each.repeat(self.members, axis=0) for each in (labels, *weights))
         return [outputs.reshape(-1, outputs.shape[2]), *repeated]

@@ -27,7 +27,7 @@ RECTIFIED = "whether what is negative becomes 0 in the end"
 
 
 class NumberEmbedding(Layer):
-    """Base of embeddings of numbers: a code (B, n, c) of each, times its own weight (n, c, width)."""
+    """Base class of embeddings of numbers: a code (B, n, c) of each, times its own weight (n, c, width)."""
 
     settings: Any
     source_count = 1
@@ -40,11 +40,11 @@ class NumberEmbedding(Layer):
         self.shape = (rows, self.numbers * self.settings.width)
 
     def flat(self, products: Array) -> Array:
-        """Return the products (B, n, width) as the feature (B, n·width)."""
+        """Reshape products (B, n, width) to the feature (B, n·width)."""
         return products.reshape(len(products), self.shape[1])
 
     def by_number(self, grad: Array) -> Array:
-        """Return a gradient for the feature as (B, n, width)."""
+        """Reshape a gradient for the feature to (B, n, width)."""
         return grad.reshape(len(grad), self.numbers, self.settings.width)
 
 
@@ -68,7 +68,7 @@ class PiecewiseLinear(NumberEmbedding):
         rectified: bool = setting(False, RECTIFIED + ", before the linear function is added")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield faults of edges: too few, not as many as ``edges`` says, or in a wrong order."""
+            """Yield an error for edges: too few, not as many as ``edges`` says, or in a wrong order."""
             if sum(self.edges) != len(self.edge):
                 yield Fault(f"edge has {len(self.edge)} numbers, but edges has {sum(self.edges)} in all", "edges")
                 return
@@ -78,7 +78,7 @@ class PiecewiseLinear(NumberEmbedding):
                     yield Fault(text, "edge")
 
         def bins(self) -> list[list[float]]:
-            """Return the edges of each number."""
+            """Return the edges of each number's bins."""
             ends = [sum(self.edges[: number + 1]) for number in range(len(self.edges))]
             return [self.edge[end - count : end] for end, count in zip(ends, self.edges, strict=True)]
 

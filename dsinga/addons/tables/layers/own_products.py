@@ -7,14 +7,14 @@ from dsinga.ops import Ops
 
 
 def own_products(x: Array, weight: Array, ops: Ops) -> Array:
-    """Return x (B, k, n) times the matrices of a weight (k, n, m): (B, k, m)."""
+    """Multiply x (B, k, n) by the k matrices of a weight (k, n, m): (B, k, m)."""
     y = ops.empty((*x.shape[:2], weight.shape[2]), weight.dtype)
     ops.batched_product(_stack(x), weight[None], _stack(y))
     return y
 
 
 def own_product_gradients(x: Array, weight: Array, grad: Array, needs_x: bool, ops: Ops) -> tuple[Array | None, Array]:
-    """Return the gradients of :func:`own_products` for x, None if not needed, and for the weight."""
+    """Compute the gradients of :func:`own_products` for x, None if not needed, and for the weight."""
     for_x, for_weight = None, ops.empty(weight.shape, weight.dtype)
     ops.batched_product(_stack(x).transpose(0, 1, 3, 2), _stack(grad), for_weight[None])
     if needs_x:
@@ -24,5 +24,5 @@ def own_product_gradients(x: Array, weight: Array, grad: Array, needs_x: bool, o
 
 
 def _stack(x: Array) -> Array:
-    """Return (B, k, n) as a stack of matrices (1, k, B, n), a view."""
+    """View (B, k, n) as a stack of matrices (1, k, B, n)."""
     return x.transpose(1, 0, 2)[None]

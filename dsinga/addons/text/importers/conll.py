@@ -83,10 +83,7 @@ def conll(
 
 
 def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
-    """Yield the sentences of a file.
-
-    Raises UserError for a word without a tag, lines of different numbers of columns, and a file without sentences.
-    """
+    """Yield the sentences of a file."""
     count = columns = 0
     sentence = Sentence([], [], 1)
     for number, line in itertools.chain(text_lines(path), [(0, "")]):
@@ -143,7 +140,7 @@ def _summarise_with_vocabulary(path: str, has_label: bool, folder: str) -> Corpu
 
 
 def ordered_tags(tags: set[str]) -> tuple[str, ...]:
-    """Return tags in the order of their codes: O, then B-x and I-x for each type x; other tags sorted."""
+    """Sort tags in the order of their codes: O, then B-x and I-x for each type x; other tags alphabetically."""
     if not all(re.fullmatch(r"O|[BI]-.+", tag) for tag in tags):
         return tuple(sorted(tags))
     types = sorted({tag[2:] for tag in tags if tag != "O"})

@@ -19,7 +19,7 @@ END_OF_LINE = "</s>"
 
 
 class TextSummary(NamedTuple):
-    """The importer's plan: the number of codes, the vocabulary, whether to skip other symbols.
+    """The plan of an import: the number of codes, the vocabulary, whether to skip other symbols.
 
     A text of tokens also has their codes and tokenizer.
     """

@@ -1,8 +1,4 @@
-"""The importers of labelled sentences, of translated pairs of sentences, and of words with their contexts.
-
-Labelled sentences are a folder with a file for each class. Pairs are two files with a sentence and its translation in
-the same line. Word vectors are learned from contexts.
-"""
+"""The importers of labelled sentences, of translated pairs of sentences, and of words with their contexts."""
 
 from __future__ import annotations
 
@@ -87,7 +83,7 @@ def sentences(
 
 
 def class_files(folder: str) -> dict[str, str]:
-    """Return each class's file; raise UserError if ``folder`` has fewer than two files."""
+    """Return the file of each class; raise UserError if ``folder`` has fewer than two files."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder; give a folder with a file of sentences for each class")
     paths = [entry.path for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith(".")]
@@ -106,11 +102,7 @@ def _plain(path: str) -> str:
 
 
 def sentence_lines(path: str, encoding: str, remedy: str = "remove the line") -> Iterator[list[str]]:
-    """Yield each line's words, in lower case.
-
-    Raises UserError for an empty line, with a ``remedy``, for bytes that are not in the encoding, and for an empty
-    file.
-    """
+    """Yield the words of each line, in lower case."""
     count = 0
     hint = " (for instance latin-1)" if encoding == "utf-8" else ""
     for count, line in text_lines(path, encoding, f"give the encoding of the file by --encoding{hint}"):
@@ -201,7 +193,7 @@ def pairs(
 
 
 def _read(source: str, target: str, encoding: str) -> list[SentencePair]:
-    """Return all pairs; raise UserError for unequal lengths, empty lines, and words that are marks."""
+    """Read all sentence pairs; raise UserError for unequal lengths, empty lines, and words that are marks."""
     remedy = "remove the line from both files"
     sides = [list(sentence_lines(path, encoding, remedy)) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
@@ -274,7 +266,7 @@ def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float =
 
 
 def text_words(path: str) -> list[str]:
-    """Return a text's words and punctuation marks, in lower case; raise UserError if it is not UTF-8."""
+    """Read a text's words and punctuation marks, in lower case; raise UserError if it is not UTF-8."""
     return [word for _, line in text_lines(path) for word in WORD.findall(line.lower())]
 
 
@@ -284,7 +276,7 @@ def ngrams(text: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def skipgrams(text: np.ndarray, window: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of near codes of a text, (n,) and (n,), in random order.
+    """Draw pairs of near codes of a text, (n,) and (n,), in random order.
 
     A code is kept with probability √(0.001 / its share of the text), at most 1. Each kept code is paired with the codes
     up to a random distance from 1 to ``window`` on both sides.
