@@ -72,9 +72,7 @@ class Augmentation(Configured):
     def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
         """Return augmented records (n, *shape); may overwrite the given ones.
 
-        Args:
-            records: (n, ...) of the shape and dtype of ``facts``.
-            uniform: (n, ``draws``) float64 in (0, 1), the random numbers of each record.
+        ``uniform`` has the random numbers of each record, (n, ``draws``) float64 in (0, 1).
         """
         raise NotImplementedError
 
@@ -116,8 +114,8 @@ class Augmentation(Configured):
 class Mixing(Augmentation):
     """Base class of augmentations that mix each record with the record before it in the group's batch.
 
-    The first record's partner is the last one. Labels are mixed, too, as numbers: those of classes are vectors (K,)
-    with a 1 for the class. kSoftmaxLoss computes -Σ t·log p of them, and accuracy for the largest share.
+    The first record's partner is the last one. Labels are mixed, too, as numbers: classes become vectors (K,) with a 1
+    for the class. kSoftmaxLoss computes -Σ t·log p of them, and accuracy for the largest share.
     """
 
     mixes_records = True
@@ -130,8 +128,8 @@ class Mixing(Augmentation):
 class AugmentationList:
     """The augmentations of an input layer, in order; outside training only their changes of shape apply.
 
-    A record's random numbers depend only on the seed, the place in the list, the record and its epoch. So two input
-    layers whose lists begin alike, for images and their masks, change them alike.
+    Random numbers depend only on the seed, the place in the list, the record and its epoch. So two input layers with
+    lists that begin alike, for images and their masks, change them alike.
 
     Attributes:
         classes: the length of mixed labels; 0 for other labels.
@@ -166,12 +164,8 @@ class AugmentationList:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Augment a part of a batch, and mix or cut its labels accordingly.
 
-        Args:
-            records: (partners + n, ...) as stored: the preceding partners, which are not returned, and the part's n
-                rows. They may be overwritten.
-            labels: their labels (partners + n, ...), or None.
-            numbers: the number of each record in its store, (partners + n,).
-            epochs: the epoch of each record, (partners + n,).
+        ``records`` (may be overwritten) and ``labels`` begin with the preceding partners, which are not returned;
+        ``numbers`` are the records' numbers in their store.
         """
         records = self._as_images(records)
         if labels is not None:

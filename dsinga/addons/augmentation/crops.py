@@ -71,8 +71,8 @@ class RandomResizedCrop(Augmentation):
     """Crop images at a random area and aspect ratio, and resize them to ``size`` bilinearly, with antialiasing.
 
     It is torchvision's RandomResizedCrop. The box's share of the area lies between the two numbers of ``scale``, its
-    width/height between those of ``ratio``, uniform in the logarithm. Of ten such boxes the first that fits into the
-    image is used, else the largest in the centre.
+    width/height between the numbers of ``ratio``, uniform in the logarithm. Of ten such boxes the first that fits into
+    the image is used, else the largest in the centre.
 
     Outside training, images of another size are resized, too: 7/8 of the shorter side, in the centre, as Resize(256)
     and CenterCrop(224) do.
@@ -196,9 +196,9 @@ class RandomErasing(Augmentation):
     """Fill a random rectangle of some images with a constant (Zhong et al., Random Erasing Data Augmentation, 2020).
 
     It is torchvision's RandomErasing. Its share of the area lies between the two numbers of ``scale``, its height/width
-    between those of ``ratio``, uniform in the logarithm. Of ten such rectangles the first that fits into the image is
-    used, else none. With ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as in Cutout, within
-    the image.
+    between the numbers of ``ratio``, uniform in the logarithm. Of ten such rectangles the first that fits into the
+    image is used, else none. With ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as in Cutout,
+    within the image.
     """
 
     class Conf(Settings):

@@ -48,8 +48,7 @@ class LeadPlan:
         shape: the shape (C, *space) of one lead's record.
         label_shape: the shape (C', *space) of one lead's labels, with a last channel of weights if ``weighted``.
         records: the channels of each lead.
-        before: points of context before a prediction, along each axis of space.
-        after: points of context after a prediction.
+        before, after: points of context around a prediction, along each axis of space.
         modes: how context beyond a prediction is filled, along each axis: "zero", "edge", "reflect", "periodic".
         weighted: whether labels have a channel of weights, the same for all leads.
         weights: the weight of each lead in the loss.

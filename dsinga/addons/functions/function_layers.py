@@ -176,7 +176,7 @@ class FunctionLoss(FunctionLayer):
     """A loss function of your own, f(labels, x)·scale, written for arrays of JAX, autograd or PyTorch.
 
     The function returns one number a row, several numbers a row, or the mean over rows. Of several numbers the mean
-    counts. A function that mixes rows is refused.
+    counts.
 
     The first source gives x (B, ...). The second gives labels (B, ...) as the records have them, integers or float32.
     Labels (B,) become (B, 1) if x is (B, 1). A third source may give a weight for each row. The feature is the loss of

@@ -37,8 +37,7 @@ Group = Sequence[Block]
 class ExchangedPass(CapturedPass, Mapping[str, Array]):
     """A training pass with its params: values in fixed memory, gradients in one array for each block.
 
-    During recording all values exist before the pass, and gradients are pushed after it. ``groups`` are the params on
-    servers, as exchanged, in forward order, ``static`` the params without gradients.
+    ``groups`` are the params on servers, as exchanged, in forward order, ``static`` the params without gradients.
     """
 
     def __init__(

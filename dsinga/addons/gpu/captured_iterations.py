@@ -139,10 +139,7 @@ class GraphCapture:
 
 
 def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_batches: int, skips_batches: bool) -> str:
-    """Return why no iteration of a job can be captured; "" if its layers decide.
-
-    ``is_local``: a worker updates all params itself.
-    """
+    """Return why no iteration of a job can be captured; "" if its layers decide."""
     if algorithm is not bp:
         return "only back-propagation is"
     if is_local and updater.clip_global_norm:

@@ -2,7 +2,7 @@
 
 Servers send values and receive gradients in host memory. A separate thread uploads values as they arrive, in the order
 in which layers need them, and pushes downloaded gradients. So the thread that calls kernels waits only for late values
-(5.4.2 of the paper). Params updated without servers stay on the device.
+(5.4.2 of the paper).
 """
 
 from __future__ import annotations
@@ -91,10 +91,7 @@ class DeviceParams(Mapping[str, Array]):
                 self._fetch(name)
 
     def push(self, name: str, gradient: Array) -> None:
-        """Push a gradient once computed, and downloaded if servers are in host memory.
-
-        :meth:`finish` raises its errors.
-        """
+        """Push a gradient once computed, and downloaded if servers are in host memory."""
         if name in self._local:
             self._exchange.push(name, gradient)
             return

@@ -25,7 +25,6 @@ class ProcessGpus(NamedTuple):
     """The GPUs that a process can use, or why there are none.
 
     Attributes:
-        gpus: their number.
         visible: CUDA_VISIBLE_DEVICES, their places among the host's GPUs.
         text: a description of the backend.
         lacks: what the backend is missing, or "".
@@ -67,8 +66,7 @@ def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None
 class GpuRequest(NamedTuple):
     """A worker of a group that needs a GPU.
 
-    ``number`` is its number in the group, ``device`` the GPU that the job names (None for any), and ``description``
-    names it in messages.
+    ``device`` is the GPU that the job names (None for any), and ``description`` names the worker in messages.
     """
 
     group: int
@@ -217,7 +215,7 @@ def _troubles(
     bytes_needed: Callable[[int], int],
     host: Callable[[str], str],
 ) -> Iterator[tuple[GpuRequest, str]]:
-    """Yield each request with the reason why its GPU cannot be used, or "". Workers may share a GPU."""
+    """Yield each request with the reason why its GPU cannot be used, or ""."""
     reserved: dict[tuple[str, str, int], int] = {}  # bytes of the requests before, by GPU
     for request, device in assigned.items():
         process = gpus[request.address]

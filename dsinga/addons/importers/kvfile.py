@@ -1,7 +1,6 @@
 """The importer of SINGA's kvfiles: sequences of key-value pairs with RecordProto messages as values.
 
-A pair is the key's size (8 bytes, native endian), the key, the value's size, the value; there is no header. Message
-classes are made from descriptors at run time.
+A pair is the key's size (8 bytes, native endian), the key, the value's size, the value; there is no header.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Adds LoRA to a job: low-rank layers for each weight W, so that it acts as W + alpha/rank·B·A; also removes them.
 
-Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021). The layer "x" becomes "x.base". "x.lora_a"
-computes ``rank`` features of the same source, and "x.lora_b" brings them to the shape of "x". The sum is called "x", so
-other layers need no change, and params keep their names. For a convolution, A has its windows, and B single points, as
-in PEFT.
+The layer "x" becomes "x.base". "x.lora_a" computes ``rank`` features of the same source, and "x.lora_b" brings them to
+the shape of "x". The sum is called "x", so other layers need no change, and params keep their names. For a convolution,
+A has its windows, and B single points, as in PEFT.
 """
 
 from __future__ import annotations

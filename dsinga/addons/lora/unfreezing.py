@@ -24,8 +24,7 @@ class Unfreeze(Extension):
     from the start, each further one some epochs or steps later. Until then its params and their updater's state do not
     change, bit for bit as if frozen.
 
-    Layers in no group are trained, and statistics of batch normalisation change from the first step on. The extension
-    sets ``first_step`` of params in the job, so a resumed run trains the right layers.
+    Layers in no group are trained, and statistics of batch normalisation change from the first step on.
     """
 
     class Conf(Settings):

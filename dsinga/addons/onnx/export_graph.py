@@ -76,7 +76,7 @@ class GraphWriter:
         return any(value in node.input for node in self.nodes)
 
     def rename(self, value: str, name: str, first: int = 0) -> str:
-        """Rename a value in the nodes from ``first`` on; return its new name, similar to ``name``."""
+        """Rename a value in the nodes after the first ``first``; return its new name, similar to ``name``."""
         self._values.discard(value)
         name = self.unique(name)
         for node in self.nodes[first:]:

@@ -18,10 +18,7 @@ Write = Callable[[NeuralNet], tuple[GraphWriter, Values]]
 
 
 def with_any_steps(net: NeuralNet, write: Write, graph: GraphWriter, inputs: Values, outputs: Values) -> None:
-    """Name the axis of steps "T" or "T_INPUT" where any number of steps gives the same nodes.
-
-    ``write`` returns a net's graph and outputs; ``graph``, ``inputs`` and ``outputs`` belong to ``net``.
-    """
+    """Name the axis of steps "T" or "T_INPUT" where any number of steps gives the same nodes."""
     sizes = {name: shape[0] for name, shape in inputs if len(shape) == (1 if name in graph.integers else 2)}
     found: dict[tuple[str, ...], Values] = {}
     for name in sizes:
@@ -58,7 +55,7 @@ def _of_one_step_more(
 
 
 def net_of_steps(net: NeuralNet, steps: Mapping[str, int]) -> NeuralNet:
-    """Create the net for other numbers of steps, by input. Raises UserError if layers do not allow them."""
+    """Create the net for other numbers of steps, by input."""
     infos = {}
     for layer in map(net.layer, net.inputs):
         shape = stored_shape(layer)

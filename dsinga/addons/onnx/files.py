@@ -343,10 +343,7 @@ def _check_nodes(model: ModelProto, light: ModelProto) -> None:
 
 
 def fault_of_shapes(light: ModelProto) -> str:
-    """Let ONNX check shapes and dtypes of a light net (large tensors made inputs); return its complaint or "".
-
-    The file's types of outputs are not compared.
-    """
+    """Let ONNX check shapes and dtypes of a light net (large tensors made inputs); return its complaint or ""."""
     onnx = onnx_package()
     for value in light.graph.output:
         value.ClearField("type")

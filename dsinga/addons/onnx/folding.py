@@ -173,10 +173,7 @@ def filled(node: Any, shape: Constant) -> Constant:
 
 
 def expanded(x: Constant, shape: Constant) -> Constant:
-    """Repeat a constant's axes of length 1, without memory.
-
-    Numbers that are all equal, such as first states, may have been made for the file's batch.
-    """
+    """Repeat a constant's axes of length 1, without memory."""
     sizes, arrays, own = tuple(integers(shape, "shape")), [x.array], without_repeats(x.array)
     if (own == own.ravel()[:1]).all():
         arrays.append(x.array[(slice(0, 1),) * x.array.ndim])

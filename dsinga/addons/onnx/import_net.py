@@ -79,10 +79,7 @@ def import_graph(
 
 
 class NetWalk:
-    """One walk over a graph's nodes that makes a model's layers, for one number of records.
-
-    ``faults`` describe the nodes without layers, in the graph's order.
-    """
+    """One walk over a graph's nodes that makes a model's layers, for one number of records."""
 
     def __init__(self, graph: Any, nodes: Sequence[Any], constants: Mapping[str, Constant], made: MadeLayers):
         self.graph, self.nodes, self.made = graph, nodes, made
@@ -229,7 +226,7 @@ class NetWalk:
 
 
 def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
-    """Shrink a constant whose numbers repeat, such as an Expand's, to one record.
+    """Shrink a constant with repeated numbers, such as an Expand's, to one record.
 
     Raises NoLayer for large ones, except layers' weights.
     """

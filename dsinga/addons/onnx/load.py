@@ -39,20 +39,19 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
     *Params.* Weights train, whether they are initializers or constants. Arrays that nodes combine, such as a table of
     positions or ``exp(scale)``, train if the file names them as a net does. Arrays under names that exporters make up
     ("onnx::Add_12"), buffers that PyTorch's newer exporter marks, masks, and bounds of Clip keep their values; the log
-    names those that a net may train. Files of older exporters do not mark buffers. A convolution's weight that is
-    computed from other arrays is refused by its name. Batch normalisation that the exporter has folded into a
-    convolution stays folded, as the log says. Dropout is as the file says.
+    names those that a net may train. A convolution's weight that is computed from other arrays is refused by its name.
+    Batch normalisation that the exporter has folded into a convolution stays folded, as the log says.
 
     *Numbers.* Minus infinity in a mask becomes -1e9. Where is a sum of products with 0 and 1, so NaN and infinity in a
-    hidden branch give NaN. Codes below 0, which ONNX counts from the end of a table, raise when they come.
+    hidden branch give NaN.
 
-    *Checks.* Nothing of a file is executed. It requires IR version 3 and opset 7 at least, versions that the installed
-    onnx knows, nodes in order with unique names, and shapes that fit the bytes. Dtypes are float32, integers and truth
-    values (float64 in constants). Data in other files must be regular files below the folder, no links; they are read
-    into memory. Data beside the file must be regular files below its folder, no links; they are read into memory.
-    Constants are computed by arithmetic, casts, shapes and indices only; they may have 128 MB, and a net 4,000 layers.
+    *Checks.* Nothing of a file is executed. It requires IR version 3 and opset 7 at least, and versions that the
+    installed onnx knows. Dtypes are float32, integers and truth values (float64 in constants). Control flow (If, Loop,
+    Scan), sparse tensors and operators of other domains are refused; functions of the file are expanded first. Data in
+    other files must be regular files below the folder, no links; they are read into memory. Constants are computed by
+    arithmetic, casts, shapes and indices only; they may have 128 MB, and a net 4,000 layers.
 
-    Raises UserError, naming all nodes that no layer computes, and for a file that is damaged.
+    Raises UserError, naming all nodes that no layer computes, and for a damaged file.
     """
     path = local_folder(path)
     model, light, constants = read_saved(path.parent, (path.name, path.name + DATA), lambda _: _read(path))

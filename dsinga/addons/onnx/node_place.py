@@ -37,18 +37,16 @@ class MadeLayers:
 
     Attributes:
         batch: the number of records in shapes.
-        version: of the operators (opset).
-        room: how much may still be computed from the file's numbers.
+        room: how much may still be computed from the file.
         given_batch: the number of records in the file, or None.
         source: the first input's feature.
         arrays: the params by layer and role.
         vectors: the features of params that all records share, by name.
-        uses: for each trained array, the layers' params of it, with constants.
+        uses: for each trained array, the layers' params with its numbers, with constants.
         offsets: an array's first number among all numbers, if layers have parts of it.
         orders: codes by the id of the feature that orders them.
         ordered: ordered codes by the id of the codes.
         kept: arrays that keep their numbers, though they may be params.
-        operators: the functions that make layers, by operator.
         parts: for features with one number along an axis, by id: the whole, the axis, and its place.
         stacks: the number of each module's last recurrent layer.
         last_states: for an LSTM's last cell states, by id: the states h, and the feature of both.

@@ -50,10 +50,7 @@ def folded_norms(nodes: Sequence[Any]) -> int:
 
 
 def params_of(x: Tensor, weight: Any, bias: Any, channels_at: int, groups: int) -> Any:
-    """Reshape the params of a convolution to the layer's shapes.
-
-    ``channels_at`` is the weight's axis of channels.
-    """
+    """Reshape the params of a convolution to the layer's shapes."""
     if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)):
         raise NoLayer("with a weight or a bias that layers compute")
     channels, filters = weight.array.shape[channels_at], weight.array.shape[1 - channels_at]

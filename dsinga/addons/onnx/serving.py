@@ -65,8 +65,7 @@ def _dtype_and_shape(value: ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
 def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
     """Write a net as a model of MLflow, like ``mlflow.onnx.save_model``, with its signature and metadata.
 
-    Replaces an older model in one step. Raises UserError if MLflow is not installed, or the folder has something else
-    or cannot be written.
+    Raises UserError if MLflow is not installed, or the folder has something else or cannot be written.
     """
     onnx = onnx_package()
     try:
@@ -95,7 +94,7 @@ def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
 
 @contextlib.contextmanager
 def _new_folder(path: Path, known_by: str) -> Iterator[Path]:
-    """Context with a draft folder that replaces ``path`` in the end, unless that holds no export."""
+    """Context with a draft folder that replaces ``path``, unless another thing is there."""
     if path.exists() and not (path / known_by).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"{path} is there, and has no {known_by} of an earlier export; name a new folder")
     with explained_writing(path.parent):
@@ -134,7 +133,7 @@ def onnxruntime_package() -> Any:
 
 
 def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> float:
-    """Compare ONNX Runtime's outputs of a file with a model's predictions of records x; return the largest difference."""
+    """Compare ONNX Runtime's outputs of a file with a model's predictions of x; return the largest difference."""
     package, expected, records = onnxruntime_package(), model.predict(x), given_records(model, x)
     options = package.SessionOptions()
     options.log_severity_level = 3

@@ -28,7 +28,7 @@ def write_onnx(
     """Write a net and its params, arrays by name, to an ONNX file, after ONNX's own checks.
 
     Params of ``external`` bytes or more in all go, without a copy, to a second file with an additional ".data". Either
-    both files are written or none. ``model`` gets the params as initializers.
+    both files are written or none.
     """
     onnx, path = onnx_package(), local_folder(path)
     if path.suffix not in ("", ".onnx"):

@@ -37,7 +37,7 @@ class Scale(NamedTuple):
 def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES) -> str:
     """Draw ``names`` by "step" as an SVG element: a panel for each name in ``rows``, a line for each phase.
 
-    NaN and infinity leave a gap. Without any value the picture says "no rows yet".
+    NaN and infinity leave a gap.
     """
     rows = list(rows)
     panels = {name: lines for name in names if (lines := lines_by_phase(rows, name))}

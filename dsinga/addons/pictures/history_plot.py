@@ -87,7 +87,7 @@ def plot_returns(results: Any, *, highest: float | None = None, ax: Any = None) 
         highest: the environment's highest return, drawn as a horizontal line.
         ax: Matplotlib axes; new ones by default.
 
-    Returns the axes. Raises UserError if Matplotlib is missing, or no episode of a history has ended.
+    Raises UserError if Matplotlib is missing, or no episode of a history has ended.
     """
     by_name = results if isinstance(results, Mapping) else {"": results}
     if not by_name:

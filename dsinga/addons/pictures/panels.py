@@ -213,10 +213,7 @@ def draw_bars(
 
 
 def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
-    """Thin out a line to at most ``max_points`` points: first, last, and the extremes of intervals between.
-
-    So spikes of a single step stay visible.
-    """
+    """Thin out a line to at most ``max_points`` points: first, last, and the extremes of intervals between."""
     if len(points) <= max_points:
         return list(points)
     count = (max_points - 2) // 2

@@ -1,7 +1,7 @@
 """Draws images, wrong predictions, confusion matrices, curves of scores and of learning rates with Matplotlib.
 
-Requires Matplotlib: ``pip install 'dsinga[plot]'``. For the metrics of a run, use :meth:`dsinga.monitor.History.plot`.
-Each function returns Matplotlib's axes.
+All functions raise UserError without Matplotlib (``pip install 'dsinga[plot]'``), and return its axes. For the metrics
+of a run, use :meth:`dsinga.monitor.History.plot`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def learning_rates(schedules: Any, steps: int = 0, *, ax: Any = None) -> Any:
         steps: the number of steps; defaults to a job's ``train_steps``.
         ax: Matplotlib axes; new ones by default.
 
-    Returns the axes. Raises UserError if Matplotlib is missing, for an object without a learning rate, and without
-    ``steps``, unless a job has them.
+    Raises UserError for an object without a learning rate, and without ``steps``, unless a job has them.
     """
     by_name = schedules if isinstance(schedules, Mapping) else {"": schedules}
     curves = {name: _rates(item, steps) for name, item in by_name.items()}
@@ -67,11 +66,10 @@ def roc_curve(labels: Any, scores: Any, *, classes: Sequence[str] = (), ax: Any 
         scores: (N,), (N, 1) or, with a column for each class or label, (N, columns), such as ``model.predict(x)``. Of
             two classes the second is drawn, of more each one against the others.
         classes: the columns' names; their numbers by default.
-        ax: Matplotlib axes, such as another call's; new ones by default.
+        ax: Matplotlib axes; new ones by default.
         options: further arguments of Matplotlib's ``Axes.plot``.
 
-    The legend has the area under each curve. Returns the axes. Raises UserError if Matplotlib is missing, or the arrays
-    do not match.
+    The legend has the area under each curve. Raises UserError if the arrays do not match.
     """
 
     def curve(yes: np.ndarray, no: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -167,8 +165,7 @@ def images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, **opti
         columns: images in a row.
         options: further arguments of Matplotlib's ``Axes.imshow``, such as ``cmap="gray_r"`` for ink on paper.
 
-    Returns the Matplotlib axes (rows, columns). Raises UserError if Matplotlib is missing, there is no image, or the
-    array has another shape.
+    Raises UserError if there is no image, or the array has another shape.
     """
     check_whole("columns", columns, 1)
     pixels = _pixels(images)
@@ -210,8 +207,7 @@ def wrong_predictions(
         columns: the number of images in a row.
         options: further arguments of Matplotlib's ``Axes.imshow``.
 
-    Returns the Matplotlib axes (rows, columns), with a sentence if nothing is wrong. Raises UserError if Matplotlib is
-    missing, or the arrays do not match.
+    Raises UserError if the arrays do not match.
     """
     check_whole("count", count, 1)
     predictions = _by_number(labels, predicted, classes)
@@ -241,7 +237,7 @@ def confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[st
         classes: names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
         ax: Matplotlib axes; new ones by default.
 
-    Returns the axes. Raises UserError if Matplotlib is missing, or the arrays do not match.
+    Raises UserError if the arrays do not match.
     """
     if predicted is None:
         counts = _counts(labels)

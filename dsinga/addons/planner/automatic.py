@@ -245,10 +245,7 @@ def link_of(seconds: dict[int, float]) -> Link:
 
 
 def _time_calls(address: str, name: str, secret: Secret, echo: Any) -> tuple[dict[int, float], bool]:
-    """Task: measure the median seconds of a call by its bytes, and whether it uses shared memory.
-
-    The Dask worker ``address`` has the service ``name`` while the Actor ``echo`` lives.
-    """
+    """Task: measure the median seconds of a call by its bytes, and whether it uses shared memory."""
     transport = connect(name, connection_to(address, name), secret)
     medians = {}
     for size, calls in CALLS.items():

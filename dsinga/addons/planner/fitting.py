@@ -1,7 +1,7 @@
 """Makes training fit in a given memory, by micro-batches and by recomputing activations.
 
-The cheapest choice that fits wins, by a rule of thumb: each micro-batch costs the time of IDLE_ROWS rows, recomputation
-a forward pass (a third of an iteration) of all stretches but the uppermost.
+The cheapest choice that fits wins: by a rule of thumb, each micro-batch costs the time of IDLE_ROWS rows, and
+recomputation a forward pass of all stretches but the uppermost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STRETCHES = (0, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of stretches that are 
 class MemoryFit(NamedTuple):
     """The micro-batches and recomputation with which training fits in a memory.
 
-    ``recompute`` is the number of stretches of layers, 0 if nothing is recomputed; ``memory`` is the neediest worker's.
+    ``recompute`` is the number of stretches of layers, 0 for no recomputation; ``memory`` is the neediest worker's.
     """
 
     micro_batches: int
@@ -73,8 +73,8 @@ def price_of(job: Job, batch: int, workers: int) -> float:
 class NetVariants:
     """Computes the memory of a job's training net for each choice of micro-batches and stretches.
 
-    ``infos`` has each input layer's records, with the job's micro-batches, ``record_bytes`` the bytes of a record and
-    its label. A process keeps at most ``kept_bytes`` of decoded records, the updater ``slots`` arrays for each param.
+    ``infos`` has each input layer's records, ``record_bytes`` the bytes of a record and its label. A process keeps at
+    most ``kept_bytes`` of decoded records, the updater ``slots`` arrays for each param.
     """
 
     conf: NetConf
@@ -122,10 +122,7 @@ class NetVariants:
         return sum(batch_bytes(stage, *self.record_bytes[stage.layer.name]) for stage in inputs)
 
     def choices(self, workers: int) -> list[tuple[int, int]]:
-        """List the allowed numbers of micro-batches and stretches, at least the job's own.
-
-        Micro-batches stay if layers need whole batches or batch statistics.
-        """
+        """List the allowed numbers of micro-batches and stretches, at least the job's own."""
         own_count = next(iter(self.infos.values())).micro_batches
         net = self.net(own_count, self.conf.recompute)
         stretches: Iterable[int] = (self.conf.recompute,)

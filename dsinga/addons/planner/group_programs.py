@@ -1,8 +1,7 @@
 """Lists what each worker computes and sends in one iteration, so that the planner can price it.
 
-Programs made without partitioning are quick enough for a search and for hundreds of workers, because a feature's
-all-to-all exchange, or its halos, are one operation. Transfers match the connection layers of
-:mod:`dsinga.cutting.redistribution`.
+Programs made without partitioning are quick enough for a search and for hundreds of workers. Transfers match the
+connection layers of :mod:`dsinga.cutting.redistribution`.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
 
 
 def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[FeatureTransfer]:
-    """Find the features that workers send, one transfer for all layers that need a feature in the same cut.
-
-    Labels are left out, as small.
-    """
+    """Find the features that workers send, one transfer for all layers that need a feature in the same cut."""
     transfers: dict[tuple, FeatureTransfer] = {}
     rounded, gradients = features_rounded(net.nodes), gradients_rounded(net.nodes, net.stages)
     for position, (node, stage) in enumerate(zip(net.nodes, net.stages, strict=True)):
@@ -118,10 +114,7 @@ def halo_numbers(layer: Layer, source: int, cut: LayerCut, shape: Shape, workers
 def approximate_program(
     parts: NetParts, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
 ) -> GroupProgram:
-    """List the work and messages of each worker in an iteration of kBP, without partitioning the net.
-
-    ``parts`` must be for the workers of ``processes``.
-    """
+    """List the work and messages of each worker in an iteration of kBP, without partitioning the net."""
     net, workers = parts.net, parts.workers
     shares = [WorkerShare(parts, cuts, worker) for worker in range(workers)]
     params = _params(net, shares)

@@ -40,10 +40,7 @@ class LayerTime(NamedTuple):
 
 
 class LayerWork(NamedTuple):
-    """One worker's work for a layer: ``rows``, the shapes of ``sources``, and whether each ``needs`` a gradient.
-
-    ``backward`` says whether there is a backward pass.
-    """
+    """One worker's work for a layer: ``rows``, the shapes of ``sources``, and whether each ``needs`` a gradient."""
 
     layer: Layer
     rows: int
@@ -77,10 +74,7 @@ def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTi
 
 
 def time_arithmetic(workers: int) -> tuple[float, float, float]:
-    """Measure seconds to add a number of one more gradient, and to copy a byte to new or existing memory.
-
-    Gradients are added in blocks right before the update, while in the caches; ``workers`` threads compute at once.
-    """
+    """Measure seconds to add a number of one more gradient, and to copy a byte to new or existing memory."""
 
     def operations() -> list[Callable[[], object]]:
         value, gradient, total = np.ones(NUMBERS, np.float32), np.ones(NUMBERS, np.float32), np.ones(BLOCK, np.float32)

@@ -132,7 +132,7 @@ class Links(NamedTuple):
     """The measured connections between the workers of a group.
 
     Attributes:
-        inside: in one process: a reference is passed, and a thread wakes up.
+        inside: within one process, by reference.
         ends: the processor time of sending or receiving a message.
         wire: the way between processes, without processor time.
         shared_memory: only the sender copies a message, and workers see params that a server updates without a message.

@@ -48,8 +48,7 @@ def measure_machine(
 ) -> MachineModel:
     """Measure this machine with ``workers`` workers, as far as ``store`` lacks figures; return the model.
 
-    A layer is identified by type, configuration, shapes, gradients, kernels, precision and threads. Its time is
-    measured within a net if possible; else its time alone is scaled accordingly.
+    Its time is measured within a net if possible; else its time alone is scaled accordingly.
     """
     times_in_net: dict[str, LayerTime] = {}
 

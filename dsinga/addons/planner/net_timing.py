@@ -57,7 +57,7 @@ def time_net(
     """Time a worker's net; its stages' times add up to the median time of an iteration.
 
     ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads. Threads share the
-    params in ``shared``, and each updates a part. Messages arrive immediately.
+    params in ``shared``, and each updates a part.
     """
     starts: list[float] = []  # when all threads began each iteration
 

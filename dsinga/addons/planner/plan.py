@@ -19,7 +19,6 @@ class Alternative(NamedTuple):
     """A partitioning over ``workers`` workers with its predicted time.
 
     Attributes:
-        text: describes the cuts.
         efficiency: the parallel efficiency t1 / (n·tn).
         memory: the neediest worker's; None if the net is approximated, not partitioned.
         fit: micro-batches and recomputation for a given memory, or None.
@@ -59,16 +58,16 @@ class Plan:
     """The partitionings of a job with their predicted times.
 
     Attributes:
-        where: says where the workers of ``alternatives`` run.
+        where: the place of the workers of ``alternatives``.
         alternatives: for one number of workers, cheapest first.
-        scaling: says where the workers of ``curve`` run.
+        scaling: the place of the workers of ``curve``.
         curve: some strategies for 1, 2, 4, ... workers.
         snapshot_bytes: the driver's memory for snapshots, with which a run survives lost Dask workers.
-        warning: says why times may be too long, or "".
+        warning: why times may be too long, or "".
         precisions: an iteration's seconds in kFloat32 and in kBF16, with the cuts of "auto"; empty without bfloat16.
         together: the number of workers on one machine, threads of one process.
-        memory: the bytes of memory of a machine like this one; 0 if unknown.
-        limit: the bytes of memory a worker that ``alternatives`` fit into, or None.
+        memory: the memory of a machine like this one in bytes; 0 if unknown.
+        limit: the memory of each worker in bytes that ``alternatives`` fit into, or None.
         sites: the cost of training on several sites, or None.
     """
 
@@ -134,7 +133,6 @@ class SitePlan(NamedTuple):
     Attributes:
         step_seconds: of a step within a site.
         synchronous_size: the bytes that a site sends in a step of synchronous training by all sites.
-        synchronous_seconds: the time to send them.
         outer: the price of an outer step for each compression.
     """
 
@@ -166,8 +164,7 @@ class SitePlan(NamedTuple):
 def price_sites(sites: int, numbers: int, step_seconds: float, link: Link) -> SitePlan:
     """Price training on ``sites`` sites, linked all to all, for params of ``numbers`` numbers.
 
-    ``step_seconds`` is a step's time within a site, ``link`` a site's connection in each direction. Synchronous
-    training sends 4-byte gradients in a ring.
+    ``step_seconds`` is a step's time within a site. Synchronous training sends 4-byte gradients in a ring.
     """
     if sites < 2:
         raise UserError(f"sites must be at least 2, the number of places that train together, not {sites}")

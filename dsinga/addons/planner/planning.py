@@ -61,12 +61,12 @@ def plan(
         bandwidth: between machines, such as "1Gbit" or "100MB/s".
         latency: between machines, such as "0.1ms". With a bandwidth or a latency, workers are on machines like this
             one. Without both, they are on this machine as far as it has cores.
-        memory: of each worker, such as "2GB". Micro-batches and recomputation then make each alternative fit, if it can
-            (:class:`dsinga.addons.planner.fitting.MemoryFit`).
+        memory: of each worker, such as "2GB". Micro-batches and recomputation then make each alternative fit, if
+            possible (:class:`dsinga.addons.planner.fitting.MemoryFit`).
         sites: the number of sites that average their params (``sync_method: kMean``), each with such a group on this
             machine. Bandwidth and latency are then between sites.
         data_root: where relative paths of the job are looked up last.
-        progress: show on standard error what is being measured, at first and every few seconds.
+        progress: report measurements on standard error.
 
     Raises UserError for bad input, and if the net cannot be trained in ``memory``.
     """
@@ -110,9 +110,9 @@ def compare_with_plan(
     """Compare the finished run in a workspace with its prediction, part by part.
 
     ``parts`` of the result are computing, updating params, exchange and waiting, and reading records, each with
-    ``predicted`` and ``measured`` seconds of an iteration. ``verdict`` states the largest miss. The prediction is for
-    the run's workers, servers and cuts, on machines like this one. ``bandwidth`` and ``latency`` are between its hosts;
-    the other arguments are as for :func:`plan`.
+    ``predicted`` and ``measured`` seconds of an iteration. The prediction is for the run's workers, servers and cuts,
+    on machines like this one. ``bandwidth`` and ``latency`` are between its hosts; the other arguments are as for
+    :func:`plan`.
 
     Raises UserError for bad input, a workspace without a finished run, and a run of another job.
     """
@@ -148,8 +148,7 @@ class Part(NamedTuple):
 class Comparison(NamedTuple):
     """A finished run compared with its prediction, part by part.
 
-    ``where`` says where the workers ran, ``steps`` is the number of iterations behind the medians. ``warning`` says why
-    predicted times may be too long, or is "".
+    ``where`` names the workers' place, ``steps`` is the number of measured iterations.
     """
 
     job: str

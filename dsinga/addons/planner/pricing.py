@@ -67,18 +67,10 @@ def make_plan(
 ) -> Plan:
     """Predict the times of a job's partitionings, and return them as a plan.
 
-    Args:
-        job: its ``cluster`` gives the numbers of servers, and of workers in a process.
-        cores: of this machine.
-        workers: may exceed ``cores``; defaults to the job's, else one a core.
-        network: between machines like this one. Each then runs one process's workers: nworkers_per_procs of the job,
-            else one a core. Without a network, up to ``cores`` workers are threads of one process; others are on
-            machines joined by a gigabit network.
-        roots: folders of relative paths in the job. A store may be missing if the job gives the shape of its records.
-        cache: the folder for measured rates; defaults to the user's cache folder.
-        announce: is called with sentences: what is being measured, and that the machine is busy.
-        memory: a machine's bytes of memory; 0 if unknown.
-        limit: each worker's bytes of memory, into which training is made to fit.
+    ``job.cluster`` gives the numbers of servers and of workers in a process; ``workers`` defaults to the job's, else
+    one a core. With a ``network``, each machine runs one process's workers. Without one, up to ``cores`` workers are
+    threads of one process, and others are on machines joined by a gigabit network. Stores may be missing if the job
+    gives the shapes of records.
     """
     checked, conf = check_job(job, roots, [Phase.kTrain]), job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
@@ -126,10 +118,7 @@ class _Steps:
 
 
 def _net_to_price(checked: CheckedJob, count: int, memory: int, limit: int | None) -> tuple[NeuralNet, Fitting | None]:
-    """Create the net of the job's whole batches, and describe how to fit it into a memory, or None.
-
-    Raises UserError before anything is timed.
-    """
+    """Create the net of the job's whole batches, and describe how to fit it into a memory, or None."""
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD:
         raise job.error("a plan needs a job trained by back-propagation; kCD is always cut by rows", "train_one_batch")

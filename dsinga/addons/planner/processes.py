@@ -37,10 +37,7 @@ class WireBytes(NamedTuple):
 
 
 def wire_bytes(job: Job, bf16: bool) -> WireBytes:
-    """Choose how many bytes each number takes in a job's messages; kOneBit and kTopK are not priced.
-
-    ``bf16``: workers compute in bfloat16.
-    """
+    """Choose how many bytes each number takes in a job's messages; kOneBit and kTopK are not priced."""
     conf = job.cluster or ClusterConf()
     rounds = conf.compression is Compression.kBF16
     returns_sums = conf.update is UpdatePlace.kWorker
@@ -59,8 +56,7 @@ class ParamUse(NamedTuple):
 class ProcessMap(NamedTuple):
     """The process number of each worker and server of a group.
 
-    ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice. With
-    ``several_hosts`` processes exchange params in pieces.
+    With ``whole`` each param stays in one slice. With ``several_hosts`` processes exchange params in pieces.
     """
 
     workers: tuple[int, ...]

@@ -49,10 +49,9 @@ NO_WORK = PassWork(0, 0)
 def profile(job: Job | CheckedJob, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     """Train for a warm-up and ``steps`` iterations in this thread, and measure the median time of each layer's passes.
 
-    One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params. Nothing is
-    exchanged, and reading records is not timed. ``rows`` are in execution order: forward passes, backward passes of
-    layers that a gradient reaches, "update" and "rest". The rest includes kCD's work outside of layers. Layers that kBP
-    fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first layer.
+    One thread computes the whole batch by the job's algorithm and updates the params. ``rows`` are in execution order:
+    forward passes, backward passes, "update" and "rest". The rest includes kCD's work outside of layers. Layers that
+    kBP fuses (:mod:`dsinga.net.fusion`) have one row a pass, named after the first layer.
 
     Operations leave out gradients of sources that need none (:func:`dsinga.net.layer_cost.layer_cost`). Bytes count
     each array that a pass reads or writes once, a lower bound; of sparse params only rows looked up. kCD has neither.

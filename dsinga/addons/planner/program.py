@@ -144,10 +144,7 @@ def start_group(
 
 
 class ProgramBuilder:
-    """Builds the program of one worker, operation by operation.
-
-    ``params`` has the shapes of params or their parts in the order of first use, ``slices`` the slices of each.
-    """
+    """Builds the program of one worker, operation by operation."""
 
     def __init__(
         self,
@@ -205,10 +202,7 @@ class ProgramBuilder:
 def update_work(
     slices: Iterable[Slice], users: Mapping[str, int], processes: ProcessMap, rates: Rates
 ) -> dict[Any, ServerWork]:
-    """Predict the servers' time for each slice: to add its users' gradients, and to update it.
-
-    The last user to push updates a slice, or all together as threads of the server's process.
-    """
+    """Predict the servers' time for each slice: to add its users' gradients, and to update it."""
 
     def work(slice_: Slice) -> ServerWork:
         count = users[slice_.param]

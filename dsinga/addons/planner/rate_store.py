@@ -70,10 +70,10 @@ Figures = tuple[float, ...]
 class RateStore:
     """A cache of measured figures by a text key; :meth:`save` writes it to the file ``path``, if any.
 
-    If other work disturbed the process, figures are measured again, until second attempts have taken ``REPEAT_SECONDS``
-    in all. If the machine stays busy, figures are not written.
+    If other work disturbed the process, figures are measured again, for up to ``REPEAT_SECONDS`` in all. If the machine
+    stays busy, figures are not written.
 
-    ``announce`` is called with sentences about measurements, every few seconds, and once if the machine is busy.
+    ``announce`` is called with sentences about measurements.
 
     Unreadable files, and files of another version of dsinga or numpy, count as empty.
     """
@@ -88,10 +88,7 @@ class RateStore:
         self._figures = _read(path) if path else {}
 
     def get(self, key: str, measure: Callable[[], Sequence[float]], what: str = "") -> Figures:
-        """Return the figures of ``key``; if they are missing, call ``measure``.
-
-        ``what`` names the measurement for ``announce``; it defaults to ``key``.
-        """
+        """Return the figures of ``key``; if they are missing, call ``measure``."""
         if key not in self._figures:
             self.measured += 1
             if time.monotonic() - self._announced_at >= ANNOUNCE_SECONDS:

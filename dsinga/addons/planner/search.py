@@ -1,7 +1,5 @@
 """The search for the cheapest partitioning: each layer by rows, by features, or whole on one worker (section 5.4.1).
 
-It also has the partitionings that the paper names (section 5.3).
-
 Layers without params are cut like the layer with params that they follow. The search prices all patterns of these
 blocks that change the cut at most once, such as "by rows below, by features above". Then it changes single blocks of
 the best pattern until the price no longer falls. In nets of more than MAX_BLOCKS blocks it tries MAX_BOUNDARIES places,
@@ -35,7 +33,7 @@ class Search:
     """Finds the cheapest cuts of a net by ``price``, a function of the cuts and the number of workers.
 
     Layers in ``fixed`` stay as the job says. Equal prices give equal cuts. For more than MAX_SEARCHED_WORKERS workers
-    (in a deep net MAX_SEARCHED_WORKERS_DEEP), it compares only that number's best cut with the net cut all by rows.
+    (deep nets: MAX_SEARCHED_WORKERS_DEEP), it compares only that number's best cut with the net cut by rows.
     """
 
     def __init__(self, net: NeuralNet, price: Price, fixed: Collection[str] = ()):

@@ -1,7 +1,7 @@
 """Simulates a synchronous group event by event: computing, messages and updates, overlapping or one by one.
 
 Each process has a link that carries one message at a time in each direction. Servers' work and messages take processor
-time from the workers of their process. Values of one iteration are still being sent while the next begins.
+time from the workers of their process.
 """
 
 from __future__ import annotations
@@ -253,10 +253,7 @@ class _Simulation:
         self.queue.at(self._sending_until[source], lambda: self._send_next(source))
 
     def _all_to_all(self, worker: int, key: tuple[int, str], size: int) -> None:
-        """Send ``size`` bytes to each other worker; the last worker's call determines all arrivals.
-
-        Links are equally busy both ways, so only the way out is simulated.
-        """
+        """Send ``size`` bytes to each other worker; the last worker's call determines all arrivals."""
         process, link = self.group.worker_processes[worker], self._between
         others = len(self.group.programs) - len(self._workers_of[process])
         self.sent[worker] += others * size

@@ -1,8 +1,8 @@
 """Distributions with predicted parameters: likelihood, CRPS, mean, variance and quantiles.
 
-Losses, metrics, predicted quantiles and the layer kDistributionParams follow from each class. Arrays of parameters and
-of values have one shape. CRPS is ∫ (F(x) - 1{x >= y})² dx for the distribution function F and the value y (Gneiting and
-Raftery, Strictly Proper Scoring Rules, 2007). Closed forms are from Jordan, Krüger and Lerch, scoringRules (2019).
+Losses, metrics, predicted quantiles and the layer kDistributionParams follow from each class. CRPS is ∫ (F(x) - 1{x >=
+y})² dx for the distribution function F and the value y (Gneiting and Raftery, Strictly Proper Scoring Rules, 2007).
+Closed forms are from Jordan, Krüger and Lerch, scoringRules (2019).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def quantile(self, level: float, params: Params) -> np.ndarray:
-        """Return the smallest value up to which the probability is ``level``, in (0, 1), for numpy arrays."""
+        """Return the quantile at ``level`` in (0, 1), the smallest value with at least this probability, in numpy."""
 
     @abstractmethod
     def mean(self, params: Params, xp: Any = np) -> Array:

@@ -54,10 +54,7 @@ class ForecastTargets(FieldTargets):
         return (x if self.are_fields else x.transpose(0, 1, 3, 2)).reshape(len(x), self.size * self.form.count)
 
     def values_and_weights(self, target: Array, ops: Ops) -> tuple[Array, Array | None]:
-        """Return the target (B, C, points), 1 at masked points, and the weight of each number or None.
-
-        Weights are 0 at masked points.
-        """
+        """Return the target (B, C, points), 1 at masked points, and the weight of each number or None."""
         values, weights = self.values(target, ops), self.weights(target, ops)
         if self.masked:
             valid = ~ops.xp.isnan(values)
@@ -185,8 +182,8 @@ def level_faults(levels: Sequence[float]) -> Iterator[Fault]:
 class DistributionLoss(ForecastLoss):
     """Score of a predicted distribution, Σ s(x, y)·scale / B: its negative log-likelihood, or its CRPS.
 
-    The second source is the target y. The first has the K parameters of the distribution of each number of the target,
-    next to each other: (B, n·K), (B, T, n·K) or fields (B, C·K, *space). A kDistributionParams returns them.
+    Sources, weights and their shapes are as in kQuantileLoss, with the K parameters for each number of the target in
+    place of quantiles. A kDistributionParams returns them.
 
     - normal, laplace: loc and scale, the mean and the deviation. Laplace has the density e^(-|z|) / (2·scale), z = (y -
       loc) / scale. For numbers.
@@ -194,9 +191,8 @@ class DistributionLoss(ForecastLoss):
     - poisson: rate, the mean and the variance. For counts.
     - negative_binomial: mean m and shape r, with the variance m + m²/r. For counts.
 
-    CRPS is ∫ (F(x) - 1{x ≥ y})² dx for the first three (Gneiting and Raftery 2007). A third source may give a weight
-    for each row, or for each number or step of its target. The target gets no gradient. The feature is x. A target
-    outside the distribution, or a scale that is not above 0, ends training with an error.
+    CRPS is ∫ (F(x) - 1{x ≥ y})² dx for the first three (Gneiting and Raftery 2007). A target outside the distribution,
+    or a scale that is not above 0, ends training with an error.
     """
 
     class Conf(Settings):
@@ -220,9 +216,8 @@ class DistributionLoss(ForecastLoss):
 class EnsembleLoss(ForecastLoss):
     """CRPS of K members x, Σ (Σ |x_i - y| / K - Σ |x_i - x_j|·c)·scale / B over numbers y, c = 1 / (2·K²).
 
-    The second source is the target y. The first has the members for each number of the target, next to each other: (B,
-    n·K), (B, T, n·K) or fields (B, C·K, *space). A third source may give a weight for each row, or for each number or
-    step of its target. The target gets no gradient. The feature is x.
+    Sources, weights and their shapes are as in kQuantileLoss, with the K members for each number of the target in place
+    of quantiles.
 
     With ``fairness`` 1 it is the fair CRPS, c = 1 / (2·K·(K - 1)): on average the CRPS of the distribution that the
     members come from (Ferro, Fair Scores for Ensemble Forecasts, 2014). Use it only for members that differ by random

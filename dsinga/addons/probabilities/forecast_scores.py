@@ -113,10 +113,7 @@ class ForecastScores(Layer):
 
 
 def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any) -> ArraySum:
-    """Compute a batch's sums: Σ w, Σ w·t for CRPS, variance, variance times rise, squared error, coverage, bins.
-
-    For quantiles, without mean and variance, their sums are 0.
-    """
+    """Compute a batch's sums: Σ w, Σ w·t for CRPS, variance, variance times rise, squared error, coverage, bins."""
     ops, (first, last) = get_ops("numpy"), form.covered()
     moments, bins = form.moments(x, ops), form.bins(x, y, ops)
     weights, nothing = np.broadcast_to(weights, y.shape), np.zeros_like(y)

@@ -24,7 +24,7 @@ def nearest(queries: Any, database: Any, k: int, distance: str = "cosine") -> np
     """Return the row numbers (Q, k) of the ``k`` rows of ``database`` nearest to each query, nearest first.
 
     ``queries`` (Q, ...) and ``database`` (N, ...) are features with rows of equal length. ``distance`` is "cosine" (a
-    row of zeros is at a right angle to all others) or "euclidean". Equally near rows keep their order.
+    row of zeros is at a right angle to all others) or "euclidean". Ties keep their order.
 
     Raises:
         UserError: for an unknown distance, unequal lengths, no rows, or numbers that are not finite.

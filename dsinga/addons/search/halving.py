@@ -16,11 +16,8 @@ from dsinga.reading.checked_job import CheckedJob
 def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[int], int]) -> list[Rung]:
     """Choose the steps at which a search by halving compares its runs; the last rung is the whole run.
 
-    Args:
-        total: the steps of a whole run.
-        factor: the ratio of the steps of neighbouring rungs.
-        first: the steps of the first rung; by default there are three rungs, the second at half of the steps.
-        recorded: returns the first step, starting at a given one, at which the metric is known.
+    There are three rungs by default, the second at half of the ``total`` steps. ``recorded`` returns the first step,
+    starting at a given one, at which the metric is known.
 
     Raises UserError if the metric is known only at the end.
     """
@@ -112,10 +109,7 @@ class Halving:
         self._going_on.update(steps)
 
     def going_on(self, busy: bool) -> list[tuple[int, int]]:
-        """Return the settings that continue now, the best first, each with its next rung and only once.
-
-        ``busy``: some are still to end their rungs.
-        """
+        """Return the settings that continue now, the best first, each with its next rung and only once."""
         if not self._has_news or (busy and not self._asynchronous):
             return []
         self._has_news = False

@@ -21,7 +21,7 @@ def importance(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[
     Ranks follow the order of ``rows``, the best first; failed settings share the last ranks. Settings are grouped by a
     name's value, numbers of many values into up to five groups of equal size. The share is the variance between the
     groups, minus the average for random groups: epsilon squared (Kelley, "An unbiased correlation ratio measure",
-    1935), at least 0. Interactions of names are in no share.
+    1935), at least 0. Interactions are in no share.
     """
     ranks = _ranks(rows)
     shares = {name: _explained(ranks, _groups([row.get(name) for row in rows])) for name in names}

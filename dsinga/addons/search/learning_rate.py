@@ -44,8 +44,8 @@ class RateSearch:
     the lowest smoothed loss.
 
     Attributes:
-        rates: the learning rate of each step, rising.
-        losses: the loss of each step, before its update; as many as rates.
+        rates: the rising learning rate of each step.
+        losses: the loss of each step, before its update.
     """
 
     rates: Sequence[float]
@@ -152,8 +152,8 @@ def find_learning_rate(
 
     The rates form a geometric sequence; the search ends early once the smoothed loss is four times its minimum. Nothing
     is written or kept: the job, its workspace and its params do not change. Schedule and extensions of the job have no
-    effect, and only one of several worker groups trains. A Boltzmann machine is judged by its reconstruction error.
-    :class:`RateSearch` explains the choice of the rate; in a notebook it is a picture.
+    effect, and only one of several worker groups trains. A Boltzmann machine is judged by its reconstruction error. In
+    a notebook the result is a picture.
 
     Args:
         job: a model of ``nn``, a Job, or the path of a job file.
@@ -165,10 +165,10 @@ def find_learning_rate(
         low: the first learning rate.
         high: the last learning rate.
         steps: the most steps.
-        data_root: where relative paths are looked up after the working directory and the job file's folder.
-        workers: overrides the number of workers of each worker group of the job.
-        resources: the amounts of Dask's worker resources that each worker needs, as for :func:`train`.
-        hosts: the hosts or Dask workers on which it may train, as for :func:`train`.
+        data_root: the last folder in which relative paths are looked up.
+        workers: overrides the job's number of workers of each worker group.
+        resources: worker resources that each worker needs, as for :func:`train`.
+        hosts: hosts or Dask workers to train on, as for :func:`train`.
         progress: show a progress line (in a notebook: a picture of the metrics).
 
     Raises UserError for what :func:`train` refuses, and for rates that do not rise from above 0.

@@ -30,14 +30,12 @@ class MetricValues(Extension):
     """Keeps the values of a metric, with the steps at which it was recorded.
 
     Args:
-        monitor: the metric, by phase and name: "val/loss".
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
         rung: the part of the run after which it pauses, with a checkpoint.
 
     Attributes:
         values: (step, value) for each row that has the metric.
         score: the value at the step of the returned params, the last value at the last step; None if unknown.
-        has_paused: whether the run has paused at its rung.
     """
 
     def __init__(self, monitor: str, mode: str = "auto", rung: Rung | None = None):

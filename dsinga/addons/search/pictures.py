@@ -34,8 +34,8 @@ def draw_search(
 ) -> Any:
     """Draw a search as a Matplotlib figure: parallel axes of settings, curves of runs, importance of names.
 
-    ``rows`` are the result's, best first and rows without a score last, ``names`` the columns of the settings.
-    ``curves`` has the values of the metric by step, by the number of the setting.
+    ``rows`` have the best setting first, and settings without a score last; ``curves`` has the metric by step, by the
+    number of the setting.
     """
     from matplotlib.colors import LinearSegmentedColormap, to_hex
 

@@ -47,16 +47,14 @@ class SearchPlan:
     Attributes:
         settings: all settings; with a sampler only those suggested so far.
         jobs: each setting's job to train, by number, or its error.
-        make: makes the job of a setting, or returns its error.
+        make: creates the job of a setting, or returns its error.
         sampled: suggests the settings one after another; None if all are known.
-        options: the arguments of each run, with the workspace of the search.
-        rungs: the points of comparison, the last one being the whole run; empty without halving.
+        mode: "min", "max" or "auto": which values of the metric are better.
         rungs: where runs are compared, the last one being the whole run; empty without halving.
         halving: 1 / ``halving`` of the settings continue from one rung to the next.
         asynchronous: whether settings continue before all have ended the rung.
         resume: whether runs that have ended or failed in the workspace are left out.
-        is_part: whether other programs train the other settings.
-        folder: the parent folder of the runs' folders, None for nowhere.
+        folder: the parent folder of the runs' folders, or None.
     """
 
     settings: list[Setting]

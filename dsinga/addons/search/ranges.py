@@ -28,8 +28,8 @@ class SearchRange:
     scale, as for learning rates, ``SearchRange(16, 128, step=16)`` whole numbers.
 
     Args:
-        low: the lowest number.
-        high: the highest number.
+        low: the lowest number, included.
+        high: the highest number, included.
         log: whether numbers are evenly distributed on a logarithmic scale.
         step: the distance of neighbouring numbers; None for all numbers between ``low`` and ``high``. If ``low`` and
             ``step`` are whole numbers, all numbers are. On a logarithmic scale it is 1 or None.

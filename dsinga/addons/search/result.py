@@ -55,15 +55,15 @@ class SearchResult(Sequence[Row]):
     | "steps", "seconds" | the steps done, and their time, without waiting for Dask workers |
     | "remark" | why the run was stopped, or has failed; otherwise "" |
 
-    So ``pandas.DataFrame(result)`` is the table. In a notebook it is displayed, best setting first, with pictures.
+    So ``pandas.DataFrame(result)`` is the table. A notebook displays it with pictures.
 
-    monitor: the metric that settings are compared by, such as "val/loss".
-        monitor: the metric that settings are compared by, as in "val/loss".
+    Attributes:
+        monitor: the metric that settings are compared by, such as "val/loss".
         higher: whether higher values are better.
         histories: the metrics of each run, by the number of the setting.
         best_result: the result of the best run with its params, None without one.
         workspace: the folder of the search, None without one.
-        ranges: the ranges of numbers in the space, by name, for pictures.
+        ranges: the ranges of numbers in the space, by name.
     """
 
     def __init__(self, monitor: str, higher: bool, workspace: Path | None = None):
@@ -226,10 +226,7 @@ def write_outcome(
     rungs: Sequence[Rung] = (),
     earlier: Sequence[Row] = (),
 ) -> None:
-    """Write a run's outcome to its folder, with the metric, rungs and earlier rows.
-
-    ``row`` is None for a run that begins.
-    """
+    """Write a run's outcome to its folder, with the metric, rungs and earlier rows."""
     content: dict[str, Any] = {"setting": _plain(setting), "identity": identity(setting), "monitor": monitor}
     content["row"] = None if row is None else _plain(row)
     if rungs:

@@ -23,11 +23,10 @@ class SampledSettings:
 
     A setting is asked for when all earlier ones but the last ``at_once - 1`` have a score; the sampler is told only
     these scores, in the order of the settings. So the settings depend only on the sampler's seed and the scores, and a
-    resumed search gets the same ones. The given sampler is not changed.
+    resumed search gets the same ones.
 
     Args:
         sampler: an Optuna sampler, such as ``optuna.samplers.TPESampler(seed=0)``.
-        space: lists of values, ranges and single values, by name.
         at_once: the settings without a score when the next one is asked for, including it.
     """
 

@@ -76,21 +76,20 @@ def search(
 ) -> SearchResult:
     """Train a job with many settings; return a row for each, and the best one's params.
 
-    The result is a list of rows: ``result.best`` is the best one, and ``pandas.DataFrame(result)`` the table.
-    ``result.best_result.params`` are the best params.
+    ``result.best`` is the best row, ``pandas.DataFrame(result)`` the table, ``result.best_result.params`` the best
+    params.
 
     Every run is a :func:`dsinga.train` with its own folder. Runs start in the order of the settings, as many at once as
-    the Dask cluster has free threads. All have the job's seed; name "seed" in the space to try several. A run that
-    fails is a row of the result; the others continue.
+    the cluster has free threads. All have the job's seed; name "seed" in the space to try several. A failed run is a
+    row of the result; the others continue.
 
     Args:
         job: a Job, the path of a job file, or a function of the space's names that returns a Job.
         space: values by name: lists, a :class:`dsinga.SearchRange` of numbers, a distribution of scipy.stats, or a
             function of a numpy Generator. Names are paths of fields of the job, as in ``--set``, or arguments of the
             function. A list of dicts is several spaces; with single values it is a list of settings.
-        client: a Dask client; by default as for :func:`dsinga.train`. Without a cluster, one is started in this process
-            for the search, with a worker of one thread on each core. In the event loop of an asynchronous client, the
-            function returns an awaitable.
+        client: a Dask client; by default as for :func:`dsinga.train`. Without a cluster, one is started in this
+            process, with a worker of one thread on each core.
         monitor: the metric that settings are compared by, such as "val/accuracy". Defaults to the loss of validations,
             else of tests, else of training; for an agent to the mean return.
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
@@ -98,44 +97,36 @@ def search(
         seed: the random seed of the draws.
         sampler: an Optuna sampler, such as ``optuna.samplers.TPESampler(seed=0)``, which suggests ``samples`` settings,
             each from the earlier scores: of the last values, or of the first rung with ``halving``.
-        at_once: the settings in training at a time with a sampler: one is suggested when all earlier ones but the last
-            ``at_once - 1`` have a score. So the settings do not depend on which run ends first.
+        at_once: the settings in training at a time with a sampler, without a score.
         halving: a factor for successive halving, such as 3. All settings train to a first rung, the best third of them
-            to a second one with 3 times the steps, and so on; the others are "stopped". Runs continue bit for bit.
+            to a second one with 3 times the steps, and so on; the others are "stopped".
         first_rung: the steps of the first rung; by default there are three rungs, at a sixth, half and all of the steps
-            for a factor of 3, and each at the next step at which the metric is known.
-        asynchronous: let a setting continue once it is among the best third so far: no thread is idle, but the choice
+            for a factor of 3.
+        asynchronous: let a setting continue once it is among the best third so far. No thread is idle, but the choice
             depends on which runs end first.
-        workspace: folder for ``search.csv`` and a folder for each setting; by default the job's workspace, if any.
-        resume: leave out settings with runs that have ended or failed in the workspace; continue runs that were cut or
-            lost their cluster.
-        only: the numbers of the settings to train, from 0, for searches that several programs share. The workspace's
-            earlier search stays, there is no ``search.csv``, and ``resume`` trains failed settings again.
-        progress: show how many runs have ended, and the best setting.
+        workspace: folder for ``search.csv`` and a folder for each setting; defaults to the job's workspace.
+        resume: leave out settings that have ended or failed in the workspace; continue runs that were cut.
+        only: the numbers of the settings to train, from 0, if several programs share a search. There is no
+            ``search.csv`` then, and ``resume`` trains failed settings again.
+        progress: show the ended runs, and the best setting.
         options: the other arguments of :func:`dsinga.train`. Extensions are copied for each run, functions are not.
 
-    Ctrl-C, SIGTERM and other signals end a search in order: training runs write a checkpoint, and ``search.csv`` has
-    the ended settings.
+    Ctrl-C and SIGTERM end a search in order: training runs write a checkpoint, and ``search.csv`` has the ended
+    settings.
 
-    Each run needs the threads of as many Dask workers as the job or ``workers`` says, by default one, and waits while
-    others use them. A run that loses its Dask worker starts again; if that does not help, its row is "cut". A lost
-    scheduler ends the search. A search has at most 100,000 settings, and locks its folder: a second program is refused.
+    Each run needs the threads of as many Dask workers as the job or ``workers`` says, by default one. A run that loses
+    its Dask worker starts again; if that does not help, its row is "cut". A search has at most 100,000 settings, and
+    locks its folder.
 
-    When resumed, values of lists are recognised by place, type and contents, functions by place and name. More
-    ``samples`` of ranges may be given. A finished search returns its result at once, without a cluster. To train a
-    failed setting again, name it (``only=[3], resume=True``) or remove its folder.
+    To train a failed setting again, name it (``only=[3], resume=True``) or remove its folder.
 
-    With ``halving``, a rung ends at the first value of the metric at or after its step. Runs of different lengths are
-    compared at the same share of their steps. A setting that fails or has no numeric score ranks last; a setting ended
-    by EarlyStopping is compared by its score; the lower number wins a tie. Without a ``workspace``, checkpoints are in
-    a temporary folder. ``only`` does not work with ``halving`` or a ``sampler``.
+    A setting that fails or has no numeric score ranks last; the lower number wins a tie. ``only`` does not work with
+    ``halving`` or a ``sampler``.
 
-    A ``sampler`` needs one dict of lists and ranges; lists are choices without order, by their place. It is told which
-    settings failed.
+    A ``sampler`` needs one dict of lists and ranges; lists are choices without order, by their place.
 
     Raises:
-        UserError: before training: for a fault of the space, a value of a wrong type, a metric that the job lacks, and
-            a fault of all jobs.
+        UserError: before training: a faulty space, a value of a wrong type, a metric that the job lacks.
         RunError: all runs fail.
 
     Examples:

@@ -13,10 +13,7 @@ from dsinga.monitor.standard_streams import error_stream
 
 
 def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:
-    """Create the progress display for a notebook, a terminal, or neither (a log, a pipe).
-
-    ``total`` is the number of runs, ``out`` the stream for lines outside a notebook (standard error by default).
-    """
+    """Create the progress display for a notebook, a terminal, or neither (a log, a pipe)."""
     if quiet:
         return SearchLines(total, io.StringIO())
     out = out or error_stream()

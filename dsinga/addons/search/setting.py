@@ -1,4 +1,4 @@
-"""A setting of a search, as text to show, and as text by which a resumed search finds it."""
+"""A setting of a search, as text to show, and as text that a resumed search recognises."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 
 
 def _load_yaml(text: str) -> Any:
-    """Parse a YAML text, which may be JSON. Merged mappings have a bounded number of values."""
+    """Parse a YAML text, which may be JSON; merged mappings may not exceed a number of values."""
     import yaml  # Dask brings it
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types

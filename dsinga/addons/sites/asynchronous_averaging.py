@@ -4,7 +4,7 @@ Each group's outer optimizer applies each outer gradient that arrives, times the
 outer params. Copies get the same gradients in different orders, and are equal in the end if the outer optimizer has no
 momentum.
 
-Changes in :mod:`dsinga.cluster.server.sum_sync` are outer gradients with the opposite sign.
+Changes in :mod:`dsinga.cluster.server.sum_sync` have the opposite sign.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class AsynchronousAveraging(SumSync):
         served_slice.value += np.subtract(outer, before, out=before)
 
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
-        """Take the group's own outer step and continue from the outer params; return None if it is too late to count."""
+        """Take the group's own outer step and continue from the outer params; return None if it counts no more."""
         change = served_slice.value - served_slice.outer[OUTER_PARAMS]
         factor = self.rule.age_factor(self._age(served_slice.spec.slice.id))
         change *= np.float32(factor * self.rule.shares[self._group])
@@ -93,10 +93,7 @@ class AsynchronousAveraging(SumSync):
         return change if factor else None
 
     def _age(self, id: int) -> int:
-        """Return how many outer steps the group is behind the fastest other group since its last one, less one.
-
-        It is 0 if no other group was known then.
-        """
+        """Return how many outer steps the group is behind the fastest other group since its last one, less one."""
         others = [count for group, count in self._clock.items() if group != self._group]
         if not others:
             return 0

@@ -47,7 +47,7 @@ class AveragingRule:
         return max(0, min(version, every)) + periods
 
     def applied_at(self, id: int, version: int) -> int | None:
-        """Return the version with the outer gradients that slice ``id`` applies at ``version``; None if it applies none.
+        """Return the version with the outer gradients that slice ``id`` applies at ``version``; None without any.
 
         It is ``delay`` steps earlier, except while groups average after every step.
         """
@@ -56,7 +56,7 @@ class AveragingRule:
         return sent if sent > 0 and not early and self.is_due(id, sent) else None
 
     def in_flight_at(self, id: int, version: int) -> int | None:
-        """Return the version with the outer gradients of slice ``id`` that are in flight at ``version``; None without any."""
+        """Return the version with the outer gradients of slice ``id`` in flight at ``version``; None without any."""
         later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
         return next((sent for sent in later if sent is not None and sent <= version), None)
 

@@ -17,9 +17,6 @@ from dsinga.reading.batch_reader import BatchReader, ReaderOfSites
 class SiteReader(BatchReader):
     """Gives each worker group a reader of its own stores, which only its processes open.
 
-    Its own stores, order and epochs come from the process that created it, which checks the job with them; a pickle
-    omits them.
-
     ``open_site`` opens a site's stores and returns their reader; ``opened`` has the readers of this process's sites.
     """
 
@@ -36,10 +33,7 @@ class SiteReader(BatchReader):
         return {}
 
     def of_group(self, group: int) -> BatchReader:
-        """Open a site's stores, if necessary, and return their reader.
-
-        Raises UserError if records are missing or unlike the records with which the job was checked.
-        """
+        """Open a site's stores, if necessary, and return their reader."""
         if group not in self.opened:
             assert self.open_site is not None
             try:

@@ -2,8 +2,7 @@
 
 A slice sends its outer gradient, and waits for all groups' outer gradients at once, or some steps later: the overlap of
 Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2). Each shard adds them in group order and applies
-the outer optimizer to its own copy, so all copies have the same bits. A snapshot includes its group's outer gradient in
-flight.
+the outer optimizer to its own copy, so all copies have the same bits.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ SliceVersion = tuple[int, int]  # a slice id, and the version at which its outer
 class SynchronousAveraging(GroupSync):
     """Averages the slices of a shard with other server groups, of one worker group each. Thread-safe.
 
-    A group calls :meth:`flush` after all groups have ended, because others wait for its outer gradients. Messages have
-    the keys (slice id, version, group of the outer gradient).
+    A group calls :meth:`flush` after all groups have ended, because others wait for its outer gradients.
     """
 
     def __init__(self, shard: LinkedShard, rule: AveragingRule):

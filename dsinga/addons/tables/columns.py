@@ -36,10 +36,7 @@ class RecordParts(NamedTuple):
 
 
 class TableColumns:
-    """Converts a data frame to records (rows, width) float32, by a definition of columns.
-
-    A record has scaled numbers first, then flags, then codes, each in the order of ``definition``.
-    """
+    """Converts a data frame to records (rows, width) float32, by a definition of columns."""
 
     def __init__(self, definition: TableDefinition):
         if not definition.column:
@@ -84,8 +81,7 @@ class TableColumns:
     def encode(self, table: Any, first: int = 0) -> np.ndarray:
         """Encode an Arrow table as records (rows, width) float32.
 
-        ``first`` is the number of its first record, for messages. Raises UserError for a missing column, values of
-        another kind, infinity, and refused new categories.
+        ``first`` is the number of its first record, for messages.
         """
         check_columns(self.definition.names, table.column_names, "the table", ", which the records of training have")
         out = np.empty((self.width, table.num_rows), np.float32)  # by columns, in memory one after another
@@ -184,10 +180,7 @@ def _interpolate(numbers: np.ndarray, known: np.ndarray, values: np.ndarray) -> 
 
 
 def _normal_scores(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct quantiles and the normal score of each.
-
-    A number at several quantiles gets the mean of their levels.
-    """
+    """Return the distinct quantiles and the normal score of each."""
     levels = np.linspace(0, 1, len(quantiles)).clip(margin := 0.5 / len(quantiles), 1 - margin)
     values, places, counts = np.unique(quantiles, return_inverse=True, return_counts=True)
     means = np.bincount(places, levels) / counts

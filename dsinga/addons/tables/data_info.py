@@ -16,10 +16,7 @@ from dsinga.job.writer import lines
 
 @register("data", "table")
 def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, Any] | None:
-    """Summarise parquet for ``dsinga data info``, reading all of it once; None for other paths.
-
-    ``message`` is the ``store_conf`` with which a job reads the same records.
-    """
+    """Summarise parquet for ``dsinga data info``, reading all of it once; None for other paths."""
     location = absolute(source)
     if not location.endswith(SUFFIXES):
         try:

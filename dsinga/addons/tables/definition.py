@@ -60,10 +60,7 @@ class TableColumnConf(Settings):
 
 @register("message", "StoreConf.table")
 class TableDefinition(RecordsDefinition):
-    """How the columns of a data frame become records, to be applied by name to any other frame.
-
-    :func:`dsinga.table` learns it from the training data; :class:`.columns.TableColumns` applies it.
-    """
+    """How the columns of a data frame become records, to be applied by name to any other frame."""
 
     is_encoded = True
 

@@ -54,8 +54,8 @@ class Frame(ABC):
     def reduce(self, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]) -> Result:
         """Summarise each part by ``summarise(table, first)``, and merge the results in order.
 
-        Each part is read once, on the workers of the current Dask client if any; only results come back. ``first`` is
-        the number of a part's first record.
+        Each part is read once, on the workers of the current Dask client if any. ``first`` is the number of a part's
+        first record.
         """
         parts = range(len(self.lengths))
         if self.in_memory or not _has_dask_client():
@@ -67,7 +67,7 @@ class Frame(ABC):
         return _merged([run(frame, some, names, summarise, merge) for some in ranges], merge, self.location)
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most frames need no client
-        """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
+        """Prepare to read in this process."""
 
 
 class MemoryFrame(Frame):
@@ -227,7 +227,7 @@ def _plain(series: Any) -> Any:
 
 
 def column_names(columns: Any) -> list[str]:
-    """Return the names of columns as texts. Raises UserError for none, several levels, or equal names."""
+    """Return the names of columns as texts."""
     if getattr(columns, "nlevels", 1) > 1:
         raise UserError(
             f"the data frame has columns of {columns.nlevels} levels; give each one name, as by "

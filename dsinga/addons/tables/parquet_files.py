@@ -63,8 +63,7 @@ class ParquetFile(NamedTuple):
 def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
     """Find the parquet files at a path, URL or pattern; return them, their column names, and index columns.
 
-    All files have the columns of the first one, with values of one kind, such as integers or floats; an index is
-    optional. Raises UserError, naming the file, otherwise.
+    Other files must have the columns and kinds of values of the first one; an index is optional.
     """
     found = _with_numbers(find_files(location))
     with ThreadPoolExecutor(READERS) as threads:

@@ -41,7 +41,6 @@ class TableRecords(RecordSource):
 
     Args:
         data: a data frame, its path, or an opened :class:`.frames.Frame`.
-        y: labels that are not in the frame.
         has_labels: whether labels are read, if the frame has their column.
     """
 
@@ -128,9 +127,9 @@ def table(
 
     Numbers are scaled, with a flag for missing values. Texts and categories become codes, by frequency; code 0 is
     missing or unknown, such as a category that occurs once. Dates become their parts that differ. Columns without
-    anything to learn, such as a single value, are left out and logged. A net trained on the records reads other frames
-    by column name. ``.parts`` has the names of numbers, flags and categories, and the sizes of categories; ``.bins()``
-    has the kinks for a piecewise-linear embedding of each number.
+    anything to learn are left out and logged. A net trained on the records reads other frames by column name.
+    ``.parts`` names numbers, flags and categories; ``.bins()`` has the kinks for a piecewise-linear embedding of each
+    number.
 
     A category gets its own code if it occurs in at least 1 of 400 rows, or in 100 rows; rarer, missing and unseen ones
     share code 0. Dates are read by one clock: instants in the time zone of training, dates without a zone unchanged.
@@ -138,14 +137,13 @@ def table(
     ``frame.reset_index()``. Infinity, lists and mixed values are refused. A column without gaps in training has no
     flag; later gaps become the median.
 
-    A folder of parquet is learnt in one pass on the workers. It is read by row group, each once an epoch. Row groups of
-    30 MB in memory suit; larger ones are read in cuts, much larger ones are refused. A file that changes during a run
-    is refused: copies on several machines need equal modification times (cp -p). A resumed run keeps the learnt
-    columns.
+    A folder of parquet is learnt in one pass on the workers. Row groups of 30 MB in memory suit; larger ones are read
+    in cuts, much larger ones are refused. A file that changes during a run is refused: copies on several machines need
+    equal modification times (cp -p).
 
     Args:
         data: a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet.
-        y: labels (n,) or (n, k), if they are no column.
+        y: labels (n,) or (n, k) outside the frame.
         label: the column of labels.
         columns: the names of the columns to learn from, by default all but ``label``; or the ``definition`` of other
             records, to read this frame the same way.
@@ -153,12 +151,11 @@ def table(
         dates: the parts of dates, such as ["month", "hour"], or {"departure": ["hour"]} by column; by default all that
             differ of "day" (days since 1970), "year", "month", "monthday", "yearday", "weekday" (0 is Monday), "hour",
             "minute" and "second".
-        scaling: how numbers are scaled: "quantile", "robust" or "standard"; see :class:`.TableDefinition`.
-        unknown: how to treat a category that the training data lack: "missing", or "error", which refuses it.
+        scaling: the scaling of numbers: "quantile", "robust" or "standard"; see :class:`.TableDefinition`.
+        unknown: how to treat a category that the training data lack: "missing", or "error".
 
     Raises:
-        UserError: a column is not there, or has no values of a kind that a table has, or infinity; or all labels are
-            the same.
+        UserError: a column is missing, or has unsupported values or infinity; or all labels are the same.
 
     Examples:
         >>> import pandas as pd
@@ -263,10 +260,7 @@ def _bounds(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _encode_labels(definition: TableDefinition, table: Any, first: int, dtype: Any = None) -> np.ndarray:
-    """Encode the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32.
-
-    All have the given ``dtype``, the one of the first part.
-    """
+    """Encode the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32."""
     import pyarrow
 
     name = definition.label
@@ -313,10 +307,7 @@ def _column(
 class PartsColumn(Column):
     """Records or labels of a frame that is read in parts, encoded when they are read.
 
-    Args:
-        names: the columns that are read.
-        encode: makes rows from an Arrow table of these columns.
-        sample: some rows, for their shape and dtype.
+    ``encode`` makes rows from an Arrow table; ``sample`` has some rows, for their shape and dtype.
     """
 
     def __init__(self, frame: Frame, names: Sequence[str], encode: Encode, sample: np.ndarray, name: str):

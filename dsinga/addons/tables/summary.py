@@ -34,8 +34,7 @@ class ColumnSummary:
         kind: the kind of its values; "" if all are missing.
         first_missing: the number of the first record without a value; None if all have one.
         counts: how often each category, boolean or few whole numbers occur; None if there are too many.
-        sampled_counts: the same in the sample of rows.
-        has_texts: whether they are texts, and not requested as categories.
+        has_texts: whether they are texts, not requested as categories.
         zone: the time zone of dates, "" without one; None for other values.
         low: the smallest number; for dates in microseconds.
         sample: the sampled numbers or times without missing ones, an array for each part.
@@ -71,12 +70,7 @@ class ColumnSummary:
 
 @dataclass
 class PartSummary:
-    """The figures of all columns over some rows of a frame; summaries can be added.
-
-    Attributes:
-        start: the number of the first row.
-        sampled: the number of sampled rows.
-    """
+    """The figures of all columns over some rows of a frame; summaries can be added."""
 
     start: int
     rows: int
@@ -84,7 +78,7 @@ class PartSummary:
     columns: dict[str, ColumnSummary]
 
     def add(self, other: PartSummary) -> None:
-        """Add the summary of following rows. Raises UserError if kinds or time zones differ."""
+        """Add the summary of following rows."""
         for name, column in other.columns.items():
             known = self.columns[name]
             if column.kind and known.kind and column.kind != known.kind:
@@ -117,7 +111,7 @@ def merge(summaries: Iterable[PartSummary]) -> PartSummary:
 def summarise(table: Any, start: int, *, categories: Collection[str], share: float) -> PartSummary:
     """Summarise the rows of an Arrow table; the first has the number ``start``.
 
-    ``categories`` are columns of categories whatever their values. A ``share`` of all rows is in the sample.
+    A ``share`` of all rows is in the sample.
     """
     drawn = _drawn(table.num_rows, start, share)
     columns = {

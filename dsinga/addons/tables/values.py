@@ -50,7 +50,7 @@ def zone_words(zone: str) -> str:
 def in_zone(column: Any, name: str, zone: str | None) -> Any:
     """Convert an Arrow column's dates to the time zone of training, "" for dates without one.
 
-    None keeps the dates unchanged. Raises UserError if only one of data and training has a zone.
+    None keeps them unchanged.
     """
     import pyarrow
 
@@ -121,7 +121,7 @@ def indexed_numbers(column: Any, name: str) -> Indexed | np.ndarray:
 def as_numbers(column: Any, name: str, kind: str = "number") -> np.ndarray:
     """Convert an Arrow column of numbers or booleans to float64, NaN for missing values.
 
-    Durations, and times of a day, are in seconds; -0.0 becomes 0.0. ``kind`` is the kind in training, for messages.
+    Durations, and times of a day, are in seconds; -0.0 becomes 0.0.
     """
     import pyarrow
 
@@ -207,8 +207,6 @@ def _text_of(number: Any) -> str | None:
 
 class Dates:
     """The dates of an Arrow column, with their parts such as day or hour.
-
-    Dates of a time zone count by its clock.
 
     Attributes:
         microseconds: since 1970, (rows,) int64; 0 for a missing date.

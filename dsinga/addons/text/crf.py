@@ -27,8 +27,7 @@ class Chains(NamedTuple):
 def crf(x: Array, tags: Array, transitions: Array, start: Array, train: bool) -> tuple[Array, Any]:
     """Compute the loss of tag sequences: x (B, T, K), tags (B, T) in [0, K), -1 after the end -> -log P(tags) (B,).
 
-    Transitions are (K, K), from row to column, start (K,); every sequence has at least one step. Also returns a
-    workspace, None if not ``train``.
+    Transitions are (K, K), from row to column, start (K,); every sequence has at least one step.
     """
     lengths = (tags >= 0).sum(axis=1)
     chains = by_length(x, lengths)

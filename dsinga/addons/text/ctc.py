@@ -1,8 +1,8 @@
 """kCTCLoss: the loss for label sequences without known positions in time, as in speech or handwriting.
 
-The probability of labels (Graves et al., 2006) is the sum over all ways to place them in time, here in log space. With
-blanks before, between and after them, S labels have 2S + 1 states. A path goes to the same state, to the next, or over
-a blank between two different labels.
+The probability of labels (Graves et al., 2006) is summed over all ways to place them in time, in log space. With blanks
+before, between and after them, S labels have 2S + 1 states. A path goes to the same state, to the next, or over a blank
+between two different labels.
 """
 
 from __future__ import annotations

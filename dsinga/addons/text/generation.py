@@ -1,7 +1,4 @@
-"""Generates text, code by code, with a net of one step that carries its states.
-
-States are the states of recurrent layers, or keys and values of earlier steps in attention.
-"""
+"""Generates text, code by code, with a net of one step that carries its states."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ def generator(conf: NetConf, codes: int) -> Generator:
     """Convert a net that reads texts of ``codes`` different codes to a generator of one step and one row.
 
     It has the layers below the softmax, not unrolled; attention keeps keys and values of as many steps as training
-    sees. The reader is a kCharRNN, or the kRNNDummy of SINGA's sample.conf.
+    sees.
     """
     layers = filter_layers(conf, Phase.kTrain)
     reader = next((layer for layer in layers if layer.type in READERS), None)
@@ -74,10 +71,7 @@ def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
 
 
 def _one_step(layer: LayerConf, codes: int, kept: int) -> LayerConf:
-    """Configure a layer for one step: not unrolled, reading codes, or carrying its state.
-
-    An attention's state has ``kept`` steps.
-    """
+    """Configure a layer for one step: not unrolled, reading codes, or carrying its state."""
     layer = layer.replace(unroll_len=None, unroll_conn_type=[], shift=[], include=[], exclude=[])
     if layer.type is LayerType.kAttention:
         return _cached(layer, kept)

@@ -74,8 +74,8 @@ class EntityF1(Layer):
     """Metrics "f1", "precision" and "recall" of entities, as in the evaluation of CoNLL-2000.
 
     The first source gives tags (B, T), as kCRF does, or scores (B, T, K); then the highest score counts. The second
-    gives the true tags as its labels (B, T), and -1 after the end. An entity counts as found if its first word, its
-    last word and its type are right. The feature is the tags, (B, T) int64, -1 after the end.
+    gives the true tags as its labels. An entity counts as found if its first word, its last word and its type are
+    right. The feature is the tags, (B, T) int64.
 
     If the records have names of tags, the names count: schemes IOB1, IOB2, IOE, BIOES, BILOU and BMES. Without names,
     tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k for each type k.
@@ -124,8 +124,6 @@ class TagScheme(NamedTuple):
     The letter before the hyphen is the word's role: B begins an entity, I (or M) is inside, E (or L) ends one, S (or U,
     W) is one by itself. A word continues an entity if its tag is I or E and the previous word's is B or I of the same
     type. Any other word except O begins one, as in CoNLL.
-
-    Arrays have an entry for each tag, and a last one for the tag -1.
     """
 
     kinds: Array

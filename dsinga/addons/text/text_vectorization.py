@@ -133,8 +133,8 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 class TextEncoder:
     """Turns texts into codes of words.
 
-    ``words`` have the codes 2, 3, ... ``standardize``, one of ``STANDARDIZE``, changes a text, and ``split``, one of
-    ``SPLIT``, divides it. Texts are cut or padded with 0 to ``steps`` codes, by default the longest text's.
+    ``words`` have the codes 2, 3, ... ``standardize`` and ``split`` are as in :class:`TextVectorization`. Texts are cut
+    or padded with 0 to ``steps`` codes, by default the longest text's.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Translates by beam search with a net that scores the next word after a source sentence and the words so far.
 
 The encoder (all layers that do not depend on the words so far) is computed once a sentence. Other layers are computed
-for the whole prefix at each step, but the score layer only for its last word. At each step the most probable
-continuations get a sentence's ``beam`` places, and ended hypotheses keep theirs.
+for the whole prefix at each step, but the score layer only for its last word.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def translate(
 
     ``job`` is a translator, such as :func:`dsinga.models.gru_translator`; its stores have the words of both languages.
     ``params`` are as for :func:`evaluate`. Beam search extends the ``beam`` most probable beginnings at each step. Log
-    probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers short translations. Equal arguments
-    give equal translations. Raises UserError for bad input, such as an empty sentence.
+    probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers short translations. Raises UserError
+    for bad input, such as an empty sentence.
     """
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
@@ -268,7 +267,7 @@ class OpenHypotheses(NamedTuple):
 def length_penalty(length: int, alpha: float) -> float:
     """Return ((5 + length) / 6)^alpha, the divisor of sequences' log probabilities; 1 for an alpha of 0.
 
-    Without it, short sequences are preferred. Wu et al., Google's Neural Machine Translation System (2016), formula 14.
+    Without it, short sequences win. Wu et al., Google's Neural Machine Translation System (2016), formula 14.
     """
     return ((5 + length) / 6) ** alpha
 
@@ -351,10 +350,7 @@ def _highest(logs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 def _promising(
     open_: OpenHypotheses, ended: list[list[Hypothesis]], limits: np.ndarray, alpha: float
 ) -> OpenHypotheses:
-    """Keep the open hypotheses that can still exceed the score of the sequence's best ended one.
-
-    A log probability can only fall, and the longest sequence has the largest penalty.
-    """
+    """Keep the open hypotheses that can still exceed the score of the sequence's best ended one."""
     best = np.array([max((hypothesis.score for hypothesis in hypotheses), default=-np.inf) for hypotheses in ended])
     bound = open_.logs / np.array([length_penalty(limit + 1, alpha) for limit in limits[open_.sequences]])
     return OpenHypotheses(*(array[bound > best[open_.sequences]] for array in open_))

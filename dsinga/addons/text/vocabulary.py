@@ -24,8 +24,7 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
     """Read the characters or words of the codes 0, 1, ... from a store or a vocabulary file.
 
     A file of characters, like SINGA's vocab.txt, has no separators; each byte is one character, decoded as Latin-1. A
-    file of words has one word a line, in UTF-8. Raises UserError without a vocabulary, and for a character or word that
-    occurs twice.
+    file of words has one word a line, in UTF-8.
     """
     location = absolute(path)
     if location.endswith(".zarr") or exists(join(location, "zarr.json")):
@@ -57,10 +56,7 @@ class SymbolEncoder:
         self._unknown = self._codes.get(unknown) if self._words else None
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text; raise UserError for a character or word without a code.
-
-        The text is split into words if the vocabulary has words, else into its UTF-8 bytes.
-        """
+        """Encode a text; raise UserError for a character or word without a code."""
         return self.encode_symbols(text.split() if self._words else list(text.encode().decode("latin-1")))
 
     def decode(self, codes: Iterable[int]) -> str:

@@ -34,7 +34,7 @@ class MLflow(Extension):
 
     Metrics are named by phase and name, as in "val/loss". The artifacts are the job as text, ``job.conf``, and, if the
     run has a workspace, its last checkpoint. A resumed run continues the run of MLflow with the id in the file
-    ``mlflow_run`` of the workspace; it logs no metric twice. A run that fails has the status FAILED.
+    ``mlflow_run`` of the workspace; it logs no metric twice.
 
     Raises UserError if MLflow is not installed.
     """
@@ -101,7 +101,7 @@ class MLflow(Extension):
                 self._client.log_artifacts(self._run_id, str(path), f"checkpoint/{path.name}")
 
     def close(self, error: BaseException | None) -> None:
-        """Set the status of MLflow's run: finished or failed."""
+        """Set the status of MLflow's run: finished, failed or killed."""
         run_id, self._run_id = self._run_id, ""
         if run_id:
             status = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"

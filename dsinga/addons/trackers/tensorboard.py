@@ -99,10 +99,7 @@ class TensorBoard(Extension):
             raise self.error(f"the folder {self._folder} cannot be written: {error}") from error
 
     def _open(self, phase: str) -> Any:
-        """Open a phase's file; its first event lets TensorBoard forget an earlier run's later steps.
-
-        tensorboardX's writer with a thread is not used: if the disk fails, it waits forever.
-        """
+        """Open a phase's file; its first event lets TensorBoard forget an earlier run's later steps."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 

@@ -1,7 +1,6 @@
 """Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily.
 
-Distances are at most 16 points, measured in points of x if z has another spacing. Flows lead to the centre of a
-connected instance.
+Distances are at most 16 points, measured in points of x if z has another spacing.
 
 A target is computed for the region that is read plus the points it needs around it: 1 for borders, 16 for distances,
 whole instances for flows.
@@ -36,7 +35,8 @@ def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
     border. "distance(cells)" is the distance in points to the end of the instance, at most 16. "flow_y(cells)" and
     "flow_x(cells)" are the components of :func:`dsinga.addons.fields.microscopes.instances.flows`.
 
-    Instances lie along z, y and x of a label image, or along its last two dimensions if it has fewer than two of these.
+    Instances lie along z, y and x of a label image, or along its last two dimensions if it has fewer than two of z, y,
+    x.
     """
     for name in names:
         match = _TARGET.fullmatch(name)
@@ -123,10 +123,7 @@ class _InstanceTarget(BackendArray):
         return target.reshape(labels.shape)[_within(ranges, wide)]
 
     def _whole_instances(self, ranges: Ranges) -> tuple[Ranges, np.ndarray]:
-        """Extend a region until no instance continues beyond it, and return it with the components that touched it.
-
-        So flows do not depend on the region that is read.
-        """
+        """Extend a region until no instance continues beyond it, and return it with the components that touched it."""
         wide, step = list(ranges), 32
         while True:
             parts = components(self._numbers(wide))

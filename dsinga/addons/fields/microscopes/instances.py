@@ -192,9 +192,6 @@ def follow_flows(flows: Any, inside: Any, *, steps: int = 100, smallest: int = 1
         inside: where there is any instance (bool), (*space).
         steps: the number of steps, at least the radius of the largest instance.
         smallest: the least number of points in an instance.
-
-    Raises:
-        UserError: the shapes do not fit.
     """
     flows, inside = np.asarray(flows, np.float32), np.asarray(inside).astype(bool)
     if flows.shape != (inside.ndim, *inside.shape):

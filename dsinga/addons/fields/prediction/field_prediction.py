@@ -78,10 +78,7 @@ def predict_dataset(
 
 
 def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
-    """Return the window settings of a phase's input layer, or else of training.
-
-    A missing layout of the training data is read from the store that the job names, if available.
-    """
+    """Return the window settings of a phase's input layer, or else of training."""
     for each in (phase, Phase.kTrain, Phase.kVal):
         for conf in input_layers(job.neuralnet, each):
             store = conf.store_conf

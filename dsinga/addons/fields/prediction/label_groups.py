@@ -23,11 +23,7 @@ NONE = -1  # the group of a number that is in none
 
 
 class LabelPoints:
-    """Finds where each label value (n, C, *space) lies along the dimensions of a Dataset.
-
-    Attributes:
-        variables: the number of the target of each channel, (C,).
-    """
+    """Finds where each label value (n, C, *space) lies along the dimensions of a Dataset."""
 
     def __init__(self, windows: FieldWindows):
         if not windows.has_labels:
@@ -94,10 +90,7 @@ class LabelPoints:
 
 
 def _offsets(part: ChannelGroup, axis: Axis) -> np.ndarray:
-    """Return each channel's distance along a dimension from the first point of the first lead.
-
-    It is 0 for dimensions without channels.
-    """
+    """Return each channel's distance along a dimension from the first point of the first lead."""
     dims = part.dims[: len(part.channel_sizes)]
     if axis.name not in dims:
         return np.zeros(math.prod(part.channel_sizes), np.int64)
@@ -116,7 +109,6 @@ class Grouping:
     Attributes:
         labels: the coordinate of each group: an array (groups,) or an xarray Variable; None without one.
         groups: returns, for rows, arrays of group numbers that broadcast to (n, C, *space); ``NONE`` is no group.
-            Overlapping groups need several arrays.
         points: the points of the data that are the groups, if the dimension is one of the data.
     """
 

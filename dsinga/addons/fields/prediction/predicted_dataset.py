@@ -91,7 +91,7 @@ def lazy_array(array: Any, dims: Sequence[str], coordinates: Mapping[Any, Any]) 
 def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> Any:
     """Add the CF grid mappings and bounds that a prediction names.
 
-    A coordinate whose bounds beyond the data are unknown no longer names them.
+    Coordinates no longer name bounds that are unknown beyond the data.
     """
     gaps = {dim: windows.axis(dim).gaps for dim in points}
     related = related_at(windows.related, windows.dataset, points, gaps)
@@ -147,10 +147,7 @@ def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
 
 
 def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.Array:
-    """Arrange the axes of a target's prediction in the target's order.
-
-    ``array`` is the prediction (windows of each dimension of samples ..., C', points of space ...).
-    """
+    """Arrange the axes of a target's prediction in the target's order."""
     samples = [axis.name for axis in windows.samples]
     array = array[(slice(None),) * len(samples) + (windows.channel_slice(target),)]
     sizes = [windows.axis(dim).size for dim in target.channel_dims]

@@ -77,7 +77,6 @@ def map_selections(
     """Build the dask array with the blocks ``function(shared, selections, *arguments)``, numpy arrays.
 
     Dask sends ``shared``, a delayed object, to each worker once. ``name`` must be unique to the result's contents.
-    ``arrays`` are optimised (``dask.optimize``), except arrays that a cluster keeps.
 
     Tasks compute chunks that depend on no other chunk themselves, even if overlapping selections compute them several
     times. All other chunks, and the chunks of ``computed``, are computed once.
@@ -177,8 +176,7 @@ class PredictionBlocks:
 
     Along each axis of space, a block is about one chunk of the variables. Along time it is half a chunk, or a few times
     the steps that a window reads, so that few tasks decode the same chunk. A block has at least one call of the net,
-    and otherwise at most BLOCK_BYTES or half a chunk. ``most`` limits the windows along time in a block of several
-    calls.
+    and otherwise at most BLOCK_BYTES or half a chunk.
     """
 
     predictor: FieldPredictor

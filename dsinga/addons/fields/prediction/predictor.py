@@ -100,8 +100,6 @@ class MaskedTarget(NamedTuple):
 
     Attributes:
         mask: its mask channels in a record, which say where points are valid.
-        sizes: the sizes of the mask channels by dimension.
-        taken: the points along each of these dimensions that belong to the target's channels.
         numbers: neighbouring channels of the feature for each channel of the target.
     """
 
@@ -115,7 +113,7 @@ class MaskedTarget(NamedTuple):
 class FieldPredictor:
     """Computes a layer for blocks of windows and tiles; callable in any thread of any process.
 
-    Every call of the net has ``batch`` rows of a tile's size, so a predicted point does not depend on the block.
+    Every call of the net has ``batch`` rows of a tile's size.
 
     Args:
         samples: the dimensions along which there are several windows.

@@ -26,8 +26,8 @@ class FedBack:
 class FieldRollout:
     """Predicts one lead (how far ahead) after another for the same windows.
 
-    For lead j, the inputs lie (j - 1) leads later. For variables that are fed back, points after the window are earlier
-    predictions. Other inputs along time are read, or computed, at the later times.
+    For lead j, the inputs lie (j - 1) leads later. Points after the window are earlier predictions if the variable is
+    fed back; other inputs are read or computed at the later times.
     """
 
     def __init__(self, predictor: FieldPredictor, time: str, fed_back: Mapping[str, FedBack]):
@@ -70,8 +70,7 @@ class FieldRollout:
     def predict(self, values: Mapping[str, np.ndarray], block: PredictionBlock, step: int) -> np.ndarray:
         """Predict a lead for a block, as :meth:`FieldPredictor.predict`.
 
-        ``values`` are the numbers of each variable at :meth:`points`. For later leads, they include earlier leads,
-        "lead 1" and so on, at :meth:`prediction_points`.
+        For later leads, they include earlier leads, "lead 1" and so on, at :meth:`prediction_points`.
         """
         if step == 1:
             return self.predictor.predict(values, block)

@@ -153,8 +153,6 @@ class AxisTiles:
     """The tiles along an axis: one size, each with ``core`` points of the result, except for the last.
 
     Attributes:
-        length: the points of the input for the whole field.
-        outputs: the points of the net's feature.
         margins: points of the result before and after the feature, which no tile gives.
         size: the points of a tile with its context; a whole axis is one tile.
         core: the points of the result that a tile gives.
@@ -205,12 +203,8 @@ def whole_axis(length: int, outputs: int, margins: tuple[int, int] = (0, 0)) -> 
 def cut_axis(field: AxisField, length: int, outputs: int, core: int, margins: tuple[int, int] = (0, 0)) -> AxisTiles:
     """Cut an axis of ``length`` points into tiles that each give ``core`` points of the result.
 
-    ``field`` is the receptive field, of stride 1, and ``core`` a multiple of its alignment. The result has the
-    ``outputs`` points of the feature between ``margins``.
-
     All tiles have one size, with the remainder of the length modulo the alignment, and begin at multiples of the
-    alignment. An axis no longer than a tile is one tile. A periodic axis is also one tile if it has context, or a
-    length that is no multiple of the alignment.
+    alignment. An axis no longer than a tile is one tile.
     """
     step = field.alignment
     assert field.stride == 1, "the feature has a point for each point of the input"
@@ -248,8 +242,8 @@ def plan_tiles(
     The tiles follow from the net, the field's size and the window's, never from chunks. Together they give the bits of
     the whole field. A net with a layer that needs whole fields has a single tile.
 
-    ``window`` has the points of the training windows along each axis, ``lengths`` those of the net's input with
-    context, ``outputs`` those of the feature. ``margins`` are additional points of the result around the feature.
+    ``window`` has the points of the training windows along each axis, ``lengths`` the net's input points with context,
+    ``outputs`` the feature's points. ``margins`` are additional points of the result around the feature.
     """
     margins = margins or ((0, 0),) * len(lengths)
     trained = make_net(window)

@@ -91,10 +91,7 @@ def anomalies(dataset: Any, text: str) -> Any:
 
 
 def _is_anomaly(dataset: Any, name: Any, number: int) -> bool:
-    """Whether a variable is an anomaly from this climatology.
-
-    Without the coordinates, the variable's encoding still marks anomalies.
-    """
+    """Whether a variable is an anomaly from this climatology."""
     kept = dataset.variables[name].encoding.get(ANOMALY)
     coordinates = [mark for mark in MARKS if mark in dataset.coords]
     marks = {number for mark in coordinates for number in np.unique(dataset[mark].values).tolist()}
@@ -119,9 +116,8 @@ def with_climatology(
 ) -> Any:
     """Add the climatology to lazily predicted anomalies, at the times of the predictions.
 
-    Along the dimension ``lead``, times are in the coordinate ``valid_time``. Along ``numbers`` there are several
-    numbers for each anomaly: quantiles, members, or the parameters of a distribution, where only "loc" moves with the
-    climatology.
+    Along ``numbers`` there are several numbers for each anomaly: quantiles, members, or the parameters of a
+    distribution, where only "loc" moves with the climatology.
     """
     climatology, changed = climatology_of(text), {}
     for name in (name for name in names if name in climatology.means):

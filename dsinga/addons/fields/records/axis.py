@@ -22,16 +22,15 @@ class Axis:
         length: points of the data.
         size: points of a window.
         stride: points between the starts of neighbouring windows.
-        before: points of context before a window.
-        after: points of context after a window.
+        before, after: points of context around a window.
         lead: offset of the target in points.
         leads: how many targets a window has, each one offset after the previous one.
         edge: what lies beyond the data, one of ``EDGES``.
         starts: the first point of each window, without its context, increasing.
         gaps: the points before gaps of time, which no window crosses, increasing.
         all_starts: the first points of all windows, with windows across gaps; None if no window crosses a gap.
-        input_part: the points [start, stop) of a window and its context that are read; None for all.
-        target_part: the points [start, stop) of a target that are read; None for all.
+        input_part, target_part: the points [start, stop) that are read of a window and its context, or of a target;
+            None for all.
     """
 
     name: str

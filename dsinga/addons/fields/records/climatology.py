@@ -107,7 +107,7 @@ def waves_at(dates: Any) -> np.ndarray:
 
 
 def dates_of(times: Any) -> Any:
-    """Return a coordinate (n,) as a DataArray of dates. Raises UserError if it is no DataArray, or has no dates."""
+    """Return a coordinate (n,) as a DataArray of dates."""
     if not is_data_array(times):
         raise UserError(
             f"a climatology is taken at a DataArray of dates, such as dataset.time, not a {type(times).__name__}"
@@ -127,7 +127,7 @@ MOST_NUMBERS = 1 << 22  # that a job keeps, in up to 21 MiB of text
 
 
 def climatology_text(climatology: FieldClimatology) -> str:
-    """Serialise a climatology as text, to keep it with a net. Raises UserError if it is too large."""
+    """Serialise a climatology as text, to keep it with a net."""
     means = climatology.means
     size = sum(array.size for array in means.values())
     if size > MOST_NUMBERS:

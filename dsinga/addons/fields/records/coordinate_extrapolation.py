@@ -37,8 +37,7 @@ class StepRule:
 def extrapolated(coordinate: Any, points: np.ndarray, step: str = "", gaps: Any = ()) -> Any:
     """Return a dimension's coordinate at points (n,), in or beyond the data, as an xarray Variable.
 
-    Its steps are equal, or calendar steps such as months or years. ``step`` is used if there are too few points to
-    tell. Points next to a gap continue the steps on their side.
+    ``step`` is used if there are too few points to tell. Points next to a gap continue the steps on their side.
     """
     import xarray
 
@@ -97,10 +96,7 @@ def _rule(index: Any, trained: str) -> StepRule | None:
 def related_at(
     related: Mapping[str, Any], dataset: Any, points: Mapping[str, np.ndarray], gaps: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return CF grid mappings and bounds by name, at ``points`` of a Dataset by dimension.
-
-    Bounds beyond the data continue by their own rules, and are left out if they follow none.
-    """
+    """Return CF grid mappings and bounds by name, at ``points`` of a Dataset by dimension."""
     variables = {}
     for name, variable in related.items():
         dims = [dim for dim in variable.dims if dim in dataset.dims]

@@ -240,7 +240,7 @@ def step_text(coordinate: Any, is_time: bool = False) -> str:
     """Describe a coordinate's step as text: a number or pandas frequency; "" for none or unequal steps.
 
     For numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles"; dates at
-    one day of each month have "1 months". A time coordinate with gaps has the step of its longest part.
+    one day of each month have "1 months".
     """
     index = coordinate.to_index()
     if len(index) < 2 or not (is_date_index(index) or index.dtype.kind in "iuf"):

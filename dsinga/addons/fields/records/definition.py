@@ -1,7 +1,4 @@
-"""The settings of windows (variables, sizes, context, lead, edges), in jobs and as arguments.
-
-Settings of a dimension are a :class:`WindowDimConf` in a job, and mappings by dimension in Python.
-"""
+"""The settings of windows (variables, sizes, context, lead, edges), in jobs and as arguments."""
 
 from __future__ import annotations
 

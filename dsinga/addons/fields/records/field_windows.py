@@ -35,15 +35,14 @@ logger = logging.getLogger(__name__)
 class FieldWindows(RecordSource):
     """A Dataset's windows: records (C, *space) and labels (C', *space), float32, in the data's units.
 
-    Only the data that windows need are read from files; nothing is copied to disk. Records are numbered in the order of
-    the dimensions, the last one fastest.
+    Only the data that windows need are read from files; nothing is copied to disk.
 
     Attributes:
         definition: the settings, which may be applied to another Dataset.
         layout: which variable and which point is which channel.
-        leads: how the records of several leads are made from one record; None for one lead and the direct form.
+        leads: the plan of training on several leads; None for one lead and the direct form.
         left_out: a sentence for each dimension with points that fill no window, and one for windows with much NaN.
-        path: the path or URL from which the Dataset was opened; None for a Dataset object.
+        path: the path or URL of the Dataset; None for an object.
 
     Args:
         dataset: an xarray Dataset or DataArray, or its path or URL (zarr store or netCDF file).
@@ -152,11 +151,7 @@ class FieldWindows(RecordSource):
         return self.in_order_of(settings["windows"]) if "windows" in settings else self
 
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
-        """Return windows of the same Dataset in the layout of training, and as anomalies if trained on them.
-
-        Raises UserError if variables, leads, context, edges or points that are channels differ, or if only these
-        windows are anomalies.
-        """
+        """Return windows of the same Dataset in the layout of training, and as anomalies if trained on them."""
         if self.definition.climatology and not training.climatology:
             raise UserError(
                 "the windows are anomalies from a climatology, but the net was trained on the fields themselves; "
@@ -192,7 +187,7 @@ class FieldWindows(RecordSource):
     def split(self, gap: int = 0, **cuts: Any) -> tuple[FieldWindows, ...]:
         """Split the windows at coordinates of one dimension, for example into training and test data.
 
-        A part has the windows that lie in it with their context and targets, so that no point is in two parts.
+        No point is in two parts, not even as context or target.
 
         >>> train, test = windows.split(time="2018-01-01", gap=24)  # doctest: +SKIP
         >>> train, val, test = windows.split(time=["2016-01-01", "2018-01-01"])  # doctest: +SKIP
@@ -279,11 +274,10 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     """Cut a Dataset into windows, records to train from: inputs (C, *space), targets (C', *space), float32.
 
     Channels are variables x levels x steps of time, then static fields, coordinates and masks. Axes of space are the
-    dimensions of ``input_dims``, except time, that have more than one point, in the order of the data. The order of
-    windows follows from these settings alone. ``windows.left_out`` lists points that fill no window.
+    dimensions of ``input_dims``, except time, that have more than one point, in the order of the data.
+    ``windows.left_out`` lists points that fill no window.
 
-    ``windows.split(time=...)`` returns the windows before and after a date. ``windows.read([0])`` returns the first
-    window and its target. ``windows.shape`` is the shape of an input.
+    ``windows.read([0])`` returns the first window and its target.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image, a netCDF file,
@@ -300,21 +294,20 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
             order. ``{"lon": (-10, 10)}`` also works for longitudes from 0 to 360.
 
     Space has at most three axes. With one axis, ``channels=[]``, records are (channels, points); such a net predicts a
-    whole series as one tile. For longer series add an axis of one point with ``ds.expand_dims("y")``.
+    whole series as one tile.
 
-    Windows are shuffled within eight blocks of neighbours. Workers get data in files as paths, dask arrays as graphs,
-    and data in memory as arrays.
+    Windows are shuffled within eight blocks of neighbours.
 
     Overlapping windows count points inside the data more often in losses and scores than points near the ends.
 
     With several ``leads``, windows with context along space must be whole fields. All losses then compare the same
-    layer and have a factor ``scale``, and the weight channel is the same for all leads. A masked target has the mask of
-    the last input step. The data must have enough points for all leads. Each ``fit`` counts the steps of ``lead_start``
-    from 0. Losses of quantiles, distributions and ensembles need ``direct``; losses of classes support one lead only. A
-    net of the direct form predicts at most the leads that it was trained on, and reads no inputs of later times.
-    ``evaluate`` returns "loss", and for each lead "loss/loss", "lead2#loss/loss", ... and its metrics.
+    layer and have a factor ``scale``, and the weight channel is the same for all leads. The data must have enough
+    points for all leads. Each ``fit`` counts the steps of ``lead_start`` from 0. Losses of quantiles, distributions and
+    ensembles need ``direct``; losses of classes support one lead only. A net of the direct form predicts at most the
+    leads that it was trained on, and reads no inputs of later times. ``evaluate`` returns "loss", and for each lead
+    "loss/loss", "lead2#loss/loss", ... and its metrics.
 
-    Raises UserError for a setting that does not fit the Dataset; the message says what would.
+    Raises UserError for a setting that does not fit the Dataset.
 
     Examples:
         >>> import numpy as np

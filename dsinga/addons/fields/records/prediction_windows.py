@@ -45,7 +45,6 @@ class PredictionWindows:
 
     Attributes:
         dataset: the Dataset, with only the variables of the windows.
-        definition: the unchanged definition.
         layout: which variable and which point is which channel. Windows of one step of time begin at each step; longer
             windows follow one another.
         samples: the dimensions along which there are several windows, or channels.

@@ -33,7 +33,6 @@ class VariableReader:
 
     Attributes:
         dims: its dimensions, in the order in which regions are read.
-        shape: its points along ``dims``.
     """
 
     _kept: DaskRegions | None = None
@@ -174,8 +173,7 @@ def coordinate_reader(dataset: Any, expression: str, time: str | None) -> Coordi
     """Create the reader of a channel such as "cos(latitude)", "latitude" or "sin(day of year)".
 
     Sine and cosine accept coordinates in degrees, or in radians if the units say so. "day of year" and "hour of day"
-    make one turn in a year (365 or 366 days) or a day. Without sine or cosine, the channel is the share of it. ``time``
-    is the dimension of time.
+    make one turn in a year (365 or 366 days) or a day. Without sine or cosine, the channel is the share of it.
     """
     call = _CALL.fullmatch(expression.strip())
     function, name = (call[1], call[2].strip()) if call else ("", expression.strip())

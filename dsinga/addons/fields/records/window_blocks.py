@@ -30,7 +30,7 @@ class WindowBlocks:
     """Divides a layout's windows into blocks of neighbours, by the layout and a byte limit alone.
 
     A block has all windows along the last dimensions, as long as their fields fit ``most_bytes``. It has several
-    windows along the dimension before, and one along the first dimensions. It does not depend on chunks.
+    windows along the dimension before, and one along the first dimensions.
 
     Attributes:
         counts: the windows along each dimension.
@@ -331,8 +331,7 @@ def _ranges(
 def _ranges_of(ends: Sequence[tuple[Axis, int, int]]) -> tuple[Ranges, Ranges, Ranges | None]:
     """Return the ranges that windows' inputs read, that targets read, and both joined.
 
-    ``ends`` has the first and last window along each axis. The joined range is None if inputs and
-    targets lie too far apart to be read at once.
+    The joined range is None if inputs and targets lie too far apart to be read at once.
     """
     inputs = {axis.name: axis.input_range(first, last) for axis, first, last in ends}
     targets = {axis.name: axis.target_range(first, last) for axis, first, last in ends}

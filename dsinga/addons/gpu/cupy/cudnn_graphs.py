@@ -54,10 +54,7 @@ class ConvolutionProblem(NamedTuple):
 
 
 class ConvolutionPlan(NamedTuple):
-    """A graph to run: two input tensors, the output, a bias if any, and bytes of workspace.
-
-    With ``float_result`` the output is float32.
-    """
+    """A graph to run: two input tensors, the output, a bias if any, and bytes of workspace."""
 
     graph: Any
     tensors: tuple[Any, ...]
@@ -73,10 +70,7 @@ class PlanMaker:
         self._frontend, self.precision = frontend, precision
 
     def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
-        """Build a plan with sums in a fixed order, else any plan; return None after a warning if there is none.
-
-        Problems with a bias, which another kernel may add, give no warning.
-        """
+        """Build a plan with sums in a fixed order, else any plan; return None after a warning if there is none."""
         for ordered, float_result in itertools.product(
             (True, False), (True, False) if problem.may_be_float else (False,)
         ):
@@ -130,10 +124,7 @@ class PlanMaker:
     def describe(
         self, problem: ConvolutionProblem, handle: Any, ordered: bool, float_result: bool = False
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Create a graph; return it with its admissible, unbuilt plans, and its tensors.
-
-        With ``ordered`` sums must have a fixed order.
-        """
+        """Create a graph; return it with its admissible, unbuilt plans, and its tensors."""
         types, notes = self._frontend.data_type, self._frontend.numerical_note
         dtype = types.BFLOAT16 if problem.bf16 else types.FLOAT
         graph = self._frontend.pygraph(
@@ -160,10 +151,7 @@ class PlanMaker:
 
 
 def describe(graph: Any, problem: ConvolutionProblem, dtype: Any, real: Any) -> tuple[Any, ...]:
-    """Add the convolution to a graph; return its inputs, in the order x, w, dy, its output, and any bias.
-
-    ``real`` is the bias's type.
-    """
+    """Add the convolution to a graph; return its inputs, in the order x, w, dy, its output, and any bias."""
 
     def tensor(name: str, shape: tuple[int, ...], number: int) -> Any:
         stride = strides(shape, problem.channels_last)

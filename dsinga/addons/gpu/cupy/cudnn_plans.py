@@ -32,11 +32,7 @@ SECTIONS = {"float32": "float32", "tf32": "tf32", "bf16": "bf16 between layers"}
 
 
 class PlanRunner:
-    """Runs a plan on one thread's handle, with addresses in a reused array.
-
-    For the front ends of FAST, a private method runs a plan by its tensors' addresses, sorted by number; others use a
-    dict.
-    """
+    """Runs a plan on one thread's handle, with addresses in a reused array."""
 
     def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):
         self._plan, self._handle, self._workspace = plan, handle, workspace

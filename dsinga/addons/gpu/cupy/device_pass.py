@@ -32,7 +32,7 @@ class CupyPass:
 
     Kernels called within :meth:`recording` read everything that changes with the step from fixed device addresses: the
     batch, the step, and numbers that depend on it. Within :meth:`capturing` they do not run but become a graph for
-    :meth:`launch`. Used by one thread, on its compute stream.
+    :meth:`launch`.
     """
 
     warm_ups = 2  # in which libraries compile, choose and allocate

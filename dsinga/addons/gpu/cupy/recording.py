@@ -98,11 +98,7 @@ class StepBlock:
 
 
 class Recording:
-    """Collects the numbers, arrays and metrics of a recorded pass.
-
-    ``block`` has the numbers that change with the step, ``numbers`` the metrics on the device, float64, or None;
-    ``references`` keep cached memory alive.
-    """
+    """Collects the numbers, arrays and metrics of a recorded pass."""
 
     def __init__(self) -> None:
         self.block = StepBlock()

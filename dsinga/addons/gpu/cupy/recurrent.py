@@ -1,8 +1,4 @@
-"""Recurrent layers: one matrix product for all inputs, one product and launch a step, one product for the weights.
-
-SINGA's GRU is cuDNN's (the reset gate works on the product with the state), but cuDNN's graph API has no recurrent
-cells.
-"""
+"""Recurrent layers: one matrix product for all inputs, one product and launch a step, one product for the weights."""
 
 from __future__ import annotations
 
@@ -54,10 +50,7 @@ class DevicePacking(NamedTuple):
 
 
 class CupyRecurrentWorkspace(NamedTuple):
-    """The values for the backward pass: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
-
-    ``outputs`` (B + N, H) belong to the states; ``weights`` are w_x and w_h.
-    """
+    """The values for the backward pass: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H)."""
 
     packed: DevicePacking
     x: Array

@@ -1,6 +1,6 @@
 """Attention by cuBLAS's batched products, and linear-chain conditional random fields.
 
-Attention is float32 in every precision. A field needs one launch for all steps, a block a sequence.
+Attention is float32 in every precision.
 """
 
 from __future__ import annotations

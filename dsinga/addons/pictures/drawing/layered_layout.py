@@ -33,7 +33,7 @@ def layered_layout(
     """Lay out a graph in rows, sources above their destinations.
 
     ``sources`` are each node's sources, earlier nodes. ``box_width`` is the width of all or each node, ``edge_width``
-    of an edge in each row that it passes. A node's row ``rank`` defaults to the longest path to it.
+    of an edge in each row that it passes.
     """
     rank = longest_paths(sources) if rank is None else list(rank)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]

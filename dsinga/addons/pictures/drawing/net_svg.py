@@ -1,7 +1,4 @@
-"""Draws a net as a self-contained SVG with a box for each layer and the data at the top.
-
-Above the net are worker groups with their own server groups, such as sites.
-"""
+"""Draws a net as a self-contained SVG with a box for each layer and the data at the top."""
 
 from __future__ import annotations
 

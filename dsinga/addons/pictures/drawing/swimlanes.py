@@ -15,10 +15,7 @@ Key = tuple[object, ...]
 
 
 class LayerBox(NamedTuple):
-    """A box of the picture: its nodes (positions in ``PartitionedNet.nodes``), their worker, and its source boxes.
-
-    Bridges that send one feature, or that one layer waits for, share a box; all others have their own.
-    """
+    """A box of the picture: its nodes (positions in ``PartitionedNet.nodes``), their worker, and its source boxes."""
 
     nodes: tuple[int, ...]
     location: int

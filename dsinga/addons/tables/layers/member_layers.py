@@ -115,8 +115,7 @@ def _scaled(x: Array, factors: Array, ops: Ops) -> Array:
 class MemberDense(Layer):
     """A dense layer for each member, with its own params: (B, k, n) to (B, k, num_output).
 
-    Params: weight (k, n, num_output) and bias (k, num_output). As the last layer it gives the predictions of the
-    members.
+    Params: weight (k, n, num_output) and bias (k, num_output).
     """
 
     class Conf(Settings):

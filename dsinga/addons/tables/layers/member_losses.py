@@ -26,7 +26,7 @@ class MemberLoss(Layer):
     Sources: the members' mean (B, n) from a kMemberMean, which gets the gradient 0; labels or targets; and the members'
     predictions, (B, k, n). A fourth source may give a weight for each row. In training the metric "loss" is the mean of
     the members' losses, which are trained independently; otherwise it is the loss of the mean, as all other metrics
-    are. The feature is the one of the loss of the mean.
+    are.
     """
 
     loss: ClassVar[type[Layer]]
@@ -97,8 +97,8 @@ class MemberSoftmaxLoss(MemberLoss):
     """The kSoftmaxLoss of an ensemble, for classes: in training the mean of the losses of the members.
 
     Sources: scores of the mean (B, K), labels, scores of each member (B, k, K), and perhaps weights of rows. Settings
-    are the settings of kSoftmaxLoss. Outside training, "loss" is the loss of the mean of the members, a kMemberMean.
-    "accuracy" is the accuracy of the mean in all phases.
+    are the settings of kSoftmaxLoss. Outside training, "loss" is the loss of the members' mean, a kMemberMean.
+    "accuracy" is always the accuracy of the mean.
     """
 
     Conf = SoftmaxLoss.Conf
@@ -113,8 +113,8 @@ class MemberSigmoidLoss(MemberLoss):
     """The kSigmoidCrossEntropyLoss of an ensemble, for answers: in training the mean of the losses of the members.
 
     Sources: scores of the mean (B, n), answers (B, n), scores of each member (B, k, n), and perhaps weights of rows.
-    Settings are the settings of kSigmoidCrossEntropyLoss. Outside training, "loss" is the loss of the mean of the
-    members, a kMemberMean. "accuracy" is the accuracy of the mean in all phases.
+    Settings are the settings of kSigmoidCrossEntropyLoss. Outside training, "loss" is the loss of the members' mean, a
+    kMemberMean. "accuracy" is always the accuracy of the mean.
     """
 
     Conf = SigmoidCrossEntropyLoss.Conf
@@ -127,8 +127,8 @@ class MemberEuclideanLoss(MemberLoss):
     """The kEuclideanLoss of an ensemble, for numbers: in training the mean of the losses of the members.
 
     Sources: the mean of the members (B, n), targets (B, n), numbers of each member (B, k, n), and perhaps weights of
-    rows. Settings are the settings of kEuclideanLoss. Outside training, "loss" is the loss of the mean of the members,
-    a kMemberMean.
+    rows. Settings are the settings of kEuclideanLoss. Outside training, "loss" is the loss of the members' mean, a
+    kMemberMean.
     """
 
     Conf = EuclideanLoss.Conf

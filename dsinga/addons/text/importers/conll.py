@@ -1,8 +1,8 @@
 """The importer of tagged sentences in the CoNLL format: a word and its tag per line, empty lines between sentences.
 
-It writes a folder of stores with a row per sentence and a column per word, padded with -1. ``words.zarr`` has words in
-lower case, with the tags as labels. Features that unknown words have too are in ``shapes.zarr`` (Xx for "Paris", XdX
-for "B52S"), ``prefixes.zarr`` and ``suffixes.zarr`` of three letters.
+It writes a folder of stores with a row per sentence and a column per word, padded with -1. ``words.zarr`` has
+lower-case words, with the tags as labels. Features that unknown words have too are in ``shapes.zarr`` (Xx for "Paris",
+XdX for "B52S"), ``prefixes.zarr`` and ``suffixes.zarr`` of three letters.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def conll(
         source: the file.
         vocabulary: for validation and test sentences, the folder of the imported training sentences. Words and tags get
             its codes, unknown words the code of <unk>; unknown tags are an error.
-        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        min_count: rarer words of the training sentences become <unk>.
         has_label: whether the file has tags; otherwise all labels are 0, padded with -1 after the last word.
     """
     check_min_count(min_count)

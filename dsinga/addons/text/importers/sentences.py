@@ -52,7 +52,7 @@ def sentences(
         source: the folder; files with names that begin with a dot are left out.
         vocabulary: for further sentences, the store of the training sentences, which gives the codes of words and
             classes. Then nothing is held out.
-        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        min_count: rarer words of the training sentences become <unk>.
         held_out: the share of each class's sentences, evenly spaced, that is kept for tests. The destination is then a
             folder with train_data.zarr and test_data.zarr; with 0 it is one store.
         encoding: of the files, such as latin-1.
@@ -155,7 +155,7 @@ def pairs(
         target: the file of their translations, with as many lines.
         vocabulary: for validation and test pairs, the folder of the imported training pairs, which gives the codes of
             words; unknown words get the code of <unk>.
-        min_count: rarer words of the training sentences become <unk>, so that <unk> is learned.
+        min_count: rarer words of the training sentences become <unk>.
         max_length: pairs with a longer sentence are left out, and counted in the log. By default all are kept.
         encoding: of the files, such as latin-1.
     """
