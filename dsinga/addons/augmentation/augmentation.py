@@ -240,10 +240,7 @@ def create_augmentations(
     training: bool,
     labels: RecordInfo | None = None,
 ) -> AugmentationList:
-    """Create the augmentations in an input layer's settings, and check that they accept its records.
-
-    ``conf`` is the layer's store_conf; ``shape``, ``dtype`` and ``labels`` describe stored records.
-    """
+    """Create the augmentations in an input layer's settings, and check that they accept its records."""
     stored = tuple(conf.shape) or tuple(shape)
     if math.prod(stored) != math.prod(shape):
         if not training:

@@ -41,10 +41,7 @@ def lead_axis(layout: Layout) -> Axis:
 
 
 def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindows:
-    """Keep the windows with enough data to predict ``leads`` leads by feedback.
-
-    Inputs along time that are not predicted are read at the later times.
-    """
+    """Keep the windows with enough data to predict ``leads`` leads by feedback."""
     axis = lead_axis(windows.layout)
     _check(windows, axis)
     layout, predicted = windows.layout, {target.name for target in windows.targets}

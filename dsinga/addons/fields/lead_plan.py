@@ -261,10 +261,7 @@ def _labels_name(lead: int, data: str) -> str:
 
 
 def _copy(layer: LayerConf, lead: int, followers: set[str], passed_on: set[str], data: str) -> LayerConf:
-    """Copy a layer for a lead, sharing the layer's params.
-
-    If its labels come from a layer in ``passed_on``, the copy uses the lead's labels.
-    """
+    """Copy a layer for a lead, sharing the layer's params."""
     cls, labels = layer_class(layer), _labels_name(lead, data)
     names = {name: lead_name(lead, name) for name in followers} | {data: lead_name(lead, data, of_record=True)}
     return layer.replace(

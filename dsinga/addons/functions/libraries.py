@@ -300,8 +300,7 @@ def _spread(gradients: Sequence[Any], needs: Sequence[bool]) -> list[np.ndarray 
 def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> LibraryFunction:
     """Find the library of the arrays that a function returns, and return the function with its gradient.
 
-    A function of operators alone works with any library, and gets a loaded or else installed one. Other functions that
-    return numpy arrays have no gradient.
+    Other functions that return numpy arrays have no gradient.
     """
     failure: Exception | None = None
     try:

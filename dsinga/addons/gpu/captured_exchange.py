@@ -2,7 +2,7 @@
 
 The iteration is cut before the first layer that needs a group's params, and after the layer that completes its
 gradients. Between graphs the host only starts copies, so the exchange overlaps the following graphs. Gradients leave
-the worker only if all metrics are finite; otherwise the step is computed again by calls.
+the worker only if all metrics are finite.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def import_records(
         overwrite: whether existing stores are replaced; see :func:`dsinga.data.write_store`.
         **options: options of the importer.
 
-    An importer of your own is a function of the source, and of options, that returns a dict: the path of a store below
-    the destination, "" for the destination itself, and its contents. ``stack`` makes batches of single records, and
-    says which differ in shape or dtype. ``dsinga data import lines SOURCE DESTINATION --import FILE`` runs it, too:
+    An importer of your own is a function of the source and of options. It returns a dict from paths of stores below the
+    destination ("" for the destination itself) to their contents. ``stack`` makes batches of single records, and says
+    which differ in shape or dtype. ``dsinga data import lines SOURCE DESTINATION --import FILE`` runs it, too:
 
     >>> import numpy as np
     >>> import dsinga

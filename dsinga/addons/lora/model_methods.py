@@ -79,7 +79,7 @@ def add_lora(
         rank: the columns of B, and rows of A.
         alpha: the factor of the change is alpha/rank; by default it is 1.
         layers: names or patterns of the job's dense layers, embeddings and convolutions without groups. Patterns skip
-            other layers; the log names layers that share their weight with one of another form.
+            other layers.
         trainable: names or patterns of layers to train as a whole, such as a new head.
 
     Raises:

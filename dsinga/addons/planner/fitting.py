@@ -1,6 +1,6 @@
 """Makes training fit in a given memory, by micro-batches and by recomputing activations.
 
-The cheapest choice that fits wins: by a rule of thumb, each micro-batch costs the time of IDLE_ROWS rows, and
+The cheapest choice that fits wins. By a rule of thumb, a micro-batch costs the time of IDLE_ROWS rows, and
 recomputation a forward pass of all stretches but the uppermost.
 """
 

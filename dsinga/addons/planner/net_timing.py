@@ -56,8 +56,7 @@ def time_net(
 ) -> NetTime:
     """Time a worker's net; its stages' times add up to the median time of an iteration.
 
-    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads. Threads share the
-    params in ``shared``, and each updates a part.
+    ``workers`` threads run it at once, each with its own arrays and ``threads`` kernel threads.
     """
     starts: list[float] = []  # when all threads began each iteration
 

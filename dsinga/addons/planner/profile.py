@@ -180,7 +180,6 @@ def print_precisions(float32: Mapping[str, Any], bf16: Mapping[str, Any], consol
 
 
 def _rate(count: int, seconds: float) -> float | None:
-    """Return billions of operations or bytes a second; None if none were counted."""
     return 1e-9 * count / seconds if count and seconds > 0 else None
 
 

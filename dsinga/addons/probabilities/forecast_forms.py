@@ -194,8 +194,8 @@ class DistributionForm(ForecastForm):
 class EnsembleForm(ForecastForm):
     """The form of an ensemble's equally likely members; their loss is a CRPS.
 
-    It is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each. c is 1 / (2·K²) for the CRPS of K points, and 1
-    / (2·K·(K - 1)) for the fair one (Ferro, Fair Scores for Ensemble Forecasts, 2014). ``fairness`` f mixes both.
+    It is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each. For the CRPS of K points, c is 1 / (2·K²), for
+    the fair one 1 / (2·K·(K - 1)) (Ferro, Fair Scores for Ensemble Forecasts, 2014). ``fairness`` f mixes both.
     """
 
     dim = "member"

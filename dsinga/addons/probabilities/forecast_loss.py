@@ -219,10 +219,10 @@ class EnsembleLoss(ForecastLoss):
     Sources, weights and their shapes are as in kQuantileLoss, with the K members for each number of the target in place
     of quantiles.
 
-    With ``fairness`` 1 it is the fair CRPS, c = 1 / (2·K·(K - 1)): on average the CRPS of the distribution that the
-    members come from (Ferro, Fair Scores for Ensemble Forecasts, 2014). Use it only for members that differ by random
-    numbers; other members would drift apart. A fairness between 0 and 1 mixes both, as the almost fair CRPS does (Lang
-    et al., AIFS-CRPS, 2024).
+    With ``fairness`` 1 it is the fair CRPS, c = 1 / (2·K·(K - 1)), of the distribution that the members come from
+    (Ferro, Fair Scores for Ensemble Forecasts, 2014). Use it only for members that differ by random numbers; other
+    members would drift apart. A fairness between 0 and 1 mixes both, as the almost fair CRPS does (Lang et al.,
+    AIFS-CRPS, 2024).
     """
 
     class Conf(Settings):

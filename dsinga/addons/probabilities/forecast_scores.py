@@ -37,8 +37,7 @@ class ForecastScores(Layer):
 
     The first source gives predictions as the loss reads them, K numbers for each number of the labels. The second gives
     labels (B,), (B, n) or fields (B, C, *space), with ``weighted`` one channel more. With ``masked``, labels that are
-    NaN do not count. The figures are sums in float64 over all numbers of all records of a test, each with its weight.
-    The feature is the predictions.
+    NaN do not count. Sums are float64 over all numbers of a test, with their weights. The feature is the predictions.
 
     - "crps": the mean CRPS. An ensemble uses the ``fairness`` of its loss. For quantiles it is twice the mean pinball
       loss, also of quantiles that cross.
@@ -140,8 +139,8 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
         fairness: 1 for the fair CRPS, for randomly drawn members; 0 for the CRPS of these members.
 
     Raises:
-        UserError: there are fewer than two members; shapes, dimensions, times or points differ from the labels; a
-            member or the labels have no number; numbers are masked; weights are negative or not finite, or all 0.
+        UserError: there are fewer than two members; shapes, dimensions, times or points differ from the labels; there
+            are no numbers; weights are negative, not finite, or all 0.
     """
     for member in members if isinstance(members, (list, tuple)) else ():
         _check_same_points(member, labels, weights, axes=0)

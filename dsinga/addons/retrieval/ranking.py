@@ -90,7 +90,6 @@ def _rows(name: str, features: Any) -> np.ndarray:
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Scale rows to length 1; rows of zeros are unchanged."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths, lengths, 1)
 

@@ -77,7 +77,6 @@ def count_runs(settings: int, rungs: int, factor: int) -> int:
 
 
 def _count_best(settings: int, factor: int) -> int:
-    """Return how many settings continue: 1 / ``factor`` of them, rounded to nearest, at least one."""
     return max(1, (2 * settings + factor) // (2 * factor))
 
 
@@ -86,8 +85,8 @@ class Halving:
 
     Synchronous: when all settings have ended a rung, the best 1 / ``factor`` of them, rounded, continue (Jamieson and
     Talwalkar, 2016, arXiv 1502.07943). Asynchronous: a setting continues once it is among the best 1 / ``factor``,
-    rounded down, that have ended its rung so far (Li et al., 2018, arXiv 1810.05934). The lower number wins a tie. A
-    setting that failed, or has a NaN score, never continues; if all others fail, the next best does.
+    rounded down, that have ended its rung so far (Li et al., 2018, arXiv 1810.05934). A setting that failed, or has a
+    NaN score, never continues; if all others fail, the next best does.
 
     Attributes:
         scores: for each rung the score of each setting that has ended it, by number; None for a failed one.

@@ -152,8 +152,7 @@ def find_learning_rate(
 
     The rates form a geometric sequence; the search ends early once the smoothed loss is four times its minimum. Nothing
     is written or kept: the job, its workspace and its params do not change. Schedule and extensions of the job have no
-    effect, and only one of several worker groups trains. A Boltzmann machine is judged by its reconstruction error. In
-    a notebook the result is a picture.
+    effect, and only one of several worker groups trains. A Boltzmann machine is judged by its reconstruction error.
 
     Args:
         job: a model of ``nn``, a Job, or the path of a job file.

@@ -34,8 +34,8 @@ class SearchRange:
         step: the distance of neighbouring numbers; None for all numbers between ``low`` and ``high``. If ``low`` and
             ``step`` are whole numbers, all numbers are. On a logarithmic scale it is 1 or None.
 
-    Raises UserError for falling bounds, a logarithm of 0 or less, and a step that is not above 0 or leads beyond
-    ``high``. Two whole numbers need a step: 1 and 9 may mean 1, 2, ..., 9 or 1.0 to 9.0.
+    Raises UserError for falling bounds, a logarithm of 0 or less, and a step that does not fit. Two whole numbers need
+    a step: 1 and 9 may mean 1, 2, ..., 9 or 1.0 to 9.0.
     """
 
     low: float

@@ -21,7 +21,7 @@ AT_ONCE = 4
 class SampledSettings:
     """The settings that an Optuna sampler suggests, through its ask-and-tell interface.
 
-    A setting is asked for when all earlier ones but the last ``at_once - 1`` have a score; the sampler is told only
+    A setting is asked for when all earlier ones but the last ``at_once - 1`` have a score. The sampler is told only
     these scores, in the order of the settings. So the settings depend only on the sampler's seed and the scores, and a
     resumed search gets the same ones.
 

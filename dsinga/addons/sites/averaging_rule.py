@@ -1,8 +1,8 @@
 """Decides at which steps sites average their params, and takes the steps of the outer optimizer.
 
 The gradient of an outer step is the mean of all sites' outer gradients (outer params less a site's params), as in
-DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Settings give local SGD (Stich 2019), post-local SGD (Lin
-et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang et al. 2015).
+DiLoCo (Douillard et al. 2023, arXiv 2311.08105). Settings give local SGD (Stich 2019), post-local SGD (Lin et al.
+2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang et al. 2015).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class MeanConf(Message):
     Args:
         updater: the outer optimizer; by default Nesterov's momentum of 0.9 at a rate of 0.7. Its schedule counts outer
             steps.
-        weight: the weight of each group's outer gradients; by default all weights are equal.
+        weight: the weight of each group's outer gradients; equal by default.
         every_step_until: up to this step, groups average after every step.
         mixing: the share of its own params that a group keeps.
         compression: the compression of outer gradients: kNone, kBF16, kInt8 or kInt4.

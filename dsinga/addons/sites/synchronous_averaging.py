@@ -1,8 +1,8 @@
 """Averages the params of server groups synchronously, with bitwise equal averages in all groups.
 
-A slice sends its outer gradient, and waits for all groups' outer gradients at once, or some steps later: the overlap of
-Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2). Each shard adds them in group order and applies
-the outer optimizer to its own copy, so all copies have the same bits.
+A slice sends its outer gradient, and waits for all groups' outer gradients at once, or later: the overlap of Streaming
+DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2). Each shard adds them in group order and applies the outer
+optimizer to its own copy, so all copies have the same bits.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class ParquetFrame(Frame):
         return table
 
     def _read_cut(self, rows: _Rows, names: Sequence[str]) -> Any:
-        """Read some rows of a row group. Earlier rows are decoded again, unless the last call ended there."""
+        """Read some rows of a row group."""
         import pyarrow
 
         key = (rows.file, rows.groups, *names)

@@ -148,7 +148,7 @@ def table(
         columns: the names of the columns to learn from, by default all but ``label``; or the ``definition`` of other
             records, to read this frame the same way.
         categories: columns of numbers that are categories, such as codes of places.
-        dates: the parts of dates, such as ["month", "hour"], or {"departure": ["hour"]} by column; by default all that
+        dates: the parts of dates, such as ["month", "hour"], or {"departure": ["hour"]} by column. Defaults to all that
             differ of "day" (days since 1970), "year", "month", "monthday", "yearday", "weekday" (0 is Monday), "hour",
             "minute" and "second".
         scaling: the scaling of numbers: "quantile", "robust" or "standard"; see :class:`.TableDefinition`.

@@ -1,7 +1,6 @@
 """Translates by beam search with a net that scores the next word after a source sentence and the words so far.
 
-The encoder (all layers that do not depend on the words so far) is computed once a sentence. Other layers are computed
-for the whole prefix at each step, but the score layer only for its last word.
+The encoder (all layers that do not depend on the words so far) is computed once a sentence.
 """
 
 from __future__ import annotations
@@ -284,8 +283,8 @@ def beam_search(
     """Search the most probable code sequences; return the best hypothesis for each sequence.
 
     A sequence ends with its ``beam`` hypotheses, or as soon as no open one can exceed its best score. The softmax of
-    ``next_scores`` is the next code's probability; ``max_lengths`` do not count ``end``. ``start`` begins each prefix,
-    ``alpha`` is the exponent of :func:`length_penalty`, and no sequence gets ``excluded`` codes or ``start``.
+    ``next_scores`` is the next code's probability; ``max_lengths`` do not count ``end``. No sequence gets ``excluded``
+    codes or ``start``; ``alpha`` is the exponent of :func:`length_penalty`.
     """
     if beam < 1:
         raise UserError(f"the beam is {beam}; give 1, which takes the most probable word each time, or more")

@@ -143,8 +143,8 @@ class MLflow(Extension):
 def job_params(job: Job) -> dict[str, str]:
     """Return the fields of a job that differ from their defaults, by path: {"updater.learning_rate.base_lr": "0.1"}.
 
-    A layer has its name in the path, "layer.conv1.convolution_conf.kernel", and its phases if several layers share the
-    name; other repeated messages have their number. Characters that MLflow forbids become underscores.
+    Layers have their names in paths, such as "layer.conv1.convolution_conf.kernel", other repeated messages their
+    number. Characters that MLflow forbids become underscores.
     """
     found: dict[str, str] = {}
     _add_params(job, "", found)

@@ -1,7 +1,5 @@
 """Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily.
 
-Distances are at most 16 points, measured in points of x if z has another spacing.
-
 A target is computed for the region that is read plus the points it needs around it: 1 for borders, 16 for distances,
 whole instances for flows.
 """

@@ -166,10 +166,7 @@ def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: st
 
 
 def open_path_of_image(location: str) -> Any:
-    """Open the OME-Zarr image at a location, or one of its resolutions, as a Dataset; None if there is none.
-
-    A path inside an image's group that is no group is opened as a resolution.
-    """
+    """Open the OME-Zarr image at a location, or one of its resolutions, as a Dataset; None if there is none."""
     if has_zarr_metadata(location) and (image := image_at(location)) is not None:
         return _dataset(image, 0, None)
     folder, _, name = location.rstrip("/").rpartition("/")

@@ -32,9 +32,9 @@ def write_ome_zarr(
     """Write variables of a Dataset as channels and label images of an OME-Zarr image.
 
     The last two or three dimensions are space, after at most one of time ("t", "time") and one of channels ("c",
-    "channel", "class", "band", or "quantile", "parameter", "member", "lead" of predictions). Coordinates give scale and
-    translation, and their attribute "units" the units. Levels halve y and x down to at most 256 points: images are
-    averaged, label images keep every second point. A lazy Dataset is computed chunk by chunk.
+    "channel", "class", "band", "quantile", "parameter", "member", "lead"). Coordinates give scale and translation, and
+    their attribute "units" the units. Levels halve y and x down to at most 256 points: images are averaged, label
+    images keep every second point. A lazy Dataset is computed chunk by chunk.
 
     Args:
         dataset: an xarray Dataset or DataArray.

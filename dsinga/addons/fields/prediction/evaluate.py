@@ -279,10 +279,7 @@ class GroupedErrors:
 
 
 def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
-    """Return which channels (C, 1, ...) are masked like the last inputs, and these inputs.
-
-    None unless several leads are fed back and a fed-back target may be masked.
-    """
+    """Return which channels (C, 1, ...) are masked like the last inputs, and these inputs."""
     layout = points.layout
     masked = {part.name for part in layout.inputs if part.masked} if points.windows.leads is not None else set()
     channels = np.array([points.names[variable] in masked for variable in points.variables])
@@ -325,8 +322,8 @@ def evaluate_fields(
             "dayofyear" or "hour" of the target's time; a dimension of the targets, such as "level", or ("lat", "lon")
             for maps; regions, {"tropics": {"lat": (-20, 20)}}, which may overlap; a DataArray with each point's area.
         against: forecasts to compare with, along the dimension "forecast": "persistence", the target at the last point
-            of the inputs (with anomalies, their persistence); a climatology of :func:`dsinga.data.field_climatology`,
-            which adds "anomaly_correlation"; or a list of both.
+            of the inputs; a climatology of :func:`dsinga.data.field_climatology`, which adds "anomaly_correlation"; or
+            a list of both.
         data: windows, or a Dataset from which the job's windows are cut; defaults to the data in the job.
         data_root: the folder where relative paths are looked up last.
         resources: amounts by name that Dask workers must have.

@@ -78,8 +78,8 @@ def map_selections(
 
     Dask sends ``shared``, a delayed object, to each worker once. ``name`` must be unique to the result's contents.
 
-    Tasks compute chunks that depend on no other chunk themselves, even if overlapping selections compute them several
-    times. All other chunks, and the chunks of ``computed``, are computed once.
+    Tasks compute chunks that depend on no other chunk themselves, perhaps several times; other chunks, and the chunks
+    of ``computed``, are computed once.
     """
     sources = {key: _Source(array) for key, array in arrays.items()}
     sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}

@@ -203,8 +203,7 @@ def whole_axis(length: int, outputs: int, margins: tuple[int, int] = (0, 0)) -> 
 def cut_axis(field: AxisField, length: int, outputs: int, core: int, margins: tuple[int, int] = (0, 0)) -> AxisTiles:
     """Cut an axis of ``length`` points into tiles that each give ``core`` points of the result.
 
-    All tiles have one size, with the remainder of the length modulo the alignment, and begin at multiples of the
-    alignment. An axis no longer than a tile is one tile.
+    All tiles have one size, and begin at multiples of the alignment. An axis no longer than a tile is one tile.
     """
     step = field.alignment
     assert field.stride == 1, "the feature has a point for each point of the input"
@@ -240,7 +239,7 @@ def plan_tiles(
     """Plan the tiles in which a net computes ``layer`` for fields of ``lengths`` points by axis.
 
     The tiles follow from the net, the field's size and the window's, never from chunks. Together they give the bits of
-    the whole field. A net with a layer that needs whole fields has a single tile.
+    the whole field.
 
     ``window`` has the points of the training windows along each axis, ``lengths`` the net's input points with context,
     ``outputs`` the feature's points. ``margins`` are additional points of the result around the feature.

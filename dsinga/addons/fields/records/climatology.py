@@ -30,8 +30,8 @@ class FieldClimatology:
     """A mean by month, or a yearly cycle of three waves, of each variable at each point, float64.
 
     Attributes:
-        means: a Dataset with the first dimension "month" (1 to 12), or "term": the coefficients of a mean and of cosine
-            and sine of 1, 2 and 3 waves a year, which suit any calendar.
+        means: a Dataset with the first dimension "month" (1 to 12), or "term": the coefficients of a mean, and of
+            cosine and sine of 1, 2 and 3 waves a year.
     """
 
     means: Any

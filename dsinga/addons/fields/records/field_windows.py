@@ -289,7 +289,7 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
             ``input_dims={"time": 1}, context={"time": (3, 0)}`` has four steps of time as inputs of one target.
         lead: offset of the target in points, by dimension: ``{"time": 6}`` for six steps ahead.
         edges: the context beyond the data, for all dimensions or by dimension: "inside" (windows stay inside), "zero",
-            "edge" (the last point), "reflect", or "periodic", where windows continue at the other end.
+            "edge" (the last point), "reflect", or "periodic" (the other end).
         within: first and last coordinate to use, by dimension, as in ``ds.sel``; decreasing latitudes accept either
             order. ``{"lon": (-10, 10)}`` also works for longitudes from 0 to 360.
 

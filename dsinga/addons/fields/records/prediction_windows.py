@@ -44,7 +44,6 @@ class PredictionWindows:
     """The windows of a definition in another Dataset: same steps and levels, but whole fields.
 
     Attributes:
-        dataset: the Dataset, with only the variables of the windows.
         layout: which variable and which point is which channel. Windows of one step of time begin at each step; longer
             windows follow one another.
         samples: the dimensions along which there are several windows, or channels.

@@ -45,8 +45,6 @@ class FieldStatistics:
         count: the number of values that are not NaN.
         mean: their mean; like the others, NaN if there are no values.
         std: their standard deviation, divided by the count.
-        min: the smallest value.
-        max: the largest value.
     """
 
     count: Any

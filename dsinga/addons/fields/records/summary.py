@@ -64,8 +64,8 @@ def describe_dataset(source: str | os.PathLike[str]) -> dict[str, Any]:
 
     Keys: ``location``, ``kind``: its location, and "Dataset". ``dimension NAME``: its points, the first and the last
     coordinate, and the step between points. ``variable NAME``: its dimensions, dtype, chunks, unit and long name; and
-    of up to 16 parts spread over its first dimension, the smallest and largest number, the mean, the standard
-    deviation, and the share of NaN. ``raw_bytes``: the bytes of all variables in memory.
+    of up to 16 parts spread over its first dimension, the range, the mean, the standard deviation, and the share of
+    NaN. ``raw_bytes``: the bytes of all variables in memory.
     """
     dataset, path = open_dataset(resolve(source))
     facts: dict[str, Any] = {"location": path, "kind": "Dataset; cut windows out of it with dsinga.windows"}

@@ -243,8 +243,7 @@ class BlockCache:
     ) -> dict[int, BlockField]:
         """Return a variable's fields at points of ``step_axis``, by point; ``counts`` windows are cut from each.
 
-        The points lie in one ``run`` (:meth:`WindowBlocks.run_of`), which is read if one is missing. A point with no
-        windows left to cut is dropped first.
+        The points lie in one ``run`` (:meth:`WindowBlocks.run_of`), which is read if one is missing.
         """
         axis: Any = blocks.step_axis
         others = [dim for dim in part.dims if dim != axis.name]
@@ -275,10 +274,7 @@ class BlockCache:
     def _keep_steps(
         self, keys: Mapping[int, _Key], numbers: Sequence[np.ndarray], uses: Sequence[int], fields: dict[int, Any]
     ) -> None:
-        """Keep the fields of a run of points that still have windows to cut, and add missing ones to ``fields``.
-
-        If a missing field had no windows left, an epoch begins: all windows are to be cut again.
-        """
+        """Keep the fields of a run of points that still have windows to cut, and add missing ones to ``fields``."""
         begins = any(field is None and keys[step] not in self._unread for step, field in fields.items())
         for (step, key), field, count in zip(keys.items(), numbers, uses, strict=True):
             if begins and count:

@@ -128,8 +128,7 @@ class WindowColumn(Column):
     ) -> list[Callable[[], bool]]:
         """Return functions that copy a run of points to ``out``, and return whether it is finite.
 
-        ``out`` has the channels of ``part``, (n, *dimensions of the field); ``points`` has each window's first point
-        along the part's dimensions, in the order of blocks.
+        ``points`` has each window's first point along the dimensions of ``part``, in the order of blocks.
         """
         axis: Any = self.blocks.step_axis
         column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1

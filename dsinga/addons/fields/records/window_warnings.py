@@ -20,10 +20,7 @@ MOST_DECODED = 4  # times that a chunk may be decoded in an epoch without a warn
 
 
 def left_out_texts(blocks: WindowBlocks, kept: np.ndarray | None, most_nan: float | None) -> list[str]:
-    """Describe windows left out, a sentence per dimension with points left out, and one for much NaN.
-
-    ``kept`` has the numbers of the windows with at most ``most_nan`` of NaN; None for all windows.
-    """
+    """Describe windows left out, a sentence per dimension with points left out, and one for much NaN."""
     axes, labels, sentences = blocks.layout.axes, blocks.layout.coordinates, []
     for name, axis in axes.items():
         for points, which, place in zip(axis.left_out(), ("first", "last"), (0, -1), strict=True):

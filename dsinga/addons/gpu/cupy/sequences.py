@@ -80,7 +80,6 @@ def _by_head(x: Array, heads: int) -> Array:
 
 
 def _joined(x: Array, shape: tuple[int, ...]) -> Array:
-    """Undo :func:`_by_head`."""
     return contiguous(x.transpose(0, 2, 1, 3)).reshape(shape)
 
 

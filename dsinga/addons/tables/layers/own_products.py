@@ -24,5 +24,4 @@ def own_product_gradients(x: Array, weight: Array, grad: Array, needs_x: bool, o
 
 
 def _stack(x: Array) -> Array:
-    """View (B, k, n) as a stack of matrices (1, k, B, n)."""
     return x.transpose(1, 0, 2)[None]
