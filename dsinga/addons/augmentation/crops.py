@@ -310,7 +310,7 @@ def symmetric_beta(uniform: np.ndarray, alpha: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _beta_table(alpha: float, count: int = 4096) -> tuple[np.ndarray, np.ndarray]:
-    """Tabulate Beta(alpha, alpha): x from 0 to ½, and F(x)^(1/alpha), with a nearly linear distribution function.
+    """Tabulate Beta(alpha, alpha): x from 0 to ½, and F(x)^(1/alpha), which is nearly linear in x.
 
     F(x) = (x·(1 - x))^a/(a·B(a, a))·Σ (2a)(2a + 1)...(2a + k - 1)/((a + 1)(a + 2)...(a + k))·x^k.
     """

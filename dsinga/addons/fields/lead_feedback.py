@@ -192,7 +192,6 @@ def _masks(layout: Layout, part: ChannelGroup, axis: Axis, number: int) -> Itera
 
 
 def _place(part: ChannelGroup, levels: Any, point: int) -> int:
-    """Return the channel number of a variable at index ``point`` of its last channel dimension."""
     return int(np.ravel_multi_index((*levels, point), part.channel_sizes))
 
 

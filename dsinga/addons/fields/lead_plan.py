@@ -51,7 +51,6 @@ class LeadPlan:
         before, after: points of context around a prediction, along each axis of space.
         modes: how context beyond a prediction is filled, along each axis: "zero", "edge", "reflect", "periodic".
         weighted: whether labels have a channel of weights, the same for all leads.
-        weights: the weight of each lead in the loss.
         starts: the training step at which each lead joins the loss.
     """
 
@@ -67,7 +66,7 @@ class LeadPlan:
 
     @property
     def leads(self) -> int:
-        """The number of leads."""
+        """The number of leads (steps ahead) that are trained."""
         return len(self.records)
 
     @property
@@ -119,7 +118,7 @@ class LeadPlan:
 
 
 def lead_name(lead: int, layer: str, of_record: bool = False) -> str:
-    """Return the name of a layer's copy for a lead (from 1); lead 1 keeps it unless ``of_record``."""
+    """Return the name of a layer's copy for a lead (from 1); lead 1 keeps the name unless ``of_record``."""
     return layer if lead == 1 and not of_record else f"lead{lead}#{layer}"
 
 

@@ -94,9 +94,9 @@ class CupyBackend(DeviceBackend):
     ) -> Devices:  # fmt: skip
         """Return the GPU of each worker of ``groups``; None for workers on CPU cores.
 
-        On each host, worker k gets the GPU of the job's k-th ``gpu`` line; further workers compute on CPU cores. If a
-        host's processes see different GPUs, as with dask-cuda's CUDA_VISIBLE_DEVICES, each worker gets the first one
-        that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
+        On each host, worker k gets the GPU of the job's k-th ``gpu`` line; further workers compute on CPU cores. With
+        dask-cuda's CUDA_VISIBLE_DEVICES, each worker gets the first GPU that its process sees. If GPUs are
+        ``is_required``, all workers get one, in rotation.
 
         A worker computes on CPU cores if it cannot have its GPU, or the GPU has too little free memory. If GPUs are
         required, that is a UserError.

@@ -47,8 +47,8 @@ def import_records(
         **options: options of the importer.
 
     An importer of your own is a function of the source and of options. It returns a dict from paths of stores below the
-    destination ("" for the destination itself) to their contents. ``stack`` makes batches of single records, and says
-    which differ in shape or dtype. ``dsinga data import lines SOURCE DESTINATION --import FILE`` runs it, too:
+    destination ("" for the destination itself) to their contents. ``stack`` makes batches of single records. ``dsinga
+    data import lines SOURCE DESTINATION --import FILE`` runs it, too:
 
     >>> import numpy as np
     >>> import dsinga

@@ -70,9 +70,9 @@ def add_lora(
     :meth:`merge_lora` adds their product to the weights. The optimizer starts from an empty state.
 
     B starts with zeros, so outputs stay what they were. A is uniform in ±1/√inputs; for embeddings A starts with zeros
-    and B is N(0, 1). In a convolution A has the windows, and B is of single points, as in PEFT. Layers that share a
-    weight share its change. A layer "edges" becomes four layers of the job, "edges.base", "edges.lora_a",
-    "edges.lora_scaled" and "edges.lora_b", and a sum called "edges".
+    and B is N(0, 1). In a convolution A has the windows, and B is of single points, as in PEFT. A layer "edges" becomes
+    four layers of the job, "edges.base", "edges.lora_a", "edges.lora_scaled" and "edges.lora_b", and a sum called
+    "edges".
 
     Args:
         model: the model.

@@ -54,7 +54,7 @@ class Unfreeze(Extension):
         """Do nothing: the job has the params' first steps."""
 
     def change_job(self, checked: CheckedJob) -> Job:
-        """Set the first training step of each param to its group's."""
+        """Set the first training step of each param to the start of its group."""
         job, net = checked.job, checked.net(Phase.kTrain)
         first: dict[str, int] = {}
         for number, names in enumerate(self._groups(net)):

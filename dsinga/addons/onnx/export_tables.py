@@ -39,7 +39,7 @@ def writer_of(graph: GraphWriter, name: str) -> ExportedLayer:
 
 
 def add_inputs(graph: GraphWriter, types: Mapping[str, int], shape: tuple[int, ...] = (1,)) -> Values:
-    """Add inputs of these types, by name."""
+    """Add inputs of these types to the ONNX graph, by name."""
     for name in types:
         if not name or graph.unique(name) != name:
             raise UserError(f"the column {name!r} is called as a param, which ONNX does not take; rename the column")

@@ -39,8 +39,7 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
     *Params.* Weights train, whether they are initializers or constants. Arrays that nodes combine, such as a table of
     positions or ``exp(scale)``, train if the file names them as a net does. Arrays under names that exporters make up
     ("onnx::Add_12"), buffers that PyTorch's newer exporter marks, masks, and bounds of Clip keep their values. A
-    convolution's weight that is computed from other arrays is refused by its name. Batch normalisation that the
-    exporter has folded into a convolution stays folded, as the log says.
+    convolution's weight that is computed from other arrays is refused by its name.
 
     *Numbers.* Minus infinity in a mask becomes -1e9. Where is a sum of products with 0 and 1, so NaN and infinity in a
     hidden branch give NaN.

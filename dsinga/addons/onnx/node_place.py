@@ -36,11 +36,9 @@ class MadeLayers:
     """The state shared by the layers made from a graph: their names and params.
 
     Attributes:
-        batch: the number of records in shapes.
         room: how much may still be computed from the file.
         given_batch: the number of records in the file, or None.
         source: the first input's feature.
-        arrays: the params by layer and role.
         vectors: the features of params that all records share, by name.
         uses: for each trained array, the layers' params with its numbers, with constants.
         offsets: an array's first number among all numbers, if layers have parts of it.

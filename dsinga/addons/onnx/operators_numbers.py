@@ -42,7 +42,7 @@ def chained(name: str) -> Callable[..., Any]:
 
 
 def divide(place: NodePlace, a: Any, b: Any) -> Tensor:
-    """Convert a / b. Raises NoLayer for integers, because their fractions are cut off."""
+    """Convert Div, a / b. Raises NoLayer for integers, because their fractions are cut off."""
     if isinstance(a, Tensor) and isinstance(b, Constant) and b.array.size == 1 and b.array.item() == 1:
         return a
     if "f" not in {a.dtype.kind, b.dtype.kind}:
@@ -51,7 +51,7 @@ def divide(place: NodePlace, a: Any, b: Any) -> Tensor:
 
 
 def power(place: NodePlace, x: Any, exponent: Any) -> Tensor:
-    """Convert x ** exponent; a constant number does not become a param."""
+    """Convert Pow, x ** exponent; a constant exponent does not become a param."""
     if isinstance(x, Tensor) and isinstance(exponent, Constant) and not exponent.is_param and exponent.array.size:
         if (exponent.array == exponent.array.flat[0]).all():
             return x ** float(exponent.array.flat[0])

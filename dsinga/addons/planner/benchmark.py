@@ -85,17 +85,17 @@ class SilentObserver:
     """An observer of a run that only logs waiting for Dask workers."""
 
     def waiting(self, sentence: str) -> None:
-        """Log what the run waits for."""
+        """Log that the run waits, and why."""
         _log.info(sentence)
 
     def begin(self, step: int) -> None:
-        """Ignore the first step."""
+        """Ignore the begin of training."""
 
     def record(self, row: dict[str, Any]) -> None:
-        """Ignore metrics."""
+        """Ignore a row of metrics."""
 
     def progress(self, row: dict[str, Any]) -> None:
-        """Ignore progress."""
+        """Ignore the progress of the run."""
 
 
 def _peak_rss_mb() -> float:

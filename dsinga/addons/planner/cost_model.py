@@ -140,7 +140,7 @@ def named_strategies(
 
 
 def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
-    """Predict the cost of these cuts."""
+    """Predict the iteration time of these cuts over ``workers`` workers."""
     return PricedCuts(cuts, workers, model.predict(cuts, workers))
 
 

@@ -1,7 +1,7 @@
 """The connections between workers: their latency and bandwidth, and what a barrier costs.
 
-Workers with equal work take different times, since the operating system interrupts them, and the faster one waits.
-Delays add up like a random walk, so a barrier's cost grows with the square root of the time since the last one.
+Workers with equal work take different times, so the faster one waits. Delays add up like a random walk, so a barrier's
+cost grows with the square root of the time since the last one.
 """
 
 from __future__ import annotations

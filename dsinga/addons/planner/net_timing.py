@@ -1,7 +1,6 @@
 """Times a worker's layers and updates within its net, in iterations without other workers.
 
-Layers take longer there than alone, above all updates and connection layers, which only copy: their neighbours decide
-what caches hold.
+Layers take longer there than alone, above all updates and connection layers, which only copy.
 """
 
 from __future__ import annotations

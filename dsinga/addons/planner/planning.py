@@ -159,7 +159,7 @@ class Comparison(NamedTuple):
 
     @property
     def iteration(self) -> Part:
-        """The whole iteration."""
+        """The whole iteration, as the sum of its parts."""
         return Part("iteration", sum(part.predicted for part in self.parts), sum(part.measured for part in self.parts))
 
     @property

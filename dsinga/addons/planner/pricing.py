@@ -69,8 +69,7 @@ def make_plan(
 
     ``job.cluster`` gives the numbers of servers and of workers in a process; ``workers`` defaults to the job's, else
     one a core. With a ``network``, each machine runs one process's workers. Without one, up to ``cores`` workers are
-    threads of one process, and others are on machines joined by a gigabit network. Stores may be missing if the job
-    gives the shapes of records.
+    threads of one process, and others are on machines joined by a gigabit network.
     """
     checked, conf = check_job(job, roots, [Phase.kTrain]), job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)

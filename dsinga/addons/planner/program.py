@@ -168,7 +168,7 @@ class ProgramBuilder:
         self._awaited: set[int] = set()
 
     def add(self, operation: Operation) -> None:
-        """Append an operation."""
+        """Append an operation to the worker's program."""
         self.program.add(operation)
 
     def await_values(self, names: Iterable[str]) -> None:

@@ -73,8 +73,6 @@ class RateStore:
     If other work disturbed the process, figures are measured again, for up to ``REPEAT_SECONDS`` in all. If the machine
     stays busy, figures are not written.
 
-    ``announce`` is called with sentences about measurements.
-
     Unreadable files, and files of another version of dsinga or numpy, count as empty.
     """
 

@@ -47,7 +47,7 @@ class Search:
         self._together = alike_blocks(net, self._blocks) if deep else [[k] for k in range(len(self._blocks))]
 
     def cuts(self, workers: int) -> dict[str, LayerCut]:
-        """Return the cheapest cuts."""
+        """Return the cheapest cuts of the net by layer, for ``workers`` workers."""
         if workers not in self._found:
             self._found[workers] = self._best(workers)
         return self._cut(self._found[workers], workers)

@@ -129,7 +129,8 @@ def mean_average_precision(
 def chance(query_labels: Any, database_labels: Any) -> float:
     """Return the expected MAP (mean average precision) of random rankings.
 
-    If R of N rows are relevant, rank r is with probability R/N; then (r - 1)·(R - 1)/(N - 1) earlier ranks are.
+    If R of N rows are relevant, rank r is with probability R/N; then on average (r - 1)·(R - 1)/(N - 1) earlier ranks
+    are.
     """
     query_labels, database_labels = np.asarray(query_labels), np.asarray(database_labels)
     count = len(database_labels)

@@ -58,7 +58,7 @@ class MetricValues(Extension):
         self._pause_at_rung(loop)
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Keep the metric of a row that has it."""
+        """Store the metric if a row of the history has it."""
         phase, _, name = self.best.monitor.partition("/")
         if row["phase"] == phase and name in row:
             self._add(row["step"], float(row[name]))

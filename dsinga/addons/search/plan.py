@@ -72,7 +72,7 @@ class SearchPlan:
 
     @property
     def count(self) -> int:
-        """The number of settings."""
+        """The number of settings of the whole search."""
         return len(self.settings) if self.sampled is None else self.sampled.count
 
     def folder_of(self, number: int) -> Path | None:

@@ -86,7 +86,7 @@ class SearchRuns:
             raise RunError(f"{failed}: {describe_error(first)}{again}") from first
 
     def _take_known_row(self) -> bool:
-        """Skip the next run if its row is known without training; return whether it is."""
+        """Add the row of the next run if it is known without training; return whether it is."""
         number, rung = self._waiting[0]
         job, row = self._plan.jobs[number], self._known_row(number, rung)
         if row is not None:

@@ -96,7 +96,7 @@ def search(
         samples: the number of settings drawn from the space; None for all combinations.
         seed: the random seed of the draws.
         sampler: an Optuna sampler, such as ``optuna.samplers.TPESampler(seed=0)``, which suggests ``samples`` settings,
-            each from the earlier scores: of the last values, or of the first rung with ``halving``.
+            each from the earlier scores.
         at_once: the settings in training at a time with a sampler, without a score.
         halving: a factor for successive halving, such as 3. All settings train to a first rung, the best third of them
             to a second one with 3 times the steps, and so on; the others are "stopped".

@@ -177,8 +177,7 @@ OPENING, CLOSING = "([{", ")]}"
 def parse_space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Split overrides from the command line: overrides with one value, and the values to search by path.
 
-    "path=a,b,c" has three values; commas within brackets or quotes do not separate. Ranges are ``uniform(low, high)``,
-    ``loguniform(low, high)`` and ``randint(low, high)``, which excludes ``high``.
+    "path=a,b,c" has three values; commas within brackets or quotes do not separate.
     """
     single, space = [], dict[str, Any]()
     for override in overrides:
@@ -208,10 +207,7 @@ def parse_values(text: str) -> list[Any] | SearchRange:
 
 
 def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, Any]]:
-    """Read the space in a file: YAML or JSON with a dict of lists, or a list of dicts; CSV with a setting per line.
-
-    A text such as "loguniform(1e-4, 1e-1)" is a range.
-    """
+    """Read the space in a file: YAML or JSON with a dict of lists, or a list of dicts; CSV with a setting per line."""
     path = Path(path)
     try:
         if path.suffix == ".csv":

@@ -83,7 +83,7 @@ class AsynchronousAveraging(SumSync):
         served_slice.value += np.subtract(outer, before, out=before)
 
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
-        """Take the group's own outer step and continue from the outer params; return None if it counts no more."""
+        """Take the group's own outer step and continue from the outer params; None if it is too late to count."""
         change = served_slice.value - served_slice.outer[OUTER_PARAMS]
         factor = self.rule.age_factor(self._age(served_slice.spec.slice.id))
         change *= np.float32(factor * self.rule.shares[self._group])

@@ -21,7 +21,7 @@ COLUMNS = {
 
 
 class Site(NamedTuple):
-    """A site's step, steps since it averaged, bytes sent, and the share of time in which its link was used."""
+    """A site's progress: step, steps since it averaged, bytes sent, and share of time in which its link was used."""
 
     step: int
     age: int
@@ -61,7 +61,7 @@ class SitePanel(DashboardPanel):
         self.root.children = [self._sentence, self._table]
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the rows of these runs."""
+        """Draw a row for each site of these runs."""
         names = labels(list(records))
         rows = [
             (names[record.run], str(group), *site) for record in records for group, site in sites_of(record).items()

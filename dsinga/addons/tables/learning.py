@@ -46,8 +46,7 @@ def learn(
 ) -> TableDefinition:
     """Learn the definition of a frame's columns and labels; arguments as in :func:`.records.table`.
 
-    The frame is read once; quantiles come from a sample of some 100,000 rows, chosen by row number. Columns without
-    anything to learn are left out and logged.
+    The frame is read once; quantiles come from a sample of some 100,000 rows, chosen by row number.
     """
     check_columns((*names, *categories, *(dates if isinstance(dates, Mapping) else ())), frame.names, "the table")
     for part in chain.from_iterable(dates.values() if isinstance(dates, Mapping) else [dates]):

@@ -87,7 +87,7 @@ class TableRecords(RecordSource):
         return self._encoder.bins(count)
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest integer label; many labels are read on the workers."""
+        """Return the smallest and the largest integer label; many labels are read where their parts are."""
         if not isinstance(self._labels, PartsColumn) or self.label_dtype != np.int64:
             return super().label_range()
         labels = self._labels
@@ -133,9 +133,8 @@ def table(
 
     A category gets its own code if it occurs in at least 1 of 400 rows, or in 100 rows; rarer, missing and unseen ones
     share code 0. Dates are read by one clock: instants in the time zone of training, dates without a zone unchanged.
-    Both in one column, and files of several zones, are refused. An index written into a file is left out, see
-    ``frame.reset_index()``. Infinity, lists and mixed values are refused. A column without gaps in training has no
-    flag; later gaps become the median.
+    Both in one column, and files of several zones, are refused. Infinity, lists and mixed values are refused. A column
+    without gaps in training has no flag; later gaps become the median.
 
     A folder of parquet is learnt in one pass on the workers. Row groups of 30 MB in memory suit; larger ones are read
     in cuts, much larger ones are refused. A file that changes during a run is refused: copies on several machines need

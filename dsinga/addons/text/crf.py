@@ -1,7 +1,7 @@
 """Linear-chain conditional random fields in numpy, for all sequences of a batch at once.
 
-A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt]. P(y) = exp(score
-of y) / Σ exp(score of any tags). Sequences are sorted by decreasing length, so that padding costs nothing.
+A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt]. Sequences are
+sorted by decreasing length, so that padding costs nothing.
 """
 
 from __future__ import annotations

@@ -119,8 +119,7 @@ def generate(
     the first one is drawn uniformly. The same ``seed`` gives the same text.
 
     Recurrent layers continue from their states; causal attention keeps the keys and values of earlier steps. A GPT sees
-    the newest ``steps`` codes. A job made for generating, such as SINGA's sample.conf, works too: its kRNNDummy stands
-    for the text that is read, and its kCharRNNOutput names the vocabulary.
+    the newest ``steps`` codes. A job made for generating, such as SINGA's sample.conf, works too.
 
     Raises UserError for bad input, such as characters that the vocabulary lacks.
     """

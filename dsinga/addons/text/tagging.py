@@ -121,9 +121,9 @@ class EntityF1(Layer):
 class TagScheme(NamedTuple):
     """The entity type of each tag, and which tags may follow one another.
 
-    The letter before the hyphen is the word's role: B begins an entity, I (or M) is inside, E (or L) ends one, S (or U,
-    W) is one by itself. A word continues an entity if its tag is I or E and the previous word's is B or I of the same
-    type. Any other word except O begins one, as in CoNLL.
+    Before the hyphen, B begins an entity, I (or M) is inside, E (or L) ends one, S (or U, W) is a whole one. A word
+    continues an entity if its tag is I or E and the previous word's is B or I of the same type. Any other word except O
+    begins one, as in CoNLL.
     """
 
     kinds: Array

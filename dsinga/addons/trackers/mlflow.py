@@ -94,7 +94,7 @@ class MLflow(Extension):
         """Do nothing: rows are logged already."""
 
     def finish(self, loop: LoopView) -> None:
-        """Log the last checkpoint."""
+        """Log the last checkpoint as an artifact of the MLflow run."""
         path = latest(loop.workspace / "checkpoint") if loop.workspace is not None else None
         if path is not None:
             with self._naming_the_server():

@@ -83,7 +83,7 @@ class TensorBoard(Extension):
             self._write("train", loop.step, histogram(name, array, HISTOGRAM_BINS))
 
     def close(self, error: BaseException | None) -> None:
-        """Close the files."""
+        """Close the event files of all phases."""
         writers, self._writers = self._writers, {}
         for writer in writers.values():
             writer.close()

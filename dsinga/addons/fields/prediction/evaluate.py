@@ -279,7 +279,7 @@ class GroupedErrors:
 
 
 def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
-    """Return which channels (C, 1, ...) are masked like the last inputs, and these inputs."""
+    """Return which channels (C, 1, ...) are masked like the last inputs, and these inputs; None for no masks."""
     layout = points.layout
     masked = {part.name for part in layout.inputs if part.masked} if points.windows.leads is not None else set()
     channels = np.array([points.names[variable] in masked for variable in points.variables])

@@ -34,9 +34,8 @@ class FieldError(Layer):
 
     - "rmse" is √(Σ w·e² / Σ w), "mae" Σ w·|e| / Σ w, and "bias" Σ w·e / Σ w.
     - "anomaly_correlation" is the correlation of x - c with y - c, weighted by w. The unweighted mean over all records
-      and points is first subtracted from each, as in WeatherBench's compute_weighted_acc (Rasp et al., 2020).
-      WeatherBench 2 does not subtract it, and averages the correlations of single times. For several channels it is the
-      mean.
+      and points is first subtracted from each, as in WeatherBench's compute_weighted_acc (Rasp et al., 2020). For
+      several channels it is the mean.
 
     c is the climatology: a setting, or a third source (B, C, *space). With ``masked``, labels that are NaN do not
     count. The sums are float64 over all records of a test. The feature is x. With several channels there are also lists

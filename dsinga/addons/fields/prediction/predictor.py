@@ -48,7 +48,7 @@ class MemoryReader(VariableReader):
 
 
 def described(layout: Layout) -> Layout:
-    """Drop the data of a layout's variables and keep their coordinates, to send it to workers."""
+    """Drop the data of a layout's variables and keep their coordinates, to send less to workers."""
 
     def of_part(part: ChannelGroup) -> ChannelGroup:
         is_variable = type(part.reader) is VariableReader

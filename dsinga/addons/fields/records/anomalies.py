@@ -63,7 +63,7 @@ class _Anomalies(BackendArray):
 
 
 def anomalies(dataset: Any, text: str) -> Any:
-    """Subtract a climatology from the variables of a Dataset that it has.
+    """Subtract a climatology from the variables of a Dataset that it covers.
 
     Variables that are already its anomalies stay the same.
     """

@@ -67,7 +67,7 @@ def _given(source: Any) -> Any:
 
 
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
-    """Drop the variables of a Dataset that windows do not read, to send none to workers in vain.
+    """Drop the variables of a Dataset that windows do not read, so that workers do not get them.
 
     Variables in the definition's climatology become anomalies.
     """

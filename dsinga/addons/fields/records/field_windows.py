@@ -41,7 +41,7 @@ class FieldWindows(RecordSource):
         definition: the settings, which may be applied to another Dataset.
         layout: which variable and which point is which channel.
         leads: the plan of training on several leads; None for one lead and the direct form.
-        left_out: a sentence for each dimension with points that fill no window, and one for windows with much NaN.
+        left_out: sentences about points that fill no window, and windows with much NaN.
         path: the path or URL of the Dataset; None for an object.
 
     Args:
@@ -301,11 +301,10 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     Overlapping windows count points inside the data more often in losses and scores than points near the ends.
 
     With several ``leads``, windows with context along space must be whole fields. All losses then compare the same
-    layer and have a factor ``scale``, and the weight channel is the same for all leads. The data must have enough
-    points for all leads. Each ``fit`` counts the steps of ``lead_start`` from 0. Losses of quantiles, distributions and
-    ensembles need ``direct``; losses of classes support one lead only. A net of the direct form predicts at most the
-    leads that it was trained on, and reads no inputs of later times. ``evaluate`` returns "loss", and for each lead
-    "loss/loss", "lead2#loss/loss", ... and its metrics.
+    layer and have a factor ``scale``, and the weight channel is the same for all leads. Losses of quantiles,
+    distributions and ensembles need ``direct``; losses of classes support one lead only. A net of the direct form
+    predicts at most the leads that it was trained on, and reads no inputs of later times. ``evaluate`` returns "loss",
+    and for each lead "loss/loss", "lead2#loss/loss", ... and its metrics.
 
     Raises UserError for a setting that does not fit the Dataset.
 

@@ -49,7 +49,7 @@ class ChannelGroup:
 
     @property
     def reads_variable(self) -> bool:
-        """Whether it is a variable of the data; a function of a coordinate is always known."""
+        """Whether the channels come from a variable; functions of a coordinate are known beyond the data."""
         return type(self.reader) is VariableReader
 
     @cached_property
@@ -59,7 +59,7 @@ class ChannelGroup:
 
     @cached_property
     def channels(self) -> int:
-        """The number of channels."""
+        """The number of channels of the variable in a record or label."""
         return math.prod(self.channel_sizes)
 
 

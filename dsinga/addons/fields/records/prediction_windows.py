@@ -65,7 +65,7 @@ class PredictionWindows:
 
     @property
     def space(self) -> tuple[Axis, ...]:
-        """The dimensions of space."""
+        """The dimensions of space, along which whole fields are predicted."""
         return tuple(self.layout.axes[dim] for dim in self.layout.space)
 
     def margins(self, axis: Axis) -> tuple[int, int]:

@@ -162,8 +162,8 @@ def _label(array: Any, dim: str, at: int) -> str:
 def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, client: Any = None) -> FieldStatistics:
     """Compute mean, std, count, minimum and maximum of each variable over dimensions, without NaN.
 
-    Blocks that depend on shapes alone are read and computed in threads, or for a chunked Dataset on Dask's workers.
-    They are combined in order by the formula of Chan, Golub and LeVeque (1979) in float64.
+    Blocks are read and computed in threads, or for a chunked Dataset on Dask's workers. They are combined in order by
+    the formula of Chan, Golub and LeVeque (1979) in float64.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file.

@@ -92,8 +92,7 @@ class PlanMaker:
     def plans(self, problem: ConvolutionProblem, handle: Any, name: str = "") -> Iterator[ConvolutionPlan]:
         """Yield up to CANDIDATES built plans with sums in a fixed order, or the one of that name.
 
-        They follow the heuristics' order, and each can be run until the next is built. Float32 plans for gradients of
-        bfloat16 filters come first.
+        Each can be run until the next is built. Float32 plans for gradients of bfloat16 filters come first.
         """
         for prefix in (FLOAT, "") if problem.may_be_float else ("",):
             if name.startswith(FLOAT) == bool(prefix) or not name:

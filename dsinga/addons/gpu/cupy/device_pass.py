@@ -20,7 +20,7 @@ from dsinga.ops.types import Array, AsyncCopy
 
 
 class GraphPiece(NamedTuple):
-    """A graph of a pass, whether metrics are read after it, and what the host does before the next graph."""
+    """A graph of a pass, whether metrics are read after it, and the host's action before the next graph."""
 
     graph: Any
     reads: bool

@@ -183,7 +183,7 @@ _COUNTERS = 1 << 12  # of 32 columns each
 
 
 class CupyBatchNorm(CupyNormalisation):
-    """Batch normalisation of bfloat16; float32 features use :class:`CupyNormalisation`, with the same bits."""
+    """Batch normalisation with faster kernels for bfloat16; float32 has the bits of :class:`CupyNormalisation`."""
 
     _counters: Array | None = None
 

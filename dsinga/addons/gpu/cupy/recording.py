@@ -43,12 +43,12 @@ class StepBlock:
 
     @property
     def step(self) -> Array:
-        """The step, int64 (1,)."""
+        """The number of the training step on the device, int64 (1,)."""
         return self._device[STEP : STEP + 1]
 
     @property
     def finite(self) -> Array:
-        """1 until a metric is not finite, then 0 until :meth:`begin` or :meth:`allow`, int64 (1,)."""
+        """1 if all metrics are finite so far, else 0 until :meth:`begin` or :meth:`allow`, int64 (1,)."""
         return self._device[FINITE : FINITE + 1]
 
     def begin(self, step: int, is_capturing: bool) -> None:

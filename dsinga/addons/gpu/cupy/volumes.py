@@ -23,7 +23,7 @@ from dsinga.ops.types import BFLOAT16, FLOAT32, Array, Sizes
 
 
 def meetings(size: int, outputs: int, kernel: int, stride: int, pad: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield (depth of the kernel, slices of the volume that it meets, slices of the result to add to)."""
+    """Yield each depth of the kernel, the volume's slices that it covers, and the slices of the result to add to."""
     for depth in range(kernel):
         first = max(0, -(-(pad - depth) // stride))
         last = min(outputs - 1, (size - 1 + pad - depth) // stride)

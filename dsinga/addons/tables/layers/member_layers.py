@@ -92,7 +92,6 @@ class BatchEnsemble(Layer):
         return (for_source,), (for_weight, for_r, for_s, grad.sum(axis=0))
 
     def _of_members(self, x: Array) -> Array:
-        """Reshape a source to (B, k, n), or (B, 1, n) if members share it."""
         return x if x.ndim == 3 else x[:, None]
 
     def saved_sizes(self, rows: int) -> list[int]:

@@ -51,7 +51,7 @@ def text(
         vocabulary: an imported store, a file of characters or words, or a tokenizer.json of Hugging Face, which gives
             the codes. Unknown words become <unk> if the vocabulary has it; other unknown words or characters are an
             error.
-        skip_unseen: leave out unknown words and characters instead, as SINGA's rnnlm example does.
+        skip_unseen: leave out unknown words and characters instead.
         held_out: the fraction of the text, at its end, that is kept for tests. The destination is then a folder with
             train_data.zarr and test_data.zarr.
     """

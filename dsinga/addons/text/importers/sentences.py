@@ -235,8 +235,8 @@ def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float =
     The destination is a folder. Its folder ngrams, with train_data.zarr and test_data.zarr, has a record for each word:
     the words before it, with the word as the label. Its folder skipgrams has, in two such stores, a record for each
     pair of near words: one word, with the other as the label. As in word2vec, a word's pairs are at most a random
-    distance from 1 to ``window`` apart, and frequent words are left out at random. The seed is fixed; pairs are in
-    random order. Words become lower case; punctuation marks are words of their own.
+    distance from 1 to ``window`` apart, and frequent words are left out at random. Words become lower case; punctuation
+    marks are words of their own.
 
     Args:
         source: the file.
