@@ -18,8 +18,6 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
 
     There are three rungs by default, the second at half of the ``total`` steps. ``recorded`` returns the first step,
     starting at a given one, at which the metric is known.
-
-    Raises UserError if the metric is known only at the end.
     """
     if first is None:
         targets = [-(-total // (2 * factor)), -(-total // 2)]
