@@ -1,7 +1,8 @@
 """A registry of the ONNX operators that have layers, with the functions that make them.
 
 Arguments are the node's operands (symbolic tensors and constants, None for missing ones), attributes by name, and
-``place``, a :class:`dsinga.addons.onnx.node_place.NodePlace`. Functions return a tensor, or one for each output.
+``place``, a :class:`dsinga.addons.onnx.node_place.NodePlace`. Functions return a tensor, or one for each output, and
+raise NoLayer for unsupported nodes.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ def _measure_barrier_between(client: Client, first: str, second: str, link: Link
 
 
 def link_of(seconds: dict[int, float]) -> Link:
-    """Fit latency and bandwidth of a link to ``seconds`` a call, by bytes."""
+    """Compute latency and bandwidth of a link from ``seconds`` a call, by bytes."""
     rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 

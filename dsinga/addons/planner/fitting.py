@@ -73,8 +73,7 @@ def price_of(job: Job, batch: int, workers: int) -> float:
 class NetVariants:
     """Computes the memory of a job's training net for each choice of micro-batches and stretches.
 
-    ``infos`` has each input layer's records, ``record_bytes`` the bytes of a record and its label. A process keeps at
-    most ``kept_bytes`` of decoded records, the updater ``slots`` arrays for each param.
+    A process keeps at most ``kept_bytes`` of decoded records, the updater ``slots`` arrays for each param.
     """
 
     conf: NetConf

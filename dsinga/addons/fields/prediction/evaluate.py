@@ -309,8 +309,8 @@ def evaluate_fields(
     left out; windows with weights weight their points.
 
     All forecasts are compared on the points that all of them have. Windows of several leads are evaluated at each lead,
-    even for a net trained on one. If steps are not equally long, as months are, a lead is a number of steps. Points
-    that are NaN in a DataArray are in no area.
+    even for a net trained on one. If steps are not equally long, as months are, a lead is a number of steps. Longitudes
+    of regions wrap around the circle. Points that are NaN in a DataArray are in no area.
 
     Args:
         job: the same as in :func:`dsinga.predict`, as are ``params``, ``phase`` and ``client``.

@@ -203,7 +203,7 @@ def sources(encoding: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 class _WrittenApart:
-    """Write methods of a Dataset or variable that refuse to overwrite its own input."""
+    """Methods that write a Dataset or variable, and refuse to overwrite its own input."""
 
     __slots__ = ()
 
