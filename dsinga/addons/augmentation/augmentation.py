@@ -17,7 +17,7 @@ from dsinga.layers import RecordInfo
 
 _ROUNDS = 10
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_WEYL = 0x9E3779B9, 0xBB67AE85  # what is added to the key in each round
+_WEYL = 0x9E3779B9, 0xBB67AE85  # added to the key in each round
 _LOW, _HALF = np.uint64(0xFFFF_FFFF), np.uint64(32)
 Shape = tuple[int, ...]
 

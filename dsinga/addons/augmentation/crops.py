@@ -16,7 +16,7 @@ from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Count, Natural, Padding, Positive, Range, Unit
 
 ATTEMPTS = 10  # to find a box that lies within the image
-CENTRAL_SHARE = 7 / 8  # of the shorter side, what is kept of images outside training
+CENTRAL_SHARE = 7 / 8  # of the shorter side, kept of images outside training
 
 
 @register("augmentation", kRandomCrop=1)

@@ -324,7 +324,7 @@ def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequen
             computed = candidate.compute(arrays, needs)
             computed.pull(np.ones_like(computed.value))
         except Exception as error:
-            # PyTorch refuses numpy's arrays: what its tensors raise is the function's own fault.
+            # PyTorch refuses numpy's arrays: errors of its tensors are the function's own fault.
             failure = error if failure is not None and package == "torch" else failure
             continue
         return candidate

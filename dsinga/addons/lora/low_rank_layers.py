@@ -15,7 +15,7 @@ import numpy as np
 from dsinga.base.arrays import ParamArrays
 from dsinga.job import LayerConf, LayerType, ParamConf
 
-BASE, A, SCALED, B = ".base", ".lora_a", ".lora_scaled", ".lora_b"  # what is added to the name of a layer
+BASE, A, SCALED, B = ".base", ".lora_a", ".lora_scaled", ".lora_b"  # suffixes of a layer's name
 CONVOLUTIONS = LayerType.kConvolution, LayerType.kCConvolution, LayerType.kCudnnConv
 ROLES = {  # of params
     **dict.fromkeys((LayerType.kInnerProduct, *CONVOLUTIONS), ("weight", "bias")), LayerType.kEmbedding: ("weight",)

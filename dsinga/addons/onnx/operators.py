@@ -21,7 +21,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     **{**ARITHMETIC, **NUMBERS, **NORMS, **PRODUCTS},
     **{**IMAGES, **SEQUENCES, **SHAPES},
 }
-# Of operators without a layer, what is next to them.
+# Advice for operators without a layer: the nearest ones.
 NEAREST: Mapping[str, str] = {
     **dict.fromkeys(("Floor", "Ceil", "Round", "Tan", "Mod"), "nn.Lambda with your own function"),
     **{"GridSample": "kResize", "RoiAlign": "kResize", "MaxUnpool": "kUpsampling", "DeformConv": "kConvolution"},

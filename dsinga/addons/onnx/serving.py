@@ -157,7 +157,7 @@ def _difference(mine: np.ndarray, theirs: np.ndarray) -> float:
         return float(np.max(np.abs(np.subtract(mine, theirs)), where=differs, initial=0.0))
 
 
-# What writes a net for each kind of server, and the path of ONNX's file in what it writes.
+# For each kind of server, the function that writes a net, and the path of the ONNX file in its output.
 SERVERS: dict[str, tuple[Callable[..., None], str]] = {
     "onnx": (write_onnx, ""),
     "triton": (write_triton, "1/model.onnx"),

@@ -19,7 +19,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 WIDTH, HEIGHT = 3.96, 2.81  # inches of a panel: on a screen 380 and 270 pixels
 MAX_POINTS = 400  # of a line: more points than a panel has pixels would only make the notebook larger
 LEGEND_WIDTH = 56  # characters of the labels in a row; each label has six more for its line
-HOVER = "hover: "  # begins the id of what shows a text
+HOVER = "hover: "  # prefix of the ids of elements that show a text on hover
 DOTTED = 40  # of a line with at most so many points each has a dot
 STYLE = {
     "font.size": 8, "font.sans-serif": ["DejaVu Sans", "Verdana"], "figure.edgecolor": "#e2e2e2",

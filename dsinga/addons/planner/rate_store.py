@@ -60,7 +60,7 @@ def start_watching() -> Callable[[], bool]:
 
 ATTEMPTS = 2  # to measure while nothing else uses the cores
 REPEAT_SECONDS = 10.0  # for all second attempts: a machine that stays busy disturbs them, too
-ANNOUNCE_SECONDS = 5.0  # between two announcements of what is being measured
+ANNOUNCE_SECONDS = 5.0  # between two announcements of a measurement
 
 BUSY = "the machine is busy with other work: measured times will be too long, and are not kept"
 

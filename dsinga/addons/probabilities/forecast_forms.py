@@ -112,7 +112,7 @@ class QuantileForm(ForecastForm):
         return 2 * self.losses(x, y, ops)  # the mean over all levels is CRPS
 
     def bins(self, x: Array, y: Array, ops: Ops) -> Array:
-        return (x < y[:, :, None]).sum(axis=2)  # likewise of quantiles that cross, once they are sorted
+        return (x < y[:, :, None]).sum(axis=2)  # the same for crossing quantiles, once sorted
 
     def point(self, x: np.ndarray) -> np.ndarray:
         """Return the quantile with the level nearest to 0.5; crossing quantiles are sorted."""

@@ -149,7 +149,7 @@ def find_lr(
         job, client=source, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts
     )
     click.echo(result.sentence())
-    without_base = (ChangeMethod.kFixedStep, ChangeMethod.kSequential)  # schedules for which base_lr has no effect
+    without_base = (ChangeMethod.kFixedStep, ChangeMethod.kSequential)  # schedules that ignore base_lr
     if result.suggestion is not None and job.updater.learning_rate.type not in without_base:
         click.echo(f"dsinga train {conf} --set updater.learning_rate.base_lr={result.suggestion:.2g}")
     if picture:

@@ -30,11 +30,11 @@ from dsinga.base.regular_files import read_json
 from dsinga.monitor import History, Row, read_metrics
 from dsinga.monitor.workspace_lock import HOLDER, locked_workspace
 
-# The columns of a row besides those of the setting: those before and those after them.
+# The columns of a row before and after the columns of the setting.
 NUMBER = "number"
 # The states of rows that may have a score, the best first.
 STATES = ("finished", "stopped", "cut")
-ENDED = STATES[:2]  # those of runs that resuming leaves as they are
+ENDED = STATES[:2]  # runs that a resumed search leaves as they are
 OUTCOME = ("rung", "state", "score", "steps", "seconds", "remark")
 KINDS = {"score": (float, int, type(None)), "steps": (int,), "seconds": (float, int), "remark": (str,)}
 # The files of a search in its workspace, and of a setting in its folder there.

@@ -41,7 +41,7 @@ from dsinga.monitor.workspace_lock import HOLDER
 COUNT_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
 # At most so many runs wait in the queue of the cluster, ready to take a thread as soon as one is free.
 READY_RUNS = 4
-# How often a run is started whose Dask workers are lost, or whose folder another program writes to.
+# How often a run is started if its Dask workers are lost, or another program writes to its folder.
 MOST_STARTS = 3
 
 
@@ -62,7 +62,7 @@ class SearchRuns:
         self._losses: list[Exception] = []  # of runs that have not ended, because of the cluster or another program
         self._starts: Counter[tuple[int, int]] = Counter()  # by number and rung
         self._begun: set[int] = set()  # settings that go on from checkpoints of this search
-        self._held: set[int] = set()  # settings in whose folders another program was writing
+        self._held: set[int] = set()  # settings with folders that another program wrote to
         self._shown_wait = ""
 
     def execute(self, open_client: Callable[[], Client]) -> None:
@@ -141,7 +141,7 @@ class SearchRuns:
         job = with_workers(smallest, options.workers or wanted_workers(smallest))
         selection = select_workers(options.resources, options.hosts)
         room = await_room(job, self._client, selection, Cancellation(self._cancelled), self._progress.remark)
-        with contextlib.suppress(UserError), room:  # each run says what its own fault is
+        with contextlib.suppress(UserError), room:  # each run reports its own fault
             pass
 
     def _start_runs(self) -> None:
@@ -158,7 +158,7 @@ class SearchRuns:
             slots = max(1, self._count_threads() // workers)
             if len(self._active) >= slots + min(slots, READY_RUNS):
                 return
-            # Runs that are there together share the cores evenly: kernels of one would slow those of the others down.
+            # Concurrent runs share the cores evenly: otherwise kernels of one would slow the others down.
             together = min(slots, len(self._waiting) + len(self._active))
             self._waiting.popleft()
             self._start(number, rung, job, workers, max(1, self._threads // (together * workers)))
@@ -320,7 +320,7 @@ class SearchRuns:
         if not self._plan.resume:
             return
         self._read_outcomes(numbers)
-        if self._plan.asynchronous:  # what has gone on does, whatever is compared first now
+        if self._plan.asynchronous:  # settings that have continued continue again, in any order of comparison
             begun = [(number, rung) for number in numbers for rung in range(1, self._begun_rungs(number))]
             self._halving.note_going_on(begun)
             self._waiting = deque(sorted([*self._waiting, *begun], key=lambda step: step[0] not in self._rows))

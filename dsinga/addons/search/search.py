@@ -46,7 +46,7 @@ from dsinga.job.reader import check_fields, with_fields
 from dsinga.monitor.workspace_lock import locked_workspace
 from dsinga.reading.checked_job import CheckedJob
 
-# What to write in place of arguments that searches had, and that those of others have.
+# Advice for arguments of other libraries' searches, and of former versions.
 HALVING = "halving=3 stops poor settings early"
 SAMPLES = "samples is how many settings are drawn"
 INSTEAD = {"median_stopping": HALVING, "patience": HALVING, "n_iter": SAMPLES, "n_trials": SAMPLES}

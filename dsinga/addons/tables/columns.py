@@ -15,7 +15,7 @@ from dsinga.base.registry import nearest
 from dsinga.data.array_kinds import check_columns
 from dsinga.data.conversion import nonfinite_error
 
-FAR = 1e150  # a scaled number whose square is no infinity
+FAR = 1e150  # a scaled number with a finite square
 SORTED_ROWS = 8192  # at a time, which stay in a core's cache
 
 

@@ -22,7 +22,7 @@ from dsinga.data.array_kinds import check_columns, is_number
 
 logger = logging.getLogger(__name__)
 
-SAMPLE_ROWS = 100_000  # from which quantiles are taken
+SAMPLE_ROWS = 100_000  # for quantiles
 QUANTILES = 257  # at steps of 1/256
 MOST_CATEGORIES = 50_000  # the most frequent ones; others count as unknown
 SHARE_OF_KNOWN, MOST_NEEDED = 400, 100  # a category is known from one record in 400 on, or from 100 records on
@@ -194,7 +194,7 @@ def _conf_of_numbers(
     quantiles[0], quantiles[-1] = low, high
     quantiles[np.abs(quantiles) < TINY] = 0
     ratio = size / (high - low) if low < high else 1.0
-    digits = 9 + int(math.log10(min(max(ratio, 1.0), 1e8)))  # so that numbers with a large offset keep what differs
+    digits = 9 + int(math.log10(min(max(ratio, 1.0), 1e8)))  # numbers with a large offset keep their differences
     exponent = math.frexp(size)[1]  # squares of numbers of any size are no infinity then
     deviation = math.ldexp(float(np.ldexp(numbers, -exponent).std()), exponent)
     return TableColumnConf(

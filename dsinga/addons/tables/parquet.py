@@ -27,7 +27,7 @@ PART_BYTES = 32 << 20  # of a part in memory, at eight bytes for each value
 MOST_CUTS = 64  # of a row group
 BUFFER_BYTES = 1 << 20  # of a column that is read in cuts
 OPEN_GROUPS = 2  # row groups that were read in part and may be read on
-OPEN_FILES = 16  # whose metadata a process keeps
+OPEN_FILES = 16  # with metadata kept in a process
 OF_PROCESS = ("_lock", "_begun", "_ends", "_idle")  # attributes that no pickle has
 MOST_PIECES = 64  # row groups of a part that are not copied into one piece
 
@@ -69,7 +69,7 @@ class ParquetFrame(Frame):
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        # Of row groups that are read in cuts, the place of the next row, and the rows from there on.
+        # The next row of each row group that is read in cuts, and the rows after it.
         self._begun: OrderedDict[tuple[Any, ...], tuple[int, Iterator[Any]]] = OrderedDict()
         # Of files that were read last, by number, the metadata and the columns of texts.
         self._ends: OrderedDict[int, tuple[Any, list[str]]] = OrderedDict()

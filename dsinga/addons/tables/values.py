@@ -13,7 +13,7 @@ WORDS = {"number": "numbers", "boolean": "booleans", "category": "texts", "date"
 DAY = 86_400_000_000  # microseconds
 SECONDS = {"hour": (3600, 24), "minute": (60, 60), "second": (1, 60)}  # of a part, and how many there are
 ARROW_PARTS = {"monthday": "day", "yearday": "day_of_year", "weekday": "day_of_week"}
-MOST_DAYS = 100_000  # between the first and the last date of which each is looked up
+MOST_DAYS = 100_000  # between the first and the last date: up to it, each day is looked up
 
 
 def kind_of(arrow_type: Any) -> str | None:

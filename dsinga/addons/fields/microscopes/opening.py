@@ -119,8 +119,8 @@ def _level(level: Mapping[str, Any], common: Sequence[Mapping[str, Any]], axes: 
 
 
 MOST_LABELS = 1000  # label images that are opened without their names
-MOST_POINTS = 1 << 27  # along an axis, each of which has a coordinate
-IMAGE = "image"  # the variable of the image; those of label images have the names of these
+MOST_POINTS = 1 << 27  # along an axis; each has a coordinate
+IMAGE = "image"  # the variable of the image; label images give their names to variables
 
 
 class OmeImage(NamedTuple):

@@ -95,7 +95,7 @@ class Climatological:
         dataset = points.windows.dataset
         names = [part.name for part in points.layout.targets]
         self._fields = climatology.at_points_of(dataset[names], self._dim)
-        self._subtracted: Any = None  # from what windows read
+        self._subtracted: Any = None  # the climatology that windows subtract
         if text := points.windows.definition.climatology:
             subtracted = climatology_of(text)
             names = [name for name in names if name in subtracted.means]
@@ -145,7 +145,7 @@ def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
 
 
 FORECAST, MODEL = "forecast", "model"
-PART_NUMBERS = 1 << 20  # of labels whose errors are added at once
+PART_NUMBERS = 1 << 20  # of labels; their errors are added at once
 MOST_GROUPS = 1 << 26
 
 
@@ -237,7 +237,7 @@ class GroupedErrors:
             yield np.where(is_out, NONE, index)
 
     def _add_groups(self, terms: Sequence[Sequence[np.ndarray]], index: np.ndarray) -> None:
-        alike = tuple(axis for axis, size in enumerate(index.shape) if size == 1)  # whose numbers are of one group
+        alike = tuple(axis for axis, size in enumerate(index.shape) if size == 1)  # axes of one group
         inside = index.reshape(-1) != NONE
         groups = index.reshape(-1)[inside]
         shape = np.broadcast_shapes(*(term.shape for term in terms[0]))

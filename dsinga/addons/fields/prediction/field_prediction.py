@@ -40,7 +40,7 @@ from dsinga.reading.open_layer import moments_of
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call
 MOST_TASKS = 1 << 20  # of a prediction of several leads: a task takes about a millisecond before the first one runs
-LEAST_TASKS = 16  # for which each lead counts
+LEAST_TASKS = 16  # of a lead, assumed until its blocks are known
 
 
 @register("hook", "predict_dataset")

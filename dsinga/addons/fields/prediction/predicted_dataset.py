@@ -182,7 +182,7 @@ def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.nd
     coordinates: dict[str, Any] = {}
     if windows.numbers is not None and windows.numbers[0] != CLASS:
         coordinates[windows.numbers[0]] = (windows.numbers[0], list(windows.numbers[1]))
-    left_out = {windows.numbers[0]} if windows.numbers else set()  # of which the data may have a single point
+    left_out = {windows.numbers[0]} if windows.numbers else set()  # the data may have one point along it
     if windows.definition.climatology:  # which is added again
         left_out.update(MARKS)
     for name, coordinate in windows.dataset.coords.items():

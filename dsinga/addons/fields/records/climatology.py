@@ -94,7 +94,7 @@ def values_at(mean: Any, dates: Any, by: str) -> np.ndarray:
         months = np.asarray(dates.dt.month.values)
         return np.asarray(mean.values[months - 1])
     total: Any = 0
-    for waves, coefficients in zip(waves_at(dates).T, mean.values, strict=True):  # whose order is that of any part
+    for waves, coefficients in zip(waves_at(dates).T, mean.values, strict=True):  # the same order for any part
         total = total + waves.reshape(-1, *(1,) * (mean.ndim - 1)) * coefficients
     return np.asarray(total)
 

@@ -178,7 +178,7 @@ def _name_fault(path: str) -> None:
         check_members(path)
     except UserError:
         raise
-    except Exception:  # of the group itself, of which the error that was raised first says as much
+    except Exception:  # an error of the group itself, which the first error has reported
         return
 
 
@@ -238,7 +238,7 @@ def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> A
     variables = {name: backend_arrays.joined([dataset.variables[name] for dataset in datasets], dim) for name in chosen}
     rest = first.drop_vars(chosen).assign_coords({} if dim in first.dims else {dim: np.arange(len(datasets))})
     joined = rest.assign(variables).set_coords([name for name in chosen if name in first.coords])
-    joined.encoding["source"] = tuple(path for _, path in opened)  # as that of one file is its path
+    joined.encoding["source"] = tuple(path for _, path in opened)  # for one file, xarray stores its path
     return joined[list(first.data_vars)]
 
 

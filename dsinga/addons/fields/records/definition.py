@@ -293,7 +293,7 @@ class WindowDefinition(RecordsDefinition):
         known["leads"] = [self.direct, {dim.name: dim.lead for dim in dims if dim.lead}]
         known |= {name: self._meaning()[name] for name in ("context", "edges")}
         texts = {name: json.dumps(value, sort_keys=True) for name, value in known.items()}
-        for dim in dims:  # the mean step of numbers changes with what is added, its sign does not
+        for dim in dims:  # further points change the mean step of numbers, but not its sign
             step = str(float(dim.step) > 0) if is_number(dim.step) else dim.step
             order = {"points": "\n".join(dim.points), "step": step, "first point": dim.begin}
             texts |= {f"{what} of {dim.name!r}": text for what, text in order.items()}

@@ -12,7 +12,7 @@ LONGITUDES = ("lon", "longitude")
 CIRCLE = 360.0  # degrees
 
 
-SAME_POINT = 1e-3  # of a step, by which longitudes of one point may differ
+SAME_POINT = 1e-3  # of a step: longitudes that differ less are one point
 
 
 def is_longitude(coordinate: Any) -> bool:

@@ -31,7 +31,7 @@ from dsinga.data.missing_values import check_decoded, plain_array
 from dsinga.data.sources.dask_arrays import compute
 from dsinga.data.sources.xarray_objects import missing_name
 
-PATIENCE = 600.0  # seconds of a wait for the first Dask worker, as those of a job
+PATIENCE = 600.0  # seconds of a wait for the first Dask worker, as for a job
 MOMENTS = ("count", "mean", "std", "min", "max")
 
 _log = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ def _moments_of(array: Any, dims: Sequence[str]) -> list[Any]:
     count, mean, squares, least, most = moments_over(array, dims)
     with np.errstate(invalid="ignore", divide="ignore"):
         std = np.sqrt(squares / count)
-    constant = least == most  # without what rounding has left
+    constant = least == most  # without rounding errors
     mean, std = np.where(constant, least, mean), np.where(constant, 0, std)
     kept = [name for name in array.dims if name not in dims]
     coordinates = {name: part for name, part in array.coords.items() if set(part.dims) <= set(kept)}
@@ -304,13 +304,13 @@ def moments_of(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     if not values.size:
         ends = [np.zeros(shape)] * 3 + [np.full(shape, np.inf), np.full(shape, -np.inf)]
         return np.stack(ends)
-    down = kept[-1:] == (values.ndim - 1,)  # numbers that lie beside each other belong to different results
+    down = kept[-1:] == (values.ndim - 1,)  # neighbours in memory belong to different results
     matrix = values.transpose(axes + kept if down else kept + axes).reshape((size, -1) if down else (-1, size))
     rows = matrix if down else matrix.T  # (size, results)
     across = min(rows.shape[1], PIECE_WIDTH) if down else max(1, PIECE_NUMBERS // size)
     step = max(1, PIECE_NUMBERS // across)
     result = np.empty((5, rows.shape[1]))
-    with np.errstate(invalid="ignore", over="ignore"):  # of infinity, whose moments are not finite
+    with np.errstate(invalid="ignore", over="ignore"):  # moments of infinity are not finite
         for column in range(0, rows.shape[1], across):
             pieces = (rows[row : row + step, column : column + across] for row in range(0, size, step))
             result[:, column : column + across] = functools.reduce(combine, map(_piece_moments, pieces))
@@ -337,7 +337,7 @@ def _piece_moments(piece: np.ndarray) -> np.ndarray:
     numbers -= mean
     if invalid is not None:
         numbers[invalid] = 0
-    rest = numbers.sum(axis=0) / some  # what rounding of the first sum has left
+    rest = numbers.sum(axis=0) / some  # the rounding error of the first sum
     squares = np.square(numbers, out=numbers).sum(axis=0) - count * rest * rest
     return np.stack([count, mean + rest, np.maximum(squares, 0), least(axis=0), most(axis=0)])
 

@@ -22,7 +22,7 @@ from dsinga.job.setting_arguments import explaining, settings_from
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NEVER_NONE = ("leads", "direct", "over_gaps", "memory")  # the settings for which None is no default
+NEVER_NONE = ("leads", "direct", "over_gaps", "memory")  # settings that do not accept None as their default
 MOST_POINTS = 1 << 40  # that a setting may name: no data have more
 
 
@@ -148,7 +148,7 @@ def _climatology(what: str, value: Any) -> str:
     return value if isinstance(value, str) else climatology_text(value)
 
 
-# What makes settings of what a user gives in Python, where that has another form.
+# Functions that convert Python arguments to settings of another form.
 CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("inputs", "targets", "static", "coordinates"), names_of),
     "channels": lambda what, dims: names_of(what, dims) or [""],

@@ -22,7 +22,7 @@ from dsinga.data.conversion import find_nonfinite
 SMALLEST_STEP = 64 << 10  # bytes of a window at one point of time, from which fields are kept point by point
 RUN_LOCKS = 64
 
-# Of a field: its windows, its variable, its place along the dimensions of that, and what it is read for.
+# A field: its windows, its variable, its place along the variable's dimensions, and its role.
 _Key = tuple[str, str, tuple[int, ...], str]
 
 

@@ -19,8 +19,8 @@ from dsinga.data.column import Column
 from dsinga.data.stores.chunk_files import in_threads
 
 SAMPLE_BYTES = 16 << 20
-FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at once
-SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a block are cut at once
+FILTERED_BYTES = 16 << 20  # of windows; their shares of NaN are counted at once
+SMALL_WINDOW = 32  # numbers of a variable in a window: up to it, all windows of a block are cut at once
 
 # The copy of a point of a window: its cut, where it goes, the window's index in the cut, and the point.
 _StepCopy = tuple["_Cut", np.ndarray, int, int]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dsinga.addons.gpu.cupy.cublas import WORKSPACE, CuBlas, declare, load
 from dsinga.addons.gpu.cupy.library import cupy
 
-ALIGNMENT = 16  # bytes: what vector loads of kernels need
+ALIGNMENT = 16  # bytes, for the kernels' vector loads
 _P, _I, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 _MATRICES = (_P, _P, _P, _P)
 _SET = (_P, _I, _P, _SIZE)  # descriptor, attribute, address of its value, bytes

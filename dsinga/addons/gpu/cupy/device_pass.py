@@ -1,4 +1,4 @@
-"""Captures a forward and backward pass as one CUDA graph, with its memory, and launches it.
+"""Captures a pass over a net's layers as one CUDA graph, with its memory, and launches it.
 
 CuPy refuses copies between host and device during a capture, and a kernel's first call compiles it. So a pass is first
 recorded in fixed memory by the same calls, which run immediately.
@@ -41,7 +41,7 @@ class CupyPass:
     def __init__(self, ops: CupyRecording, streams: Streams):
         assert streams.compute is not cupy.cuda.Stream.null, "the default stream cannot be captured"
         self._ops, self._streams = ops, streams
-        cupy.get_default_memory_pool().free_all_blocks()  # what earlier passes left there, for the pool of this one
+        cupy.get_default_memory_pool().free_all_blocks()  # memory of earlier passes, for this pass's pool
         self._pool = cupy.cuda.MemoryPool()
         self._pieces: list[GraphPiece] = []
         self._captured = self._is_capturing = False

@@ -1,4 +1,4 @@
-"""Finds CuPy, a device and cuDNN, reports missing ones, and compiles the CUDA kernels of this package."""
+"""Finds CuPy, a device and cuDNN, reports missing libraries, and compiles the CUDA kernels of this package."""
 
 from __future__ import annotations
 

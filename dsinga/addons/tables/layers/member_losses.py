@@ -17,7 +17,7 @@ from dsinga.layers.losses.binary_loss import SigmoidCrossEntropyLoss
 from dsinga.layers.losses.class_loss import SoftmaxLoss
 from dsinga.layers.losses.difference_loss import EuclideanLoss
 
-MEMBERS = 2  # the source with what each member predicts
+MEMBERS = 2  # the source with the members' predictions
 
 
 class MemberLoss(Layer):
