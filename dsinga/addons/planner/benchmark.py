@@ -103,7 +103,7 @@ def _peak_rss_mb() -> float:
 
 
 def without_tests(job: Job, steps: int) -> Job:
-    """Limit a job to ``steps`` iterations, without tests, checkpoints and extensions."""
+    """Limit a job to ``steps`` iterations, without tests, extensions and checkpoints, initial ones included."""
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
     return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])
 

@@ -37,7 +37,7 @@ class WireBytes(NamedTuple):
 
 
 def wire_bytes(job: Job, bf16: bool) -> WireBytes:
-    """Choose how many bytes each number takes in a job's messages; kOneBit and kTopK are not priced."""
+    """Return how many bytes each number takes in a job's messages; kOneBit and kTopK are not priced."""
     conf = job.cluster or ClusterConf()
     rounds = conf.compression is Compression.kBF16
     returns_sums = conf.update is UpdatePlace.kWorker

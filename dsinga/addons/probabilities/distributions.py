@@ -84,7 +84,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def quantile(self, level: float, params: Params) -> np.ndarray:
-        """Return the quantile at ``level`` in (0, 1), the smallest value with at least this probability, in numpy."""
+        """Return the quantile at ``level`` in (0, 1), the smallest value with this cumulative probability, in numpy."""
 
     @abstractmethod
     def mean(self, params: Params, xp: Any = np) -> Array:

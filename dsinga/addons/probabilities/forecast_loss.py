@@ -169,7 +169,7 @@ class QuantileLoss(ForecastLoss):
 
 
 def level_faults(levels: Sequence[float]) -> Iterator[Fault]:
-    """Yield an error unless levels in (0, 1) are increasing, and not none."""
+    """Yield an error for no levels, or levels that do not increase within (0, 1)."""
     if not levels:
         yield Fault("quantile needs at least one level, as in quantile: [0.1, 0.5, 0.9]", "quantile")
     for item, (low, high) in enumerate(zip(levels, levels[1:], strict=False), 1):

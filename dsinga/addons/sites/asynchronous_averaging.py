@@ -28,7 +28,7 @@ CLOCK = -1  # in place of a slice id: the number of outer steps of a group
 
 
 class AsynchronousAveraging(SumSync):
-    """Averages the params of server groups, of one worker group each, without waiting; see the module."""
+    """Averages the params of server groups without waiting; each group has its own outer optimizer."""
 
     def __init__(self, shard: LinkedShard, rule: AveragingRule):
         super().__init__(shard, rule.period)

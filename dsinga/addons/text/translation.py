@@ -280,7 +280,7 @@ def beam_search(
     alpha: float = 0.6,
     excluded: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Search the most probable code sequences; return the best hypothesis for each sequence.
+    """Search for the most probable code sequences; return the best hypothesis for each sequence.
 
     A sequence ends with its ``beam`` hypotheses, or as soon as no open one can exceed its best score. The softmax of
     ``next_scores`` is the next code's probability; ``max_lengths`` do not count ``end``. No sequence gets ``excluded``
