@@ -1,4 +1,4 @@
-"""Nets of other libraries as models of ``dsinga.nn``: PyTorch's modules, and weights by PyTorch's names.
+"""Turns PyTorch modules into models of ``dsinga.nn``, and exchanges weights by PyTorch's names.
 
 Only :func:`from_torch` imports PyTorch; nothing is unpickled. docs/howto/pytorch.md has examples.
 

@@ -139,7 +139,6 @@ class ReplayMemory:
 
     @property
     def _used(self) -> int:
-        """The number of filled rows of the arrays."""
         return min(self._filled + 1, len(self._rewards))
 
     def _array(self, rows: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

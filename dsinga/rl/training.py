@@ -358,7 +358,6 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
 
 
 def _memory_of(conf: ReinforcementConf, spaces: Spaces) -> ReplayMemory:
-    """Return an empty replay memory with the job's settings."""
     replay = conf.replay_conf or ReplayConf()
     kind = PrioritizedReplay if replay.prioritized else ReplayMemory
     return kind(spaces, replay.capacity, count=conf.num_environments, n=replay.n_steps, discount=conf.discount)

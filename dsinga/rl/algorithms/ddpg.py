@@ -216,13 +216,11 @@ class DDPG(Algorithm):
     def _critic_values(
         self, params: Mapping[str, np.ndarray], observations: np.ndarray, actions: np.ndarray
     ) -> Sequence[np.ndarray]:
-        """Return each critic's values (B,) of actions."""
         rows = {self.model.input: observations, self.model.heads[0]: actions}
         outputs = self.critic_net.forward(params, rows, layers=tuple(self._values)).outputs
         return [outputs[value].reshape(-1) for value in self._values]
 
     def _to_unit(self, actions: np.ndarray) -> np.ndarray:
-        """Scale actions from their bounds to -1 to 1, (B, n)."""
         return ((actions - self.low) / (self.high - self.low) * 2 - 1).reshape(len(actions), -1)
 
     def _from_unit(self, actions: np.ndarray) -> np.ndarray:
@@ -253,7 +251,6 @@ class DDPG(Algorithm):
 
 
 def _actor_loss(value: str) -> LayerConf:
-    """Return the loss layer of the actor, which raises the value of its actions."""
     return LayerConf(name=ACTOR_LOSS, type=LayerType.kMeanLoss, srclayers=[value], meanloss_conf={"scale": -1.0})
 
 

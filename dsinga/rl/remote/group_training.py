@@ -221,11 +221,9 @@ class _RandomNumbersOfWorker:
         self._rng, self._first, self._count, self._workers = rng, number * count, count, workers
 
     def random(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return uniform numbers, a row for each environment."""
         return self._rows(self._rng.random(self._of_all(shape), dtype))
 
     def standard_normal(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return normally distributed numbers, a row for each environment."""
         return self._rows(self._rng.standard_normal(self._of_all(shape), dtype))
 
     def _of_all(self, shape: tuple[int, ...]) -> tuple[int, ...]:
