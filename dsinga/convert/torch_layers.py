@@ -28,8 +28,8 @@ def layer_of(
 ) -> Any:
     """Make a module's layer at its first call, with the same shared and frozen params; return it.
 
-    ``roles`` maps the layer's params to the module's params, in order. If a normalisation lacks a param, the layer's
-    param keeps its value. ``suffix`` ends the name of a further layer; a layer's ``variant``s share their params.
+    ``roles`` maps the layer's params to the module's params, in order. ``suffix`` ends the name of a further layer; a
+    layer's ``variant``s share their params.
     """
 
     def first() -> Any:
@@ -165,10 +165,7 @@ def recurrent_roles(layer: str, is_gru: bool, has_bias: bool, bidirectional: boo
 
 
 def check_masks(*masks: Any) -> list[Any]:
-    """Return the masks that are given; raise NoLayer for an argument of the forward that is added to scores.
-
-    Raises NoLayer for an argument of the forward that is added to scores.
-    """
+    """Return the masks that are given; raise NoLayer for an argument of the forward that is added to scores."""
     for mask in masks:
         if isinstance(mask, Tensor) and mask.dtype != BOOL and mask.batch_axis is not None and is_input(mask):
             raise NoLayer("with a mask that is an argument as it is; give it mask.bool()")

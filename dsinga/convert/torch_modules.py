@@ -169,10 +169,7 @@ def with_params(make: Any, place: ModulePlace, input: Any, weight: Any, bias: An
 
 
 def param_of(place: ModulePlace, x: Any) -> tuple[str, Any] | None:
-    """Return the name and value of a module's param; raise NoLayer for a computed value.
-
-    Raises NoLayer for a computed value.
-    """
+    """Return the name and value of a module's param; raise NoLayer for a computed value."""
     if x is None:
         return None
     param: Any = (place.trace.param_names.get(id(x)), x)

@@ -104,10 +104,7 @@ def log_softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any
 
 
 def drops(place: ModulePlace, ratio: float, training: bool) -> bool:
-    """Whether dropout has an effect in this call; raise NoLayer for dropout in evaluation.
-
-    Raises NoLayer for dropout in evaluation.
-    """
+    """Whether dropout has an effect in this call; raise NoLayer for dropout in evaluation."""
     if ratio and training and not place.trace.training:
         raise NoLayer("(which drops in evaluation, too: give it training=self.training)")
     return bool(ratio and training)

@@ -54,7 +54,7 @@ def trace_forward(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> tupl
 def _run(
     module: torch.nn.Module, inputs: Mapping[str, Symbol], training: bool, batch: int, fused: bool = True
 ) -> tuple[Trace, list[Any]]:
-    """Trace a forward in one phase; return the trace and the results. Raises UserError for anything unsupported."""
+    """Trace a forward in one phase; return the trace and the results."""
     trace, states = Trace(module, FUNCTIONS, MODULES, training, batch, fused), _random_states()
     result = trace.run(inputs)
     if trace.faults:
@@ -122,10 +122,7 @@ def _difference(first: list[Any], second: list[Any]) -> str:
 
 @contextlib.contextmanager
 def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Undo a forward's changes of Python attributes and random states; raise UserError if buffers changed.
-
-    Raises UserError if buffers have changed.
-    """
+    """Undo a forward's changes of Python attributes and random states; raise UserError if buffers changed."""
     attributes = {part: dict(vars(part)) for part in module.modules()}
     buffers = {name: (buffer, buffer.clone()) for name, buffer in module.named_buffers()}
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()

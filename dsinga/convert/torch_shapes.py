@@ -16,10 +16,7 @@ from dsinga.nn.writing.tensor import BOOL, MIXES, Tensor, joined, tensor_of
 
 
 def view(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Reshape a tensor as PyTorch does; raise NoLayer if records would be mixed.
-
-    Raises NoLayer if records would be mixed.
-    """
+    """Reshape a tensor as PyTorch does; raise NoLayer if records would be mixed."""
     y = x.reshape(place.torch_result(x, *args, **kwargs).shape)
     if y.merged:
         raise NoLayer(MIXES)
@@ -89,10 +86,7 @@ def flip(x: Tensor, *dims: Any) -> Tensor:
 
 
 def cast(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return a tensor for a cast to another dtype; raise NoLayer if the dtype could change its numbers.
-
-    Raises NoLayer if the dtype could not hold its numbers exactly.
-    """
+    """Return a tensor for a cast to another dtype; raise NoLayer if the dtype could change its numbers."""
     dtypes = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)]
     kind = dtypes[0] if dtypes else {"long": torch.int64, "int": torch.int64}.get(place.kind, torch.float32)
     if kind in (torch.float16, torch.bfloat16):
@@ -103,10 +97,7 @@ def cast(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def detach(place: ModulePlace, x: Tensor) -> Tensor:
-    """Return a tensor unchanged; raise NoLayer if it depends on trained params.
-
-    Raises NoLayer if it depends on trained params.
-    """
+    """Return a tensor unchanged; raise NoLayer if it depends on trained params."""
     if place.trace.learns(x):
         raise NoLayer(f"({FREEZE})")
     return x

@@ -26,7 +26,6 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
     """A PyTorch tensor without numbers that stands for a layer's feature in a traced forward.
 
     Attributes:
-        tracer: the run of the forward.
         value: the symbolic tensor, None after an unsupported operation.
         fault: why it cannot be used further, if so.
     """

@@ -44,15 +44,11 @@ class Trace:
     """One run of a module's forward, which collects the layers and params of the model.
 
     Attributes:
-        training: whether the forward runs in training, else in evaluation.
-        batch: number of records of a batch.
         fused: whether attention is one layer where possible.
-        faults: what is unsupported, in the forward's order, each once.
+        faults: what is unsupported.
         source: the feature of the first input.
         constants: values of params that are not the module's, by name.
         stand_ins: replacements of modules for functions with params, by params and settings.
-        taken: the names of modules that layers have.
-        with_params: ids of layers with params.
         owners: layers' param names, by the id of the module's param and a GRU's gate, "" for the whole param.
         sources: the origin of tensors with layers made later, by source. It is a param's name and value, or the
             function that makes a layer's last states, and "h" or "c".
@@ -136,10 +132,7 @@ class Trace:
         return symbol
 
     def constant(self, place: ModulePlace, name: str, value: torch.Tensor) -> Tensor:
-        """Turn numbers made in the forward into a fixed param; raise NoLayer for traced numbers.
-
-        Raises NoLayer for traced numbers.
-        """
+        """Turn numbers made in the forward into a fixed param; raise NoLayer for traced numbers."""
         start = value.untyped_storage().data_ptr()
         if any(changed.untyped_storage().data_ptr() == start for changed in self._changed):
             raise NoLayer("of numbers that the forward changes in place by those of a batch")
@@ -296,9 +289,7 @@ class ModulePlace:
 
     Attributes:
         base: the path of the module, or of an operation in it.
-        kind: class name of the module, or name of the operation.
         function: PyTorch's function of the operation or module.
-        module: the module, None for an operation.
         is_module: whether the first layer has a module's name, also for an operation.
     """
 

@@ -44,8 +44,6 @@ class TorchParam(NamedTuple):
     """A param's name and shape in a model and in PyTorch.
 
     Attributes:
-        name: PyTorch's name.
-        own: the name in the model.
         own_shape: the shape in the model.
         shape: PyTorch's shape, or its part's shape if PyTorch has several params in one array.
         part: the number of the part in PyTorch's array, which has three; None for the whole array.
@@ -101,7 +99,7 @@ def recurrent_name(layer: str, role: str) -> tuple[str, str, int | None]:
 
 
 def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], where: str) -> ParamArrays:
-    """Return a model's params, given PyTorch's arrays by name. Raises UserError for missing arrays or other shapes."""
+    """Return a model's params, given PyTorch's arrays by name."""
     params: ParamArrays = {}
     given = {param.own for param in names if param.name in arrays}
     first: dict[str, tuple[str, np.ndarray]] = {}  # the name and the value of each, which may have several names
@@ -222,7 +220,7 @@ def save_weights(
 
 
 def read_weights(path: Path) -> ParamArrays:
-    """Read all arrays of a folder or safetensors file, by name. Raises UserError if they cannot be read."""
+    """Read all arrays of a folder or safetensors file, by name."""
     if current_file(path).is_file():
         return read_saved_file(path, read_safetensors)
     return read_saved(path, (WEIGHTS, INDEX), lambda place: _read_folder(path, place))
@@ -256,10 +254,7 @@ def _read_shards(path: Path, place: Callable[[str], Path]) -> ParamArrays:
 
 
 def renamed(arrays: Mapping[str, np.ndarray], names: Names) -> ParamArrays:
-    """Rename arrays by a table of patterns; raise UserError for duplicate names.
-
-    Raises UserError for duplicate names.
-    """
+    """Rename arrays by a table of patterns; raise UserError for duplicate names."""
     result: ParamArrays = {}
     for name, array in arrays.items():
         new = new_name(name, names)

@@ -92,5 +92,4 @@ def _to_host(array: Any, rounds: bool, ctx: Context) -> Any:
 
 
 def _to_device(array: Any, ctx: Context) -> Any:
-    """Copy a received array to the device; labels and codes stay in host memory."""
     return ctx.ops.upload(array).result() if array.dtype.kind == "f" or array.dtype == BFLOAT16 else array

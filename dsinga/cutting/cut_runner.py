@@ -32,8 +32,7 @@ KEPT_NETS = 8  # a net is cut again for each phase and batch size
 class CutRunner:
     """Runs passes of a net cut for ``workers`` workers, each in a thread, so that one process needs no cluster.
 
-    ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``,
-    and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
+    ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``.
     """
 
     def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str):

@@ -15,8 +15,7 @@ from dsinga.net.node import Node
 class PartRow:
     """A row of the table of a cut net: one part of a layer, with its worker, shape and params.
 
-    ``count`` is the size of its params, except those that an earlier layer of the same worker uses. ``reason`` says why
-    the layer is not cut as the job asks.
+    ``count`` is the size of its params, except those that an earlier layer of the same worker uses.
     """
 
     layer: str

@@ -20,7 +20,7 @@ from dsinga.net.neuralnet import NeuralNet
 
 
 class LabelRedistribution:
-    """Finds or moves the labels of each layer of a net that is being cut; ``features`` has what is placed so far.
+    """Finds or moves the labels of each layer while a net is cut; ``features`` has what is placed so far.
 
     Labels come from a producer: an input layer, a kSlice or kConcate layer of rows, or a layer with its own method for
     labels. All other layers pass on the labels of their first source that has some.
@@ -123,10 +123,7 @@ class LabelRedistribution:
 def _find_cut_labels(
     net: NeuralNet, cuts: Mapping[str, LayerCut], producer_of: Callable[[Edge], Edge | None]
 ) -> dict[int, list[Region]]:
-    """Find input layers that can read only each worker's region of the labels; return the regions by position.
-
-    They are cut by space, and all layers that use their labels compute the same points of labels and field.
-    """
+    """Find input layers that can read only each worker's region of the labels; return the regions by position."""
     layers = [node.layer for node in net.nodes]
     if any(moves_rows(layer) or (makes_labels(layer) and not _keeps_labels(layer)) for layer in layers):
         return {}

@@ -14,8 +14,7 @@ from dsinga.layers.interface.region import Region
 def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) -> Layer:
     """Return a layer that computes only ``columns`` of the feature of ``layer``, for one worker.
 
-    ``source_shapes`` are of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll). Raises
-    JobError if the part's shape or params are not the layer's, cut in proportion.
+    ``source_shapes`` are of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll).
     """
     cls, length, axis = type(layer), columns.stop - columns.start, layer.cut.axis
     part = layer.part(layer.cut_conf(columns), source_shapes)
@@ -43,10 +42,7 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
 
 
 def make_region_part(layer: Layer, source_shapes: Sequence[Shape], region: Region) -> Layer:
-    """Return a layer that computes only the points ``region`` of ``layer``, for one worker.
-
-    Raises JobError if the part has another shape, or other params than the layer.
-    """
+    """Return a layer that computes only the points ``region`` of ``layer``, for one worker."""
     part = layer.region_part(region, source_shapes)
     check_layer(part)
     part.region = region

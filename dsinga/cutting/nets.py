@@ -27,7 +27,7 @@ def partition_net(
     """Return the net of a phase, cut for ``workers`` workers of a group, to inspect or draw it.
 
     A notebook draws it with a colour for each worker. ``partition: auto`` is ignored, because its choice depends on the
-    cluster; see :func:`dsinga.plan`. ``data`` is as in :func:`dsinga.train`. Raises UserError for bad input.
+    cluster; see :func:`dsinga.plan`. ``data`` is as in :func:`dsinga.train`.
     """
     net_phase = find_phase(phase)
     job = with_workers(job_with_data(job, data, net_phase, data_root), workers)

@@ -67,10 +67,7 @@ class ParamPart(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The worker that runs a node of a cut net, and the uncut net's layer that the node belongs to.
-
-    For an added connection layer, ``layer`` is the source of its feature.
-    """
+    """The worker that runs a node of a cut net, and the uncut net's layer that the node belongs to."""
 
     location: int
     layer: str

@@ -48,13 +48,10 @@ def partition(
 ) -> PartitionedNet:
     """Divide ``net`` over ``parts`` workers; return the net of each.
 
-    Args:
-        net: the uncut net of one phase.
-        parts: the number of workers of a group; 1 leaves the net as it is.
-        rows: each worker's rows of the batch for layers cut on dimension 0; even ones by default.
-        cuts: each layer's cut, by name; by default as the job says (:func:`choose_cuts`).
-        axes: the axis on which another phase's net cuts each param, None for uncut params.
-        gather: whether fully connected layers cut by rows send activations instead of gradients if they are smaller.
+    ``rows`` are each worker's rows of the batch, by default even ones, and ``cuts`` each layer's cut, by default as the
+    job says (:func:`choose_cuts`). ``axes`` has the axis on which another phase's net cuts each param, None for uncut
+    params. With ``gather``, fully connected layers cut by rows send activations instead of gradients if they are
+    smaller.
 
     Raises JobError, naming layer and field, if a layer cannot be cut as the job asks.
     """
@@ -151,7 +148,7 @@ class _Partitioner:
         return Sharding(COPIED if whole_sources else axis, locations)
 
     def _redistribute(self, edge: Edge, target: Sharding, purpose: str) -> Mapping[int, NodeOutput]:
-        """Bring the feature of ``edge`` to its users; return each worker's node output. Equal targets share it."""
+        """Bring the feature of ``edge`` to its users; return each worker's node output."""
         if self._features[edge].satisfies(target):
             return self._features[edge].outputs
         if self.net.nodes[edge.node].layer.conf.type is LayerType.kSplit:
@@ -189,10 +186,7 @@ class _Partitioner:
         return Columns(start, stop, layer.shape[layer.cut.axis])
 
     def _gather_sends_less(self, node: Node) -> bool:
-        """Whether a fully connected layer sends fewer numbers as activations than as gradients of its weight.
-
-        False if other layers use the params, too.
-        """
+        """Whether a fully connected layer sends fewer numbers as activations than as gradients of its weight."""
         uses = sum(name in user.params for user in self.net.nodes for name in node.params)
         inputs, outputs = math.prod(node.layer.source_shapes[0][1:]), node.layer.shape[1]
         return uses == len(node.params) and node.layer.shape[0] * (inputs + outputs) < inputs * outputs

@@ -20,13 +20,10 @@ def choose_cuts(
 ) -> dict[str, LayerCut]:
     """Decide for each layer of ``net`` how ``parts`` workers divide it; return the cuts by name.
 
-    A layer that needs whole rows is cut by rows instead of features, with a reason.
+    ``requested`` are dimensions or cuts by layer, by default the job's (``location``, else ``partition_dim``). ``axes``
+    has the axis on which another phase's net cuts each param, None for uncut params; layers are cut to match.
 
-    Args:
-        net: the uncut net of one phase.
-        parts: the number of workers of a group.
-        requested: dimensions or cuts by layer; by default the job's: ``location``, else ``partition_dim``.
-        axes: the axis on which another phase's net cuts each param, None for uncut params; layers are cut to match.
+    A layer that needs whole rows is cut by rows instead of features, with a reason.
 
     Raises JobError, naming layer and field, for a location beyond the group and for more workers than rows or features.
     """

@@ -35,14 +35,8 @@ def run_in_threads(
 ) -> list[T]:  # fmt: skip
     """Run ``compute(worker, ctx)`` for all workers of a cut net at once; return the results in order.
 
-    Args:
-        net: the net; ``net.locals[worker]`` is a worker's partition.
-        ops: the kernels.
-        compute: the computation of each worker with its context, for instance :func:`dsinga.training.bp`.
-        seed: the key of random numbers.
-        step: the number of the iteration.
-        rows: the rows of each worker; by default the batch is cut evenly.
-        pool: at least as many idle threads as workers; by default this call starts them.
+    ``rows`` are each worker's rows, by default even ones. ``pool`` has at least as many idle threads as workers; by
+    default this call starts them.
 
     Raises Deadlock, RunError if two workers disagree on what is sent, and the error of the first worker that fails.
     """
@@ -134,7 +128,7 @@ class _ThreadPeers:
         self._group, self._worker = group, worker
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send an array to the worker ``location``. Raises RunError for itself, or for a repeated key."""
+        """Send an array to the worker ``location``."""
         group = self._group
         with group.changed:
             if location == self._worker or (location, key) in group.sent:

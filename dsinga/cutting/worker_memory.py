@@ -37,8 +37,6 @@ class Memory(NamedTuple):
     Attributes:
         params: values: the worker's own copy, and its server's.
         passing: ``gradients`` that are too large for the pool, and freed after the update.
-        state: the updater's state.
-        features: features that the backward pass needs.
         workspaces: other arrays of an iteration: what layers save for backward, and gradients of features.
         records: batches read ahead, and decoded chunks.
         handed_out: the copy of the params that a checkpoint, or the end of a run, makes.
@@ -77,14 +75,9 @@ def worker_memory(
 ) -> Memory:
     """Predict the memory that one of ``workers`` workers needs to train ``net``, in its own process.
 
-    Args:
-        net: this worker's net.
-        slots: the number of arrays that the updater keeps for each param.
-        workers: the size of the group.
-        record_bytes: bytes of the worker's part of a batch, as stored; 0 if nothing is read.
-        kept_bytes: the most bytes of decoded records that are kept.
-        bf16: whether the kernels have features in bfloat16.
-        micro_batches: the number of micro-batches of a batch; ``net`` and ``record_bytes`` are of one micro-batch.
+    ``slots`` is the number of arrays that the updater keeps for each param, ``record_bytes`` the worker's part of a
+    batch as stored, ``kept_bytes`` the most bytes of decoded records. ``net`` and ``record_bytes`` are of one
+    micro-batch.
     """
     params = FLOAT_BYTES * sum(param.size for param in net.params.values())
     copied = params if workers > 1 else 0

@@ -105,10 +105,7 @@ class NetEstimator(EstimatorRecords):
 
     @public
     def set_params(self, **params: Any) -> Self:
-        """Change parameters by name and return the estimator. Raises UserError for an unknown name.
-
-        Raises UserError for an unknown name.
-        """
+        """Change parameters by name and return the estimator. Raises UserError for an unknown name."""
         known = [name for name in self.get_params(deep=False) if not name.startswith("_")]
         given = {name.partition("__")[0]: value for name, value in params.items() if not name.startswith("_")}
         check_names(type(self).__name__, known, given, INSTEAD)
@@ -315,10 +312,7 @@ class NetEstimator(EstimatorRecords):
         return difference
 
     def for_blocks(self) -> Self:
-        """Return a copy for Dask tasks, which only computes the results of single blocks, in one thread.
-
-        The blocks of a table are its encoded records.
-        """
+        """Return a copy for Dask tasks, which only computes the results of single blocks, in one thread."""
         state = {name: value for name, value in self.__getstate__().items() if name not in NOT_FOR_BLOCKS}
         block = type(self).__new__(type(self))
         if self.columns_ is not None:

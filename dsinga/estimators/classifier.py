@@ -27,10 +27,7 @@ from dsinga.job import Job
 
 
 def _known(y: np.ndarray) -> np.ndarray:
-    """Return classes as they are; raise UserError if one is missing, or if they cannot be compared.
-
-    Raises UserError if one is missing, or if they cannot be compared with each other.
-    """
+    """Return classes as they are; raise UserError if one is missing, or if they cannot be compared."""
     labels = y.ravel().tolist() if y.dtype.kind in "Of" else []
     if any(
         label is None or type(label).__name__ == "NAType" or (isinstance(label, float) and label != label)
@@ -55,7 +52,7 @@ def _given(classes: Any) -> np.ndarray:
 
 
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Replace classes by their positions in ``classes``, int64. Raises ValueError for an unknown class."""
+    """Replace classes by their positions in ``classes``, int64."""
     unknown = np.setdiff1d(_known(y), classes)
     if len(unknown):
         raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call")
@@ -88,15 +85,15 @@ class Classifier(ClassifierMixin, Supervised):
             steps, or 500 for data frames.
         batchsize: records of one step; by default the batch size of ``net``, or 200 for the default net, 256 for the
             preset.
-        learning_rate: of the default net's updater, Adam: 0.01, for data frames 0.001, for the preset 0.0007.
-        weight_decay: of the default net's updater: 0.01, for data frames 0.0001, for the preset 0.0003.
+        learning_rate: of Adam, for the default net: 0.01, for data frames 0.001, for the preset 0.0007.
+        weight_decay: for the default net: 0.01, for data frames 0.0001, for the preset 0.0003.
         warm_start: whether ``fit`` continues from the params of the last ``fit``.
         random_state: an int for the same result each time. By default it is random for the default net, and the seed of
             ``net`` otherwise.
         early_stopping: whether training stops if the loss of held-out records no longer falls; the net keeps the params
             of the best epoch. The held-out records are ``validation_data`` of ``fit``, or some of the records, which
-            are then not trained on. By default the default net stops early above 10,000 records, as scikit-learn's
-            HistGradientBoostingClassifier; a ``net`` only with True. ``partial_fit`` never does.
+            are then not trained on. By default the default net stops early above 10,000 records, a ``net`` only with
+            True. ``partial_fit`` never does.
         validation_fraction: the share of the records that is held out, the same from each class. For dask arrays, each
             chunk gives its share. With ``groups`` of ``fit`` it is a share of the groups.
         validation_split: a scikit-learn splitter instead of ``validation_fraction``, such as TimeSeriesSplit() for
@@ -104,8 +101,8 @@ class Classifier(ClassifierMixin, Supervised):
         n_iter_no_change: training stops after this many epochs in a row without improvement: by default 10, 5 for data
             frames, 16 for the preset.
         tol: an improvement must lower the least loss by more than this.
-        workers: the number of workers that train on a cluster, by default all. Params depend on it to the bit: set it
-            to get the same bits on a cluster of any size, or in this process alone.
+        workers: the number of workers that train on a cluster, by default all. Set it to get the same bits on a
+            cluster of any size.
         class_weight: as in scikit-learn: a factor for the loss of each class, by class, 1 for the others. "balanced" is
             n / (k·n_c) for a class with n_c of the n records, of k classes. ``sample_weight`` multiplies it.
         preset: "strong" for TabM, an ensemble in one net, on learnt columns of a data frame or an array (n, d). By
@@ -183,10 +180,7 @@ class Classifier(ClassifierMixin, Supervised):
 
     @lazily("class")
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the score of each class or label (n, k); for two classes, the second's score minus the first's (n,).
-
-        The predicted class has the largest score; of two classes, the second is predicted above 0.
-        """
+        """Return the score of each class or label (n, k); of two classes, their difference (n,)."""
         scores = self._outputs(X).astype(np.float64)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 and not self._multilabel else scores
 
@@ -223,10 +217,7 @@ class Classifier(ClassifierMixin, Supervised):
     def _learn_classes(
         self, shape: Sequence[int], multilabel: bool, first: bool, find: Callable[[], np.ndarray]
     ) -> None:
-        """Keep the classes of the first call. Raises ValueError if later targets do not fit them.
-
-        Raises ValueError for other targets in further calls.
-        """
+        """Keep the classes of the first call. Raises ValueError if later targets do not fit them."""
         if first:
             self._multilabel = multilabel
             self.classes_ = np.arange(shape[1]) if multilabel else find()

@@ -41,9 +41,7 @@ class NetDefaults(NamedTuple):
     """The values of an estimator's arguments that are None.
 
     Attributes:
-        hidden: the units of each hidden layer.
         steps: the least number of steps without early stopping, so that small data are read often.
-        patience: the epochs without a better validation loss before training stops early.
         dropout: the share of numbers after each hidden layer that are 0 in a training step.
         bins: the bins of each number of a table; the net's function is linear in each.
     """
@@ -68,10 +66,7 @@ def fully_connected_job(
     hidden: Sequence[int], activation: str, outputs: int, loss: LayerBuilder, columns: TableDefinition | None,
     defaults: NetDefaults, distribution: str | None = None, **fields: Any,
 ) -> Job:  # fmt: skip
-    """Return the job of the default net: fully connected layers and a loss of classes, labels or numbers.
-
-    ``distribution`` is None for classes.
-    """
+    """Return the job of the default net: fully connected layers and a loss of classes, labels or numbers."""
     data, out = _records(columns, defaults.bins)
     for number, size in enumerate(hidden, 1):
         out = nn.Dense(size, kernel_initializer="he_normal", name=f"fc{number}")(out)
@@ -86,10 +81,7 @@ def fully_connected_job(
 
 
 def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilder, int, str]:
-    """Return the loss of a Regressor, a mean over targets, its outputs for each target, and the distribution or "".
-
-    Raises UserError for an unknown loss, and for quantile levels that are not in (0, 1) or do not increase.
-    """
+    """Return the loss of a Regressor, a mean over targets, its outputs for each target, and the distribution or ""."""
     if loss in ERRORS:
         return ERRORS[loss](1 / targets, name="loss"), 1, ""
     if loss == "quantile":
@@ -187,10 +179,7 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
 
 
 def _training_net(job: Job) -> Job:
-    """Return the job with only the layers of training, which then compute predictions, too.
-
-    Raises UserError for a job with several input layers.
-    """
+    """Return the job with only the layers of training, which then compute predictions, too."""
     if job.resume:
         text = "an estimator begins with its params, not with a checkpoint; leave resume out, or use warm_start=True"
         raise job.error(text, "resume")
@@ -223,7 +212,7 @@ def losses(job: Job) -> list[LayerConf]:
 
 
 def output_name(job: Job) -> str:
-    """Return the name of the layer that gives predictions, the last loss's source. Raises UserError without a loss."""
+    """Return the name of the layer that gives predictions, the last loss's source."""
     if not losses(job):
         raise job.neuralnet.error("the net has no loss layer, whose source predictions are made from; add one")
     return losses(job)[-1].srclayers[0]

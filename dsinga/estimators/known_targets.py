@@ -33,10 +33,7 @@ def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
 
 
 def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
-    """Give NaN among several targets a weight of 0 and a number, so that the loss ignores them.
-
-    The targets of dask arrays are read once.
-    """
+    """Give NaN among several targets a weight of 0 and a number, so that the loss ignores them."""
     y, weights = records.y, records.weights
     if y.ndim != 2 or y.shape[1] == 1 or y.dtype.kind != "f":
         return records

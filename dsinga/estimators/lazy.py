@@ -66,8 +66,8 @@ class Collection(NamedTuple):
 def open_collection(data: Any, lengths: bool = False) -> Collection:
     """Convert a Dask or xarray collection to a dask array; a numpy array becomes one chunk.
 
-    ``lengths`` computes an unknown number of records, such as a data frame's. Each chunk has whole records. Raises
-    ValueError for data without records along the first axis.
+    ``lengths`` computes an unknown number of records, such as a data frame's. Raises ValueError for data without
+    records along the first axis.
     """
     import dask.array as da
 
@@ -116,10 +116,7 @@ def plain_dtypes(data: Any) -> dict[Any, str] | str:
 
 
 def _as_plain(part: Any) -> Any:
-    """Convert a part of a data frame to numpy's numbers. Raises UserError for NA among integers.
-
-    Raises UserError for NA among integers.
-    """
+    """Convert a part of a data frame to numpy's numbers. Raises UserError for NA among integers."""
     dtypes = plain_dtypes(part)
     try:
         return part.astype(dtypes)
@@ -131,10 +128,7 @@ def _as_plain(part: Any) -> Any:
 
 
 def as_result(data: Any, result: Any, name: str) -> Any:
-    """Give a result the sample dimension and coordinates of ``data``, if that is an xarray array.
-
-    The second axis is called ``name``. Other results are unchanged.
-    """
+    """Give a result the sample dimension and coordinates of ``data``, if that is an xarray array."""
     if not is_data_array(data):
         return result
     import xarray
@@ -185,10 +179,7 @@ def average(array: Any, weights: Any = None) -> Any:
 
 
 def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return targets and predictions of the same records as dask arrays, to compute a score.
-
-    Raises ValueError if the numbers of records and targets differ.
-    """
+    """Return targets and predictions of the same records as dask arrays, to compute a score."""
     records, targets = open_collection(estimator.as_trained(x), lengths=True), open_collection(y, lengths=True).array
     if len(records.array) != len(targets):
         raise ValueError(f"X has {len(records.array)} records, but y has {len(targets)}; give both as many")

@@ -185,7 +185,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return None
 
     def _column_names(self) -> list[str]:
-        """Return a table's column names: the frame's, or x0, x1, ... as in scikit-learn."""
+        """Return a table's column names: the frame's, or scikit-learn's x0, x1 and so on."""
         return [*getattr(self, "feature_names_in_", (f"x{number}" for number in range(self.n_features_in_)))]
 
     def _validate_cells(self, X: Any, first: bool = False) -> Any:

@@ -107,10 +107,7 @@ def _plain(value: Any) -> Any:
 @with_types
 @public
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read the fitted estimator that ``save`` wrote to a folder. Raises UserError if it is missing or damaged.
-
-    Raises UserError if it is missing or damaged.
-    """
+    """Read the fitted estimator that ``save`` wrote to a folder. Raises UserError if it is missing or damaged."""
     folder = local_folder(path)
     return read_saved(folder, FILES, lambda place: _read(folder, place))
 

@@ -38,10 +38,7 @@ class Scaling(NamedTuple):
 
 
 def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:
-    """Find the scaling of each column to weighted mean 0 and deviation 1; a dask array is read twice.
-
-    Raises UserError for NaN or infinity in a dask array, which messages call ``name``.
-    """
+    """Find the scaling of each column to weighted mean 0 and deviation 1; a dask array is read twice."""
     if not is_dask_collection(x):
         return standard_scaling(x, weights, name)
     import dask.array as da
@@ -74,10 +71,7 @@ def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
 
 
 def standard_scaling(x: np.ndarray, weights: np.ndarray | None, name: str) -> Scaling:
-    """Find a numpy array's scaling to weighted mean 0 and deviation 1; a constant column is only shifted.
-
-    Raises UserError for numbers with infinite squares.
-    """
+    """Find a numpy array's scaling to weighted mean 0 and deviation 1; a constant column is only shifted."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = weighted_mean(x, weights, lambda block: block)
         variance = weighted_mean(x, weights, lambda block: np.square(block - mean))

@@ -20,10 +20,9 @@ from dsinga.nn.model.from_job import JobModel, OpenSaved
 class EstimatorModel(JobModel):
     """The net of a fitted estimator as a model for ``export``, with the estimator's predictions.
 
-    ``served`` has the column ``names`` of a frame, or the names of the ``cells`` of an array with learnt columns. It
-    has the ``scaling`` of numbers, limited to [0, 1] if it ``clips``. For classes it has ``classes``, independent
-    labels if ``multilabel``, and the ``temperature`` of their scores. For numbers it has the number of ``targets``, 0
-    for features, with their ``target_scaling`` and ``form``.
+    ``served`` has the column ``names`` of a frame, or the ``cells`` of an array with learnt columns, and the
+    ``scaling`` of numbers, limited to [0, 1] if it ``clips``. For classes it has ``classes``, ``multilabel`` and
+    ``temperature``. For numbers it has the number of ``targets``, 0 for features, with ``target_scaling`` and ``form``.
     """
 
     def __init__(self, estimator: Any):

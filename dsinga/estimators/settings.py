@@ -29,10 +29,7 @@ WHOLE = "workers", "epochs", "batchsize", "n_iter_no_change"
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def estimator(cls: type[T]) -> type[T]:
-    """Decorate an estimator class: give it a constructor of its fields that explains unknown arguments.
-
-    :func:`dsinga.estimators.load` can then make estimators of the class.
-    """
+    """Decorate an estimator class: give it a constructor of its fields that explains unknown arguments."""
     return loadable(check_settings(dataclasses.dataclass(eq=False, repr=False, kw_only=True)(cls), instead=INSTEAD))
 
 
@@ -72,7 +69,7 @@ def _check_preset(estimator: Any, preset: Any) -> None:
 
 
 def resolve_auto(name: str, value: Any, default: bool) -> bool:
-    """Return a setting as a bool; "auto" means ``default``. Raises UserError for others."""
+    """Return a setting as a bool; "auto" means ``default``."""
     if isinstance(value, str) and value == "auto":
         return default
     if not isinstance(value, (bool, np.bool_)):

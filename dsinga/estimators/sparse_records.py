@@ -41,7 +41,7 @@ class SparseRecords:
 
 
 class SparseColumn(Column):
-    """Records of a sparse matrix for training, made dense when a block is loaded. A pickle contains the matrix."""
+    """Records of a sparse matrix for training, made dense when a block is loaded."""
 
     from_files = False
 

@@ -42,10 +42,7 @@ def needs_columns(X: Any, client: Any) -> bool:
 
 
 def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the columns of Polars or Arrow one by one, because Polars would turn dates into numbers.
-
-    Structs and lists become an empty array of objects.
-    """
+    """Yield the columns of Polars or Arrow one by one, because Polars would turn dates into numbers."""
     for name in distinct_names(frame_columns(X), "X"):
         try:
             array = np.asarray(X[name])

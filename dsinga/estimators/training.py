@@ -30,11 +30,7 @@ from dsinga.reading.learnt_statistics import normalised, with_steps
 
 @dataclass
 class Continued(ThisProcess):
-    """Trains in this process as a continuation of earlier training, as ``partial_fit`` needs.
-
-    Attributes:
-        before: the batches that running statistics have seen already.
-    """
+    """Trains in this process as a continuation of earlier training, as ``partial_fit`` needs."""
 
     before: int = 0
     shuffle: bool = True

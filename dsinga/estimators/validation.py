@@ -38,17 +38,12 @@ def split_records(
 ) -> tuple[TrainingSet, TrainingSet]:
     """Split records at random into those for training and those for validation, in order.
 
+    ``fraction`` is the share of the records, or of ``groups`` (n,), for validation, in (0, 1). With ``by_class`` each
+    class gives this share and keeps at least one record to train on. The last split of ``splitter``, a scikit-learn
+    splitter, replaces the share.
+
     Each chunk of a dask array gives its share at random, whatever its classes, without computing. With ``groups`` or
     ``splitter``, the groups, or the targets too, are computed.
-
-    Args:
-        records: the records; the targets are class codes if ``by_class``.
-        fraction: the share of the records, or of the groups, for validation, in (0, 1).
-        seed: determines which ones.
-        by_class: whether each class gives this share of its records, and keeps at least one to train on.
-        groups: the group of each record (n,); the records of a group stay together.
-        splitter: a scikit-learn splitter; its last split replaces the share.
-        client: the client of the cluster that computes dask arrays.
 
     Raises:
         UserError: a wrong ``splitter``, or no records to train on or to validate.

@@ -34,7 +34,6 @@ class EngineContract:
     """The tests that every engine must pass; a subclass, named ``Test...``, sets a ``runner``.
 
     An engine is a subclass of :class:`dsinga.api.runners.Runner`, registered with ``@register("engine", NAME)``.
-    Training, evaluation and prediction on its runners must give the same bits as in this process.
 
     >>> from dsinga.api.runners import THIS_PROCESS
     >>> from dsinga.testing import EngineContract

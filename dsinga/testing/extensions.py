@@ -117,11 +117,7 @@ def assert_same_state(state: Any, expected: Any) -> None:
 
 
 class AddonContract:
-    """The tests that an installed distribution with components must pass: its entry points name them.
-
-    Attributes:
-        distribution: the name of the installed distribution.
-    """
+    """The tests that an installed distribution with components must pass: its entry points name them."""
 
     distribution: ClassVar[str]
 

@@ -80,10 +80,7 @@ class GroupSyncContract:
     tolerance = 1e-5  # between the values of groups in the end
 
     def create(self, groups: int) -> Policy:
-        """Return the policy for ``groups`` server groups of one worker group each; subclasses override this.
-
-        Subclasses override this.
-        """
+        """Return the policy for ``groups`` server groups of one worker group each; subclasses override this."""
         pytest.skip("the test class creates no policy")
 
     def test_it_is_sent_to_servers(self) -> None:

@@ -105,10 +105,7 @@ class KernelBackend:
             pytest.skip(str(error))
 
     def run(self, kernel: str, *arguments: Any) -> Any:
-        """Call a kernel on arrays of the backend's dtype, and assert that it leaves them unchanged.
-
-        Results are in host memory, with their layout, except for workspaces, which stay unchanged.
-        """
+        """Call a kernel on arrays of the backend's dtype, and assert that it leaves them unchanged."""
         placed = [self.asarray(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
         copies = [self.host(argument).copy() if is_array(argument) else None for argument in placed]
         try:

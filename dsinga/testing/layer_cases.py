@@ -29,7 +29,7 @@ class LayerCase:
     - ``shapes``: the shape of each source, batch first, of at least 2 rows; 5 suffice.
     - ``conf``: fields of the layer's configuration, such as ``{"dropout_conf": {"unit": "kRow"}}`` or
       ``{"extensions": {"mine": {...}}}``. An input layer also requires the ``info`` of its store.
-    - ``variant``: distinguishes several cases of one layer in pytest's output.
+    - ``variant``: distinguishes cases in pytest's output.
     - ``phases_differ``: whether training gives another feature than validation and test, as with dropout.
     - ``joins_rows``: whether the feature separates the rows of a part of the batch, as with kConcate on axis 0.
     - ``feature_dtype``: int64 for layers that return labels or codes.

@@ -42,10 +42,7 @@ def layer_context(
 def run_passes(
     layer: Layer, params: Sequence[Any], sources: Sequence[Any], ctx: Context, grad: Any, needs: Sequence[bool]
 ) -> Passes:
-    """Run the forward pass and, for a loss or with a ``grad`` for the feature, the backward pass.
-
-    Raises UserError if the layer returns arrays of a wrong shape or dtype.
-    """
+    """Run the forward pass and, for a loss or with a ``grad`` for the feature, the backward pass."""
     output, ops = layer.compute_feature(params, sources, ctx), ctx.ops
     check_output(layer, params, sources, output)
     if grad is None and not layer.is_loss:
@@ -62,10 +59,7 @@ def feature_parts(layer: Layer, output: Output) -> list[Any]:
 
 
 def random_gradient(layer: Layer, output: Output) -> Any:
-    """Return a random gradient for the feature, in host memory: an array, or a list with one for each part.
-
-    For a loss, where back-propagation begins, it is None.
-    """
+    """Return a random gradient for the feature, in host memory, or a list for several parts; None for a loss."""
     if layer.is_loss:
         return None
     rng = np.random.default_rng(1)

@@ -28,8 +28,7 @@ NAMES = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}
 class SimulatedLoop:
     """Runs extensions in a simulated training run, with metrics from a function of yours.
 
-    The loop shows training metrics every 5 steps, validates every 10, and runs extensions in the real training loop. A
-    step takes one second of its clock and trains on one record.
+    The loop shows training metrics every 5 steps, validates every 10, and runs extensions in the real training loop.
 
     >>> from dsinga.extensions import EarlyStopping
     >>> from dsinga.testing import SimulatedLoop

@@ -35,10 +35,7 @@ class SourceContract:
     """
 
     def create(self) -> Any:
-        """Return a new :class:`dsinga.data.DataSource`, or the result of its ``open``; subclasses override this.
-
-        Subclasses override this.
-        """
+        """Return a new :class:`dsinga.data.DataSource`, or the result of its ``open``; subclasses override this."""
         pytest.skip("the test class creates no source")
 
     def test_rows_are_read_in_any_order(self) -> None:

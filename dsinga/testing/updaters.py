@@ -55,10 +55,7 @@ class UpdaterContract:
     def formula(
         self, conf: UpdaterConf, step: int, lr: float, w: np.ndarray, g: np.ndarray, slots: ParamArrays
     ) -> tuple[np.ndarray, ParamArrays]:
-        """Return the param and the slots, float64 arrays, after the update of ``step``; subclasses implement this.
-
-        Subclasses implement this.
-        """
+        """Return the param and the slots, float64 arrays, after the update of ``step``; subclasses implement this."""
         pytest.skip("the test class defines no formula")
 
     @classmethod
