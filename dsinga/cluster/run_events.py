@@ -56,10 +56,10 @@ MAX_WAITING = 20
 
 
 class RunEvents(Watcher):
-    """Publishes the events of a run. Its methods return at once, and never fail a run.
+    """Publishes the events of a run for dashboards; its methods return at once and never fail a run.
 
-    It publishes nothing from an embedded cluster without a dashboard. ``ask_servers`` calls a method of all servers, by
-    name, and returns futures of their replies.
+    Its methods return at once, and never fail a run. It publishes nothing from an embedded cluster without a dashboard.
+    ``ask_servers`` calls a method of all servers, by name, and returns futures of their replies.
     """
 
     def __init__(self, prepared: PreparedRun, client: Client, ask_servers: Callable[[str], Sequence[Future[Any]]]):
@@ -74,7 +74,7 @@ class RunEvents(Watcher):
         self._replies: dict[str, Sequence[Future[Any]]] = {}  # of servers, by the method that was called
 
     def start(self, loop: LoopView) -> None:
-        """Publish that training goes on."""
+        """Publish that the run trains."""
         prepared, self._loop = self._prepared, loop
         batchsize = prepared.config.readers[Phase.kTrain].batchsize * prepared.topology.groups
         self._send(
@@ -89,10 +89,7 @@ class RunEvents(Watcher):
         )
 
     def round(self, group: int, reports: Sequence[RoundReport]) -> None:
-        """Add a worker group's round, given its workers' reports, to the next event.
-
-        Group 0's rounds are published with its progress.
-        """
+        """Add a worker group's round, given its workers' reports, to the next event."""
         if self._sender is None:
             return
         counts = [[sum(column) for column in zip(*report.timings, strict=True)] for report in reports]
@@ -197,7 +194,7 @@ def _state(stopped: str, failure: BaseException | None) -> str:
 
 
 class EventSender:
-    """Sends events to a client's scheduler, in order, without waiting for it.
+    """Sends events to a client's scheduler in order, without waiting for it.
 
     Methods with an underscore run on the client's event loop.
     """
@@ -260,12 +257,15 @@ class EventSender:
 
 
 class DashboardLoader(SchedulerPlugin):
-    """Installs :mod:`dsinga.cluster.dashboard` by name, so that the cluster's other modules do not import it."""
+    """Installs the dashboard's pages on a scheduler, by name: other modules do not import them."""
 
     name = "dsinga-dashboard-loader"
     idempotent = True
 
     async def start(self, scheduler: Any) -> None:
-        """Install the pages. A fault there, such as another version of bokeh, fails no run."""
+        """Install the pages; a fault there, such as another version of bokeh, fails no run.
+
+        A fault there, such as another version of bokeh, fails no run.
+        """
         with contextlib.suppress(Exception):
             importlib.import_module("dsinga.cluster.dashboard").install(scheduler)
