@@ -67,8 +67,8 @@ class Run:
     def result(self, timeout: float | str | timedelta | None = None) -> Result:
         """Wait until the run has ended, and return its result.
 
-        ``timeout`` is in seconds, or a text for Dask ("5s", "2 minutes"). Raises TimeoutError when it has passed; the
-        run goes on. Raises the errors of :func:`dsinga.train`, and :class:`dsinga.Cancelled` after a cancellation.
+        ``timeout`` is in seconds, or a text for Dask ("5s", "2 minutes"). Raises TimeoutError when it has passed, the
+        errors of :func:`dsinga.train`, and :class:`dsinga.Cancelled` after a cancellation.
         """
         self._wait(timeout)
         return self._future.result(0)
@@ -79,7 +79,7 @@ class Run:
         return self._future.exception(0)
 
     def _wait(self, timeout: float | str | timedelta | None) -> None:
-        """Wait until the run has ended. A Dask task lends its thread to the cluster meanwhile."""
+        """Wait until the run has ended."""
         seconds = _seconds(timeout)
         if self._future.done():
             self._failure.clear()
@@ -97,7 +97,6 @@ class Run:
         self._failure.clear()
 
     def _describe(self, error: BaseException) -> str:
-        """Return the text that logs an error, with a traceback unless the error is dsinga's own."""
         execution = self._execution
         expected = isinstance(error, (UserError, RunError))
         details = str(error) if expected else "".join(traceback.format_exception(error)).strip()
@@ -108,10 +107,7 @@ class Run:
         return self._future.done()
 
     def cancel(self) -> bool:
-        """Cancel the run, waiting or training; return False if it has ended already.
-
-        With a workspace, it writes a checkpoint for ``resume=True``.
-        """
+        """Cancel the run, with a checkpoint if it has a workspace; return False if it has ended already."""
         if self.done():
             return False
         self._execution.cancelled.set()
@@ -143,8 +139,7 @@ class Run:
     def progress(self) -> dict[str, Any]:
         """The run's "state", "step" and "steps", and while it runs "samples_per_second" and the latest metrics.
 
-        Metrics of tests and validations have Keras's names, such as "val_loss". "waiting" is the reason for a queued
-        run's wait.
+        Metrics of tests and validations have Keras's names, such as "val_loss"; "waiting" is why a queued run waits.
         """
         execution = self._execution
         tested = {name: values[-1] for name, values in self.history.history.items() if name.startswith(TESTED)}

@@ -49,8 +49,6 @@ class ClusterSource(Runner):
     Attributes:
         address: the scheduler's address if there is no client. Without both, a cluster is started.
         origin: how the cluster was found, "" if the caller has named it.
-        is_shared: whether background runs of this process share a cluster that is started.
-        security: the TLS credentials, None for Dask's settings.
         dask_workers: its number of Dask workers when a run with ``retry`` began there.
     """
 
@@ -84,7 +82,7 @@ class ClusterSource(Runner):
         tls_cert: str | None,
         tls_key: str | None,
     ) -> ClusterSource:
-        """Return the cluster that a command's options name. Raises UserError for TLS files without use."""
+        """Return the cluster that a command's options name."""
         files = tls_ca_file, tls_cert, tls_key
         security = None if files == (None, None, None) else read_credentials(*files)
         if scheduler or scheduler_file:
@@ -105,8 +103,7 @@ class ClusterSource(Runner):
     def open(self, **embedded: Any) -> Iterator[Client]:
         """Yield a synchronous client of the cluster.
 
-        ``embedded`` are arguments of :func:`dsinga.cluster.connect` for a cluster that is started here. Raises
-        UserError if no scheduler answers.
+        ``embedded`` are arguments of :func:`dsinga.cluster.connect` for a cluster that is started here.
         """
         with contextlib.ExitStack() as stack:
             client = self._enter(stack, embedded)
@@ -127,10 +124,7 @@ class ClusterSource(Runner):
 
     @contextlib.contextmanager
     def open_run(self, options: TrainingOptions, limits: RunLimits, job: Job, **embedded: Any) -> Iterator[Client]:
-        """Yield a client for a run; after a lost scheduler, wait first for as many Dask workers.
-
-        After a lost scheduler, wait first for as many Dask workers.
-        """
+        """Yield a client for a run; after a lost scheduler, wait first for as many Dask workers."""
         patience = patience_of(job)
         with self.open(patience=patience, check=limits.check, **embedded) as client:
             if options.retry:

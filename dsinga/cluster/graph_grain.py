@@ -48,7 +48,7 @@ class Halt(NamedTuple):
 
 
 class Stepper:
-    """Runs a worker's iterations segment by segment, one task at a time. One task uses it at a time.
+    """Runs a worker's iterations segment by segment, one task at a time.
 
     It implements :class:`Peers`. ``positions`` has the segment number of each layer pass.
     """
@@ -105,10 +105,7 @@ class Stepper:
             self._halt()
 
     def receive(self, key: str) -> Any:
-        """Return an array that the task was given; if it is for the next segment, halt first.
-
-        If it is for the next segment, halt first.
-        """
+        """Return an array that the task was given; if it is for the next segment, halt first."""
         if key not in self._received and not self._sends_left:
             self._halt()
         if key not in self._received:
@@ -166,8 +163,7 @@ _STEPPERS: weakref.WeakKeyDictionary[GroupWorker, Plan] = weakref.WeakKeyDiction
 def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
     """Task: run segment ``number`` of a worker's iteration ``step``; return the arrays that it sends.
 
-    It receives arrays of the segments that ended with ``halts``, and runs after the task ``token``. Arrays are sent
-    with their memory layout, which Dask would not preserve.
+    It receives arrays of the segments that ended with ``halts``, and runs after the task ``token``.
     """
     worker = find_worker(key)
     stepper, plan = _stepper(worker, step)
@@ -187,10 +183,7 @@ def report_round(key: WorkerKey, halts: Sequence[Halt], stop: int) -> RoundRepor
 
 
 def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
-    """Return a received array, aligned and in its original memory layout.
-
-    For unaligned arrays, numpy would compute products with other bits.
-    """
+    """Return a received array, aligned and in its original memory layout."""
     arrays: Sequence[Any] = restore(layouts, iter(buffers))  # bridges send no sparse rows
     (array,) = arrays
     return array if array.flags.aligned else array.copy(order="K")

@@ -65,7 +65,7 @@ def _batches(
 ) -> Iterator[BatchResult]:
     """Yield each batch's features of the layers ``keep`` and its metrics, computed a few rounds ahead.
 
-    ``count`` is the number of batches, 0 for all records. Other Dask workers compute a lost one's rounds.
+    ``count`` is the number of batches, 0 for all records.
     """
     workers = _await_usable_workers(job, client, selection)
     on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes the same with any processor
@@ -129,10 +129,7 @@ def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) 
 
 
 class JoinedBatches(NamedTuple):
-    """Batches of records of one shape, joined in one array because each array costs Dask time.
-
-    ``sizes`` are the rows of each batch.
-    """
+    """Batches of records of one shape, joined in one array because each array costs Dask time."""
 
     records: Records
     sizes: list[int]
@@ -186,7 +183,7 @@ def _split(joined: Sequence[JoinedBatches]) -> Iterator[Records]:
 class SharedForward:
     """The arguments that all tasks of an evaluation or prediction share, sent to each Dask worker once.
 
-    ``processors`` has each Dask worker's processor, by address. Later workers compute on one core.
+    ``processors`` has each Dask worker's processor, by address.
     """
 
     predictor: Predictor

@@ -57,7 +57,7 @@ def predict_chunks(
 def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments: Any) -> Any:
     """Call ``shared.method(chunk, **arguments)`` for each chunk of the records ``x``; return the lazy dask array.
 
-    The method gets numpy arrays. ``shared`` is a delayed object, and ``sample`` (1, ...) the result for one record.
+    ``shared`` is a delayed object, and ``sample`` (1, ...) the result for one record.
     """
     empty = np.empty((0, *sample.shape[1:]), sample.dtype)
     result = x.map_blocks(
@@ -126,14 +126,12 @@ def predict_lazily(
     from the same one on, dimensions in the same order. The result has the order of ``x``. Steps of time that are one
     and a half times as long or as short are refused, unless windows count points; other units are logged. Dates may
     have another calendar. Time goes on beyond the data by its step, by months or by years; windows without such a rule
-    are left out, which the log says. Grid mappings, bounds and encodings of coordinates are kept, how targets were
-    packed is not.
+    are left out, which the log says. Grid mappings, bounds and encodings of coordinates are kept.
 
-    A task computes tiles of at most 64 MiB, where the context of a tile is small. Tiles begin at multiples of the net's
-    strides and poolings, and go on at the opposite edge of a periodic axis. Points have the bits of the whole field, to
-    float32 rounding for some transposed convolutions. A net that needs whole fields (Dense, GroupNormalization,
-    LayerNormalization, a layer without ``reach``) computes one tile, of at most 8 GiB of features. Chunks of the result
-    hold whole tiles and have about the size of the chunks of ``x``. More than a million tasks with leads are refused.
+    A task computes tiles of at most 64 MiB, where the context of a tile is small. Points have the bits of the whole
+    field, to float32 rounding for some transposed convolutions. A net that needs whole fields (Dense,
+    GroupNormalization, LayerNormalization, a layer without ``reach``) computes one tile, of at most 8 GiB of features.
+    Chunks of the result hold whole tiles. More than a million tasks with leads are refused.
 
     With ``leads``, predictions are fed back as inputs so many times, and targets have the dimension "lead". Other
     inputs along time are read at the later times. Static fields stay the same, and coordinates go on.

@@ -58,8 +58,8 @@ MAX_WAITING = 20
 class RunEvents(Watcher):
     """Publishes the events of a run for dashboards; its methods return at once and never fail a run.
 
-    Its methods return at once, and never fail a run. It publishes nothing from an embedded cluster without a dashboard.
-    ``ask_servers`` calls a method of all servers, by name, and returns futures of their replies.
+    It publishes nothing from an embedded cluster without a dashboard. ``ask_servers`` calls a method of all servers, by
+    name, and returns futures of their replies.
     """
 
     def __init__(self, prepared: PreparedRun, client: Client, ask_servers: Callable[[str], Sequence[Future[Any]]]):
@@ -178,7 +178,6 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thinned(rows: Sequence[Row]) -> list[Row]:
-    """Return all rows of validations and tests, and at most ``MAX_ROWS`` of training, with the last one."""
     train = [row for row in rows if row["phase"] == "train"]
     stride = -(-len(train) // MAX_ROWS) or 1
     kept = {id(row) for row in train[::-1][::stride]}
@@ -194,10 +193,7 @@ def _state(stopped: str, failure: BaseException | None) -> str:
 
 
 class EventSender:
-    """Sends events to a client's scheduler in order, without waiting for it.
-
-    Methods with an underscore run on the client's event loop.
-    """
+    """Sends events to a client's scheduler in order, without waiting for it."""
 
     def __init__(self, client: Client):
         self._client = client
@@ -263,9 +259,6 @@ class DashboardLoader(SchedulerPlugin):
     idempotent = True
 
     async def start(self, scheduler: Any) -> None:
-        """Install the pages; a fault there, such as another version of bokeh, fails no run.
-
-        A fault there, such as another version of bokeh, fails no run.
-        """
+        """Install the pages; a fault there, such as another version of bokeh, fails no run."""
         with contextlib.suppress(Exception):
             importlib.import_module("dsinga.cluster.dashboard").install(scheduler)

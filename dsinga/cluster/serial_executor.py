@@ -56,10 +56,7 @@ class SerialExecutor:
 
 
 def _serve(calls: SimpleQueue[Any]) -> None:
-    """Run an executor's calls up to a None, without a reference to the executor.
-
-    It holds no reference to the executor.
-    """
+    """Run an executor's calls up to a None, without a reference to the executor."""
     while (entry := calls.get()) is not None:
         future, call = entry
         try:

@@ -71,8 +71,7 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
     """Convert a recurrent module; return its stacked layers' feature, and the last states of all.
 
     The states h are y[:, -1], and y[:, 0] for the reverse direction. An LSTM's states that are passed on unchanged, and
-    c, are the feature of a layer with ``last_state`` and the same params. Layers are made when their features are first
-    used.
+    c, are the feature of a layer with ``last_state`` and the same params.
     """
     kind, size, axis = type(module).__name__, module.hidden_size, int(not module.batch_first)
     begin, count = tensors_in([hx]), module.num_layers * (1 + module.bidirectional)
@@ -102,11 +101,9 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
         return Tensor(place, functools.cache(lambda: make().symbol), shape, axis)
 
     def states() -> Tensor:
-        """Return the last states h of all layers and directions, (B, L, H)."""
         return stacked_states([end for number in stack for end in last_states(layer(number), size)])
 
     def cells() -> Tensor:
-        """Return the last cell states c of all layers, (B, L, H)."""
         return stacked_states([last(number)[:, size:] for number in stack])
 
     stack, last = range(module.num_layers), functools.partial(layer, last_state=True)

@@ -87,10 +87,7 @@ def _same_for(module: torch.nn.Module, inputs: Mapping[str, Symbol], batch: int,
 
 
 def described(trace: Trace, outputs: list[Any]) -> list[Any]:
-    """Describe the layers of a run in order, without dropout, and the outputs, to compare two runs.
-
-    Layers with params of the module are identified by name, constants by value.
-    """
+    """Describe the layers of a run in order, without dropout, and the outputs, to compare two runs."""
     places: dict[int, int] = {}
     layers: list[Any] = []
     for symbol in ancestors([tensor.value.symbol for tensor in outputs]):

@@ -181,7 +181,6 @@ class Trace:
         return result
 
     def _where(self, name: str) -> str:
-        """Return an operation's name and module for messages."""
         if self._operation:
             return self._operation[1]
         scope = self._scopes[-1]
@@ -231,7 +230,6 @@ class Trace:
         return self._shaped(function, args, kwargs)
 
     def _dtype(self, kind: str, args: Sequence[Any]) -> torch.dtype:
-        """Return the dtype of an operation's result: truth values or numbers."""
         if kind in VIEWS or kind in ("clone", "contiguous"):
             return next((x.dtype for x in traced_in([args])), torch.float32)
         return torch.bool if kind in BOOLEAN else torch.float32

@@ -75,9 +75,6 @@ def _mean_return(row: Mapping[str, Any]) -> str:
 class AgentTraining:
     """Lets :func:`dsinga.train` train an agent, with the interface of :class:`dsinga.api.execution.JobTraining`.
 
-    Args:
-        make_task: returns an agent and its environment; by default the job's.
-
     Attributes:
         job: the trained job; with worker groups its steps are updates.
 
@@ -261,8 +258,8 @@ def train(
     continue from their last snapshot or checkpoint, with new episodes.
 
     A group adds up its workers' gradients: two A2C workers with four environments each learn like one with eight. PPO
-    workers draw minibatches from their own environments, so the numbers differ. Groups learn independently; ``cluster``
-    says how they share params. A2C in several groups is A3C. Worker groups with ``actors`` require IMPALA.
+    workers draw minibatches from their own environments, so the numbers differ. Groups learn independently; A2C in
+    several groups is A3C. Worker groups with ``actors`` require IMPALA.
 
     The learning rate's schedule counts updates. Evaluations and checkpoints happen at the end of a rollout.
 

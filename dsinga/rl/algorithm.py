@@ -36,7 +36,7 @@ class Algorithm(ABC):
     ``self.settings``.
 
     Args:
-        examples: an array (1, ...) for each added input layer, by name; only shapes and dtypes matter.
+        examples: an array (1, ...) for each added input layer, by name, for its shape and dtype.
         labels: labels (1,) or (1, ...), int64 or float32, if layers read labels from the model's input layer.
         updater: the updater, such as ``nn.Adam(learning_rate=3e-4)``; defaults to ``default_updater``.
 
@@ -145,7 +145,7 @@ class Algorithm(ABC):
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
         """Prepare this copy to choose actions as one of ``actors`` remote actors, with new ``params``.
 
-        ``sampled`` counts the steps of all actors. A subclass can make each actor explore differently.
+        A subclass can make each actor explore differently.
         """
         self.params, self.sampled = params, sampled
 
@@ -216,10 +216,7 @@ class Algorithm(ABC):
 def experience_job(
     job: Job, examples: Mapping[str, np.ndarray], rows: int, labels: Mapping[str, np.ndarray] | None = None
 ) -> Job:
-    """Return a job that reads ``rows`` rows of experience in memory instead of a store.
-
-    ``examples`` has an array (n, ...) for each input layer, ``labels`` any labels; only shapes and dtypes matter.
-    """
+    """Return a job that reads ``rows`` rows of experience in memory instead of a store."""
     sources = {
         name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype), (labels or {}).get(name))
         for name, array in examples.items()

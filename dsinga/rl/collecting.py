@@ -31,8 +31,6 @@ class Collector:
         hidden: the agent's hidden states, ``agent.hidden_states(count)``; they are reset at an episode's end.
 
     Attributes:
-        observations: (N, ...), before the next step.
-        statistics: returns and lengths of the episodes so far.
         ended: the episodes that ended in the last call of :meth:`rollout` or :meth:`fill`.
     """
 

@@ -78,8 +78,7 @@ def evaluate(
 ) -> EvaluatedEpisodes:
     """Let an agent play episodes with its best actions; return their returns and lengths.
 
-    Environments are stepped together, each for a fixed number of episodes: the first ``episodes`` to end would be short
-    ones.
+    Each environment plays a fixed number of episodes, because the first to end would be short ones.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.

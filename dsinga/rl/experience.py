@@ -29,7 +29,6 @@ class Rollout:
     Attributes:
         observations: (T, N, ...), before each step.
         actions: (T, N) int64, or (T, N, n) float32.
-        rewards: (T, N) float32.
         terminated: (T, N) bool, whether the episode ended by itself in the step; no reward follows.
         truncated: (T, N) bool, whether it was cut off, as by a time limit; ``bootstrap`` replaces the missing rewards.
         bootstrap: (T, N) float32, the final observation's value if the step was cut off, else 0.
@@ -59,13 +58,10 @@ class Transitions:
     """A batch of B environment steps in random order, drawn from a replay memory.
 
     Attributes:
-        observations: (B, ...).
         actions: (B,) int64, or (B, n) float32.
         rewards: (B,) float32; for n steps, the discounted sum.
         next_observations: (B, ...), after the step; the final one of a cut-off episode.
-        terminated: (B,) bool.
         weights: (B,) float32, a factor of each loss; 1 without priorities.
-        indices: (B,) int64, positions in the memory.
         discounts: (B,) float32, the factor of ``next_observations``' value: the discount to the power of the steps.
         targets: (B,) float32, the action values' targets, if already computed for errors.
     """

@@ -39,10 +39,8 @@ class Model:
     Args:
         net: a model of :mod:`dsinga.nn`; its outputs are the heads. Or a job, its ``neuralnet``, or the text
             ``neuralnet { ... }``; a job's ``gpu`` and ``precision`` apply.
-        heads: names of layers; defaults to the outputs, or the layers that are no sources.
 
     Attributes:
-        heads: the names of the heads.
         fields: the job's fields that say where and how the net is computed.
 
     Raises UserError for an unknown source or head, a cycle, a loss, a duplicate name, or not exactly one input layer.

@@ -17,8 +17,8 @@ from dsinga.rl.experience import Transitions
 class ReplayMemory:
     """Keeps the latest transitions of N environments to learn from; new ones replace the oldest.
 
-    Each observation is stored once, in its own dtype, also as the previous step's next observation. The next
-    observation of an episode that ended by itself has no meaning.
+    Each observation is stored once, in its own dtype. The next observation of an episode that ended by itself has no
+    meaning.
 
     Args:
         capacity: the most transitions, rounded down to a multiple of N, at least N.

@@ -47,8 +47,7 @@ class AgentEngine(Engine):
     """Lets the training loop train an agent, one rollout at a time.
 
     The last rollout can exceed the run's end. A training row has the latest episodes' mean return and length, and the
-    last updates' metrics. A checkpoint includes environments, random numbers and replay memory, so a run continues bit
-    for bit.
+    last updates' metrics. A checkpoint includes environments and replay memory, so a run continues bit for bit.
     """
 
     def __init__(self, job: Job, learning: Learning, environment: Environment):

@@ -173,5 +173,4 @@ class FieldKernels(LayoutChecks):
 
 
 def _by_point(x: np.ndarray) -> np.ndarray:
-    """Reshape (B, K, *space) to (n, K), a row for each point."""
     return np.moveaxis(x, 1, -1).reshape(math.prod((len(x), *x.shape[2:])), x.shape[1])

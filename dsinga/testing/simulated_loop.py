@@ -127,11 +127,9 @@ class _SimulatedEngine(Engine):
 
     @property
     def samples_per_second(self) -> float:
-        """Return 1: a step reads one record and takes one second."""
         return 1.0
 
     def clock(self) -> float:
-        """Return the simulated time in seconds, one for each step."""
         return float(self.step)
 
     @property
@@ -149,11 +147,9 @@ class _SimulatedEngine(Engine):
         return {"w": np.full(3, self.step, np.float32)}
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
-        """Return the param; there is no updater state."""
         return self.params(), {}
 
     def reach(self) -> tuple[int, float]:
-        """Return the next step, and an estimate of three seconds."""
         return self.step + 1, 3.0
 
     def learning_rate(self, step: int) -> float:

@@ -103,10 +103,7 @@ def how_to_give(role: str = "client") -> str:
 
 
 def _check_files(ca_file: str, cert: str, key: str | None) -> None:
-    """Raise UserError, naming the file, unless the PEM files or texts are readable and the key matches.
-
-    OpenSSL's errors name no file, and it would ask for a passphrase at the terminal.
-    """
+    """Raise UserError, naming the file, unless the PEM files or texts are readable and the key matches."""
     for what, file in (("CA file", ca_file), ("certificate", cert), ("key", key)):
         text = _read(what, file) if file else ""
         if file and "-----BEGIN " not in text:

@@ -225,7 +225,7 @@ def _reach(address: str, place: str | None, security: Security | None) -> Client
 
 
 def _read_address(path: Path) -> str:
-    """Read the address in a scheduler's file. Raises NoScheduler until it is written completely."""
+    """Read the address in a scheduler's file."""
     missing = f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
     text = ""
     try:

@@ -101,10 +101,7 @@ def with_scheme(address: str, security: Security) -> str:
 
 
 def check_scheduler(address: str, security: Security, seconds: float) -> None:
-    """Raise UserError, after about ``seconds``, unless a Dask scheduler answers as ``address`` says.
-
-    Raises NoScheduler if one may answer later.
-    """
+    """Raise UserError, after about ``seconds``, unless a Dask scheduler answers as ``address`` says."""
     scheme, location = parse_address(address)
     if scheme not in ("tcp", "tls"):
         return
@@ -225,10 +222,7 @@ def _named(file: str) -> str:
 
 
 def check_version(address: str, security: Security, seconds: float) -> None:
-    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga supports.
-
-    Raises OSError without an answer in ``seconds``.
-    """
+    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga supports."""
 
     async def ask() -> str | None:
         arguments = security.get_connection_args("client")

@@ -21,7 +21,7 @@ SLOTS = 8
 class RunHistory(SchedulerPlugin):
     """Records the runs on a cluster from their events, in bounded memory.
 
-    ``runs`` has the records by the run's name, oldest first. ``version`` grows with each change.
+    ``runs`` has the records by the run's name, oldest first.
     """
 
     name = "dsinga-dashboard"

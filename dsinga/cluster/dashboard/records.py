@@ -20,10 +20,7 @@ class Series:
         self._stride, self._count = 1, 0
 
     def add(self, x: float, y: float) -> None:
-        """Add a point; if there are too many, keep only every second one.
-
-        If there are too many, drop every second one, also of later points.
-        """
+        """Add a point; if there are too many, keep only every second one."""
         self._last = (x, y)
         if self._count % self._stride == 0:
             self._kept.append(self._last)
@@ -62,7 +59,6 @@ class RunRecord:
 
     Attributes:
         run, job, user: names.
-        client: its Dask client's identifier.
         state: "running", or how it has ended.
         step, train_steps: the step of worker group 0, and the last one.
         begun, ended: when it began and ended (None while it runs), in seconds since 1970.
@@ -71,9 +67,8 @@ class RunRecord:
         speed: samples a second over time.
         crossing, within: bytes a second over time, between processes and within one.
         staleness: mean staleness of gradients over time, by worker group.
-        sites: the last two events with figures of the sites' servers: time and figures.
+        sites: the time and figures of the sites' servers in the last two events.
         seconds: seconds of an iteration in the last rounds, by worker (group, number) and kind.
-        addresses: the Dask worker's address, by worker.
         totals: sums since the beginning: "steps" of all groups, seconds of all workers by kind, "crossing", "within".
     """
 
@@ -142,6 +137,5 @@ class RunRecord:
 
 
 def _rate(group: Event, name: str) -> float:
-    """Return how many bytes a second all workers of a group move, over the slowest worker's time."""
     seconds = max(map(sum, zip(*(group[kind] for kind in KINDS), strict=True)))
     return sum(group[name]) / max(seconds, 1e-6)

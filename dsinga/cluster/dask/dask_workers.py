@@ -25,10 +25,7 @@ Workers = Mapping[str, Mapping[str, Any]]
 
 
 def available_workers(client: Client) -> dict[str, dict[str, Any]]:
-    """Return the scheduler's information on each Dask worker, by address, in a fixed order.
-
-    Raises UserError unless ``client`` is a synchronous Client.
-    """
+    """Return the scheduler's information on each Dask worker, by address, in a fixed order."""
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
         raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
@@ -69,7 +66,6 @@ def ask_scheduler(
 
 
 def _check_connected(client: Client) -> None:
-    """Raise SchedulerLost if the client has lost its scheduler, which then forgets its tasks and data."""
     if client.status == "connecting":
         raise SchedulerLost(f"the Dask scheduler was lost: the connection to {client.scheduler.address} has ended")  # type: ignore[union-attr]
 
@@ -109,8 +105,7 @@ def on_several_hosts(addresses: Iterable[str]) -> bool:
 def task_client() -> Client | None:
     """Return the client of the Dask worker that runs the calling task, None outside tasks.
 
-    It is made without context variables, which would tie it to the first task, and by one thread, since Dask would give
-    a second thread a client that is still connecting.
+    It is made by one thread, without context variables, which would tie it to the first task.
     """
     try:
         worker = get_worker()

@@ -50,8 +50,8 @@ def matches(names: Collection[str], pattern: str) -> bool:
 def choose_sites(threads: Sequence[Thread], sites: Sites, crowded: bool = False) -> list[list[str]]:
     """Choose the Dask workers of each site; return the addresses of its threads, fewer sites if threads are missing.
 
-    Each host gets a site, then each with room a second one. With patterns, the result ends before the first site that
-    lacks threads. If ``crowded``, threads may be in several sites, and any Dask worker may replace a missing one.
+    With patterns, the result ends before the first site that lacks threads. If ``crowded``, threads may be in several
+    sites.
     """
     if not threads:
         return []
@@ -146,8 +146,7 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
     ``server_worker_separate``, servers are in processes without workers of the run, ``nservers_per_procs`` in each,
     unless all Dask workers are in one process.
 
-    Raises TooFewWorkers for too few threads or processes. If ``crowded``, threads get several workers instead, and
-    servers share their processes.
+    Raises TooFewWorkers for too few threads or processes. If ``crowded``, threads get several workers instead.
     """
     if not workers:
         needed = topology.groups * topology.workers

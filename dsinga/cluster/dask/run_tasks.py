@@ -99,10 +99,7 @@ class RoundLength:
         self._target_seconds = max(seconds, workers / TASKS_PER_SECOND)
 
     def learn(self, seconds: Sequence[float]) -> None:
-        """Adapt the number of steps to the seconds of a round's steps, gradually because first steps are slow.
-
-        Growth is gradual: first steps are slow.
-        """
+        """Adapt the number of steps to the seconds of a round's steps, gradually because first steps are slow."""
         per_step = sorted(seconds)[len(seconds) // 2]
         best_steps = max(1, int(self._target_seconds / max(per_step, 1e-6)))
         self.steps = min(best_steps, self.steps * 8, self.most or best_steps)

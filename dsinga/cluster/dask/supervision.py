@@ -34,10 +34,7 @@ Check = Callable[[float], None]
 
 
 class TaskLost(NamedTuple):
-    """The result of a task that a lost Dask worker has ended, with a message; Dask would log an error.
-
-    Dask would log an error with its traceback.
-    """
+    """The result of a task that a lost Dask worker has ended, with a message; Dask would log an error."""
 
     message: str
 
@@ -88,8 +85,7 @@ def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str], 
 class TaskChains:
     """Runs chains of tasks concurrently: each continues as soon as its own tasks have ended.
 
-    A wait raises errors of tasks, chains and ``check``. It raises WorkerLost soon after a Dask worker at ``addresses``
-    is lost, or if Dask gives a task up.
+    A wait raises their errors, and WorkerLost soon after a Dask worker at ``addresses`` is lost.
     """
 
     def __init__(self, client: Client, addresses: Iterable[str], check: Check = no_check):
@@ -97,10 +93,7 @@ class TaskChains:
         self._awaited: dict[TaskChain, Sequence[Future]] = {}
 
     def add(self, chain: TaskChain) -> None:
-        """Start a chain, which continues only during :meth:`wait` and :meth:`finish`.
-
-        It continues only during :meth:`wait` and :meth:`finish`.
-        """
+        """Start a chain, which continues only during :meth:`wait` and :meth:`finish`."""
         self._resume(chain, None)
 
     def wait(self, futures: Sequence[Future]) -> list[Any]:

@@ -21,10 +21,7 @@ SILENT_SECONDS = 10.0
 
 
 def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in Dask workers' processes, at once and outside tasks; return results by address.
-
-    Raises the function's error, and RunError soon after a loss or without an answer for minutes.
-    """
+    """Call a function in Dask workers' processes, at once and outside tasks; return results by address."""
     coroutine = call_on_workers(client, addresses, function, *arguments)
     return wait_for(client, coroutine, addresses, "the answers of Dask workers")
 

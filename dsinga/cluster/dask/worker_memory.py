@@ -75,8 +75,7 @@ def unpacked(value: T | Packed[T]) -> T:
 def share(client: Client, value: Any, addresses: Iterable[str], receiver: TaskKey = ("shared object",)) -> Future:
     """Send an object to the memory of each of these Dask workers; return its future.
 
-    ``receiver`` is the key, or its beginning, of a task that gets the object: Dask groups them. Raises RunError soon
-    after a Dask worker is lost.
+    ``receiver`` is the key, or its beginning, of a task that gets the object.
     """
     addresses = sorted(set(addresses))
 
@@ -107,7 +106,6 @@ async def _send(client: Client, key: TaskKey, value: Any, addresses: Sequence[st
 
 
 def _is_received(reply: Any) -> bool:
-    """Whether a Dask worker replies that it fetched an object."""
     return isinstance(reply, dict) and reply["status"] == "OK"
 
 

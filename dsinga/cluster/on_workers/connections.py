@@ -62,10 +62,7 @@ def _open(node: Any, address: str, name: str) -> socket.socket:
 
 
 async def _connect(node: Any, address: str, timeout: float) -> Comm:
-    """Connect to a Dask worker; unlike Dask, fail early if its process has ended.
-
-    Unlike Dask, fail early if its process has ended.
-    """
+    """Connect to a Dask worker; unlike Dask, fail early if its process has ended."""
     deadline = time.monotonic() + timeout
     while True:
         left = deadline - time.monotonic()
@@ -100,10 +97,7 @@ async def _accept(comm: Comm, service: str) -> Status:
 
 
 async def _take_socket(comm: Comm) -> tuple[socket.socket, asyncio.Task[None] | None]:
-    """Return the socket of a connection with nothing to read, which Dask no longer uses.
-
-    For a connection without a socket, such as a websocket, a task copies the messages.
-    """
+    """Return the socket of a connection with nothing to read, which Dask no longer uses."""
     stream = getattr(comm, "stream", None)
     if stream is None:
         ours, theirs = socket.socketpair()

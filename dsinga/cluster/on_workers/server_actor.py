@@ -44,12 +44,8 @@ _links: dict[str, dict[int, ServerLink]] = {}
 class ServerActor:
     """One server of a server group, in the process of a Dask worker until Dask releases the Actor.
 
-    The driver calls its methods, workers and other server groups the service of its endpoint.
-
     Args:
-        key: which server it is.
         groups: the worker groups that it serves.
-        start: the groups' first step.
         staleness: how many steps a group may be ahead of the slowest; None for no bound.
         has_remote_clients: whether workers or servers of other processes call it.
         single_worker_group: whether only a single worker group, and no server group, pushes to it.
@@ -226,7 +222,7 @@ def connect_server(
 ) -> None:
     """Task: link a server with the same server of other groups, which exchange changes.
 
-    ``policy`` says how they synchronise. Changes for a lost server wait ``timeout`` seconds for :func:`link_server`.
+    Changes for a lost server wait ``timeout`` seconds for :func:`link_server`.
     """
     service = _find_server(key)
     links = _links[key.name] = {other.group: _connect(key, other, addresses[other], timeout) for other in addresses}

@@ -22,10 +22,7 @@ T = TypeVar("T")
 
 
 def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., T | TaskLost]:
-    """Make a task return TaskLost if a Dask worker is lost or the run's generation has ended.
-
-    A task that gets TaskLost from an earlier task returns it at once.
-    """
+    """Make a task return TaskLost if a Dask worker is lost or the run's generation has ended."""
 
     @functools.wraps(task)
     def run(key: WorkerKey, *arguments: P.args, **options: P.kwargs) -> T | TaskLost:

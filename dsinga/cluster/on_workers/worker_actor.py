@@ -73,10 +73,7 @@ def find_worker(key: WorkerKey) -> GroupWorker:
 
 
 def end_run(run: str, message: str | None = None, generation: int | None = None) -> None:
-    """End a run, or its generations up to ``generation``, in this process; its waits raise RunError(``message``).
-
-    Called on the event loop. All its waits end with RunError(``message``).
-    """
+    """End a run, or its generations up to ``generation``, in this process; its waits raise RunError(``message``)."""
 
     def chosen(name: str) -> bool:
         return name.startswith(f"{run}-") and (generation is None or int(name.split("-")[1]) <= generation)

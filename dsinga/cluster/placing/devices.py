@@ -56,7 +56,6 @@ def keeps_params_on_gpu(job: Job, topology: Topology, placement: Placement) -> b
 
 
 def _updates_on_gpu(job: Job, topology: Topology) -> bool:
-    """Whether a worker on a GPU updates its params there: a single worker, or each for itself."""
     conf = job.cluster or ClusterConf()
     single_worker = topology.groups == topology.workers == 1 and not topology.separate
     return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker

@@ -45,7 +45,6 @@ class PreparedRun:
     """A job that is checked, configured and placed: ready to run on a cluster.
 
     Attributes:
-        placement: the Dask worker of each worker and server.
         claim: the threads of Dask workers that the run holds.
         check_ready: raises UserError unless the Dask workers at these addresses can train the job.
         choose_devices: returns the GPU of each worker for another placement.
@@ -85,9 +84,9 @@ def prepare_run(
 ) -> Iterator[PreparedRun]:
     """Check a job if necessary, open its stores, build its nets, and place it on the cluster.
 
-    After the checks of the job, seven stages follow: :func:`dsinga.cluster.placing.room.await_room`,
-    :func:`open_in_memory`, :func:`dsinga.cluster.queue.claims.claim_workers`, :func:`place_workers`,
-    :func:`check_readiness`, :func:`fit_partition` for ``partition: auto``, and :func:`configure_run`.
+    Seven stages follow: :func:`dsinga.cluster.placing.room.await_room`, :func:`open_in_memory`,
+    :func:`dsinga.cluster.queue.claims.claim_workers`, :func:`place_workers`, :func:`check_readiness`,
+    :func:`fit_partition` and :func:`configure_run`.
 
     The run holds its threads of Dask workers as long as the context lasts. Raises UserError, before anything runs, for
     all faults of the job, the stores or the size of the cluster.
@@ -153,10 +152,7 @@ def make_updater(job: Job, opened: OpenedJob) -> Updater:
 
 
 def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callable[[Collection[str]], bool]:
-    """Check that a placement's Dask workers can train a job; return the check for others.
-
-    Raises UserError if they lack a package, a file, or the user's code.
-    """
+    """Check that a placement's Dask workers can train a job; return the check for others."""
     job, opened = placed.job, placed.opened
     alg = algorithm(job.train_one_batch)
     objects = {"the updater": updater, "the learning rate's schedule": updater.schedule, "the algorithm": alg}

@@ -53,7 +53,7 @@ def check_workers_ready(
     ``has_bf16`` says whether those that already compute have it, None if there are none.
 
     Dask would end a worker that cannot load a task's argument, so the check comes before any task. The scheduler needs
-    dsinga, too, to load the functions of tasks. Other kernels and versions of Dask are logged as warnings.
+    dsinga, too, to load the functions of tasks.
 
     Returns whether they have bfloat16.
     """
@@ -100,10 +100,7 @@ def _check_here(store: Any) -> None:
 def _ask(
     client: Client, addresses: list[str], objects: Mapping[str, bytes], stores: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the reports of Dask workers on what they have, and of the scheduler if it is a separate process.
-
-    The calls go to functions of the standard library, which a process without dsinga can load.
-    """
+    """Return the reports of Dask workers on what they have, and of the scheduler if it is a separate process."""
     of_workers = {"objects": objects, "stores": stores, "computes": True}
     of_scheduler = {"objects": {}, "stores": {}, "computes": False}
 
@@ -142,7 +139,6 @@ async def _call_on_scheduler(client: Client, *call: Any) -> dict[str, Any]:
 
 
 def _user_objects(nets: Iterable[NeuralNet], objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the layers and other objects that are of users' classes, by their names in errors."""
     nodes = [node.layer for net in nets for node in net.nodes]
     layers = {f"layer {layer.name!r}": getattr(layer, "user_code", layer) for layer in nodes}
     return {name: value for name, value in {**objects, **layers}.items() if is_user_code(value)}

@@ -41,10 +41,7 @@ PAUSED = Lack("is paused by Dask, because its memory is nearly full", "start it 
 
 
 def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterator[Lack]:
-    """Yield what a process lacks, found in its report (:func:`dsinga.cluster.preflight.worker_report.report`).
-
-    ``objects`` are the sent objects of users' classes, by their names in errors.
-    """
+    """Yield what a process lacks, found in its report (:func:`dsinga.cluster.preflight.worker_report.report`)."""
     if report["python"] != PYTHON:
         remedy = "Dask sends functions between processes of the same Python only: use one environment for all"
         yield Lack(f"runs Python {report['python']}, the driver {PYTHON}", remedy)
@@ -140,10 +137,7 @@ def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]], has_bf16: bool | None = None) -> str:
-    """Return why processes cannot train together in kBF16 (only some have it), or "".
-
-    ``has_bf16`` says whether the already training processes have it.
-    """
+    """Return why processes cannot train together in kBF16 (only some have it), or ""."""
     lacks = {address: report["no_bf16"] for address, report in reports.items() if report["kernels"]}
     if has_bf16 is False and not all(lacks.values()):
         computing = [address for address, reason in lacks.items() if not reason]

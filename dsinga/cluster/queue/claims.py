@@ -196,10 +196,7 @@ class HeldThreads:
         self._ask_at = 0.0
 
     def check(self, quiet: float) -> None:
-        """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds.
-
-        Raises RunError after ``dsinga.queue_timeout``.
-        """
+        """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds."""
         now = time.monotonic()
         if quiet < QUIET_SECONDS or now < self._ask_at:
             return

@@ -32,10 +32,7 @@ CLOSE_SECONDS, CLOSE_CHECK_SECONDS = 3.0, 0.02
 
 
 class RunQueue(SchedulerPlugin):
-    """Lets clients claim threads for runs, by handlers of the scheduler: ``dsinga_claim``, ``dsinga_release``, ....
-
-    Every reply has the key "protocol". A claim with another protocol gets no other key.
-    """
+    """Lets clients claim threads for runs, by handlers of the scheduler: ``dsinga_claim``, ``dsinga_release``, ...."""
 
     name = NAME
     idempotent = True
@@ -228,11 +225,7 @@ FORGET_SECONDS = 10.0
 
 
 class Departures:
-    """Keeps, on the scheduler, the Dask workers that are about to end, until runs have left them.
-
-    Args:
-        is_used: says whether a run holds threads of a Dask worker, or has tasks or Actors there.
-    """
+    """Keeps, on the scheduler, the Dask workers that are about to end, until runs have left them."""
 
     def __init__(self, scheduler: Any, is_used: Callable[[str], bool]):
         self._scheduler, self._is_used = scheduler, is_used

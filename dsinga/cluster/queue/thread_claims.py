@@ -119,10 +119,7 @@ class ThreadClaims:
         self.runs: dict[str, Record] = {}
 
     def set_workers(self, workers: Mapping[str, Worker]) -> None:
-        """Replace the Dask workers; a run keeps no thread on one that is gone.
-
-        A run keeps no thread on one that is gone.
-        """
+        """Replace the Dask workers; a run keeps no thread on one that is gone."""
         self.workers = dict(workers)
         for record in self.runs.values():
             record["granted"] = {a: count for a, count in record["granted"].items() if a in workers}
@@ -152,7 +149,7 @@ class ThreadClaims:
     def offer(self, name: str, without: Collection[str]) -> tuple[dict[str, int], list[str]]:
         """Return the threads that a run could have instead of its own: all it needs, or all free ones.
 
-        Dask workers in ``without`` are not used. The second result is the Dask workers of separate servers.
+        Dask workers in ``without`` are not used.
         """
         record, held = self.runs[name], self.held(without=name)
         workers = {address: worker for address, worker in self.workers.items() if address not in without}

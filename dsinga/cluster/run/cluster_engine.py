@@ -103,7 +103,6 @@ class ClusterEngine(Engine):
             self._move_reason = self._run.wants_to_move(seconds_left)
 
     def _move(self, loop: Loop) -> None:
-        """Move the run to the Dask workers at hand, while no round is in flight."""
         reason, self._move_reason = self._move_reason, ""
         self._run.move(reason, loop.step, loop.state())
         self._show_restarts(0.0, 0)

@@ -25,8 +25,6 @@ from dsinga.job import Phase
 class ClusterRun:
     """Starts, coordinates and ends the servers and workers of a run on their Dask workers.
 
-    Waits for tasks and servers call ``check``.
-
     Attributes:
         started: whether :meth:`start` was called.
         complete: whether :meth:`start` has created everything, and :meth:`close` has ended nothing.
@@ -97,10 +95,7 @@ class ClusterRun:
             self.servers.call(group, "leave", group)
 
     def evaluate(self, phase: Phase, batches: int, step: int, params: ParamArrays | None = None) -> list[Future]:
-        """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps.
-
-        ``params``, whole ones by name, replace the workers' own.
-        """
+        """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps."""
         shared = None
         if params is not None:
             shared = self._share(split_params(self.config.parts, params), tasks.evaluate)
@@ -162,10 +157,7 @@ class ClusterRun:
         return self.workers.submit(tasks.replica_state, 0, self.workers.moment(step))
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by ``factors``, each from its step, wherever params are updated.
-
-        ``factors`` must have no new factor for a step before ``step``, where group 0 stands.
-        """
+        """Multiply the learning rate by ``factors``, each from its step, wherever params are updated."""
         self.servers.call_all("set_rate_factors", factors)
         if self.config.replicated:
             self.workers.gather(self.workers.submit(tasks.set_rate_factors, 0, self.workers.moment(step), factors))

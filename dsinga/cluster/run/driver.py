@@ -55,7 +55,7 @@ def train(
     in flight. Without, it ends at once.
 
     Raises UserError before training for bad input, RunError if a worker or server is lost, and Diverged if a loss is
-    not finite. Raises Cancelled if ``cancelled`` was set before the last step, and errors of extensions.
+    not finite. Raises Cancelled if ``cancelled`` was set before the last step.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)

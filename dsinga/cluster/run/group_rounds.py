@@ -27,8 +27,6 @@ ROUNDS_AHEAD = 2
 class Grain(NamedTuple):
     """A way to send iterations to Dask, as rounds or task graphs; it does not change the computed numbers.
 
-    The numbers that a run computes do not depend on it.
-
     Attributes:
         submit_round: given (run, group, start, stop), submits the iterations ``start`` to ``stop`` - 1 of a worker
             group; returns the tasks of the reports, one a worker.

@@ -68,12 +68,10 @@ class RecoverableRun:
 
     Args:
         make_check: returns the check that waits call, for a generation's placement.
-        announce: called with a sentence when the run waits for Dask workers.
 
     Attributes:
         cluster_run: the present generation.
         is_within: whether the run is on a single Dask worker in this process; it then keeps no snapshots.
-        restarts: restarts since the training loop last asked.
     """
 
     def __init__(

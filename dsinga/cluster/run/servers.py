@@ -32,7 +32,7 @@ ServerValues = tuple[dict[int, Any], dict[int, Any] | None]
 class Servers:
     """Creates and calls the parameter servers of all server groups of a run, each an Actor on a Dask worker.
 
-    Methods raise RunError if a Dask worker is lost, or if a server does not answer in time. Waits call ``check``.
+    Methods raise RunError if a Dask worker is lost, or if a server does not answer in time.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
@@ -224,7 +224,6 @@ class Servers:
         return asyncio.run_coroutine_threadsafe(wait(), self._client.loop.asyncio_loop)  # type: ignore[union-attr]
 
     def _check_workers(self) -> None:
-        """Raise RunError if a Dask worker is lost, because a server may wait for its messages."""
         check_workers(self._client, self._placement.addresses)
         self._check(0.0)
 

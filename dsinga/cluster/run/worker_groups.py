@@ -75,10 +75,7 @@ class WorkerGroups(RestartedGroups):
                 self._run.recover(loss)
 
     def read(self) -> tuple[Sequence[RoundReport], list[StepReport]]:
-        """Wait for a round of group 0; return its reports by worker, and of steps new to the loop.
-
-        After a loss of Dask workers there are none.
-        """
+        """Wait for a round of group 0; return its reports by worker, and of steps new to the loop."""
         rounds = self.first
         try:
             by_worker = self._run.cluster_run.workers.chains.wait(rounds.oldest)
@@ -92,10 +89,7 @@ class WorkerGroups(RestartedGroups):
         return by_worker, reports[max(0, seen) :]
 
     def finish(self, run: ClusterRun) -> None:
-        """Let the other groups end after group 0, and give all server groups the same params.
-
-        Synchronous sites do not average if the run is cut, so that a resumed run has the same bits.
-        """
+        """Let the other groups end after group 0, and give all server groups the same params."""
         if self._warms_up:  # group 0 was stopped before the others began
             self._join(run)
         run.leave(0)

@@ -91,10 +91,7 @@ class WorkersAtHand:
         return placement if self._is_ready(placement) else None
 
     def _is_ready(self, placement: Placement) -> bool:
-        """Whether a placement's Dask workers can train the job; later placements leave out those that cannot.
-
-        Later placements leave out new ones that cannot.
-        """
+        """Whether a placement's Dask workers can train the job; later placements leave out those that cannot."""
         unknown = placement.addresses - self._ready
         try:
             if unknown:

@@ -27,10 +27,9 @@ Changes = dict[Key, np.ndarray]  # float32 (size,)
 class ChangeSender:
     """Adds up the changes of a shard's slices for other server groups, and sends them. Thread-safe.
 
-    ``send(group, route, ids, arrays)`` is called without a lock, one message at a time on each route; it must not write
-    to the arrays. If it fails, or a message takes more than ``patience`` seconds (0: no limit), the group is lost. Then
-    nothing is sent to it until :meth:`link`. If ``patience`` seconds more pass without it, ``fail`` is called with the
-    error at the next message.
+    ``send(group, route, ids, arrays)`` must not write to the arrays. If it fails, or a message takes more than
+    ``patience`` seconds (0: no limit), the group is lost. Then nothing is sent to it until :meth:`link`. If
+    ``patience`` seconds more pass without it, ``fail`` is called with the error.
     """
 
     def __init__(self, routes: Routes, send: Send, fail: Callable[[BaseException], None], patience: float = 0.0):
@@ -209,8 +208,5 @@ class ChangeSender:
 
 
 def _add(changes: Changes, key: Key, change: np.ndarray) -> None:
-    """Add the change of a slice to others, without writing to arrays that routes share.
-
-    Routes share the arrays, so none is changed in place.
-    """
+    """Add the change of a slice to others, without writing to arrays that routes share."""
     changes[key] = changes[key] + change if isinstance(key, int) and key in changes else change

@@ -70,7 +70,7 @@ class Collectives:
         """Add the array of a worker; return a future of the contributors' arrays, combined in order.
 
         The result is one read-only array, shared by all workers. ``kind`` is "all_reduce" for the sum, "all_gather" for
-        joined rows. A group uses a key once in a run. Raises RunError for another generation of the group.
+        joined rows. A group uses a key once in a run.
         """
         self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
         with self._lock:

@@ -129,9 +129,8 @@ class TopK(FeedbackCodec):
 class Integers(FeedbackCodec):
     """A codec that sends integers of 8 or 4 ``bits``, with a scale for each block.
 
-    The scale maps a block's largest magnitude to the largest integer, 127 or 7. Blocks have a fixed size, as in QSGD
-    (Alistarh et al. 2017), but rounding is to the nearest, not at random. A number that is not finite makes its block
-    NaN.
+    The scale maps a block's largest magnitude to the largest integer, 127 or 7. Rounding is to the nearest, not at
+    random as in QSGD (Alistarh et al. 2017). A number that is not finite makes its block NaN.
     """
 
     BLOCK: ClassVar[int] = 128  # numbers; their scale costs a quarter of a bit each

@@ -58,7 +58,7 @@ class GradientNorms:
     def squares(self, push: Push) -> Future[np.ndarray]:
         """Return a future of the sums of squares of a step's summed gradients, float64, by slice.
 
-        Slices that all workers have pushed wait for :meth:`clip`. Raises RunError for another generation of the group.
+        Slices that all workers have pushed wait for :meth:`clip`.
         """
         with self._lock:
             self._check(push, f"a request of worker {push.worker}")
@@ -98,10 +98,7 @@ class GradientNorms:
         return [served_slice for served_slice in complete if served_slice.spec.slice.id not in squares]
 
     def clip(self, push: Push, factor: float) -> list[ServedSlice]:
-        """Multiply a step's gradients by ``factor`` to limit the norm; return their slices.
-
-        Returns none for a forgotten request.
-        """
+        """Multiply a step's gradients by ``factor`` to limit the norm; return their slices."""
         with self._lock:
             self._check(push, f"a factor of worker {push.worker}")
             request = self._requests.pop((push.group, push.step), None)

@@ -101,8 +101,6 @@ class LinkedShard(NamedTuple):
     """A shard with its connections to other server groups, for a :class:`GroupSync`.
 
     Attributes:
-        send: sends arrays to another server group; called without a lock.
-        fail: closes the shard with an error.
         patience: how many seconds a linked server group may be silent; 0 for no bound.
         generation: the first generation of all server groups.
     """

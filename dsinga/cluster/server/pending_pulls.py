@@ -13,8 +13,7 @@ from dsinga.cluster.server.served_slice import ServedSlice
 class StalenessBound:
     """Keeps groups from being more than ``staleness`` steps ahead of the slowest running group.
 
-    None means no bound. The slowest group never waits for another one, so groups cannot deadlock. Not thread-safe: the
-    shard holds its lock.
+    None means no bound. The slowest group never waits for another one, so groups cannot deadlock.
     """
 
     def __init__(self, groups: Collection[int], staleness: int | None):
@@ -94,10 +93,7 @@ class Pull:
         return self.missing == 0
 
     def resolve(self) -> None:
-        """Resolve the future to the values, without the lock, because callbacks may call the shard.
-
-        Called without the lock, because the future's callbacks may call the shard.
-        """
+        """Resolve the future to the values, without the lock, because callbacks may call the shard."""
         if self._deferred:
             self._read_slices(list(self._results.values()))
         if self._error is None:
@@ -121,10 +117,7 @@ def resolve_all(pulls: Iterable[Pull]) -> None:
 
 
 class PendingPulls:
-    """Keeps the waiting pulls at a shard, by slice; the shard holds its lock.
-
-    Not thread-safe: the shard holds its lock.
-    """
+    """Keeps the waiting pulls at a shard, by slice; the shard holds its lock."""
 
     def __init__(self, served_slices: Mapping[int, ServedSlice], bound: StalenessBound):
         self._slices = served_slices
@@ -132,10 +125,7 @@ class PendingPulls:
         self._pulls: dict[int, list[Pull]] = {id: [] for id in served_slices}
 
     def add(self, pull: Pull, ids: Sequence[int]) -> bool:
-        """Give a new pull the slices that are available; return whether none is missing.
-
-        An exact pull fails with RunError if a slice is past its version.
-        """
+        """Give a new pull the slices that are available; return whether none is missing."""
         for served_slice in (self._slices[id] for id in ids if pull.exact):
             if pull.is_late(served_slice):
                 message = f"slice {served_slice.spec.slice} is already past version {pull.version}"

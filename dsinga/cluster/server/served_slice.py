@@ -26,10 +26,7 @@ class UpdateBlock(NamedTuple):
 
 
 def split_update(update: Update, gradients: Sequence[Array], factor: float = 1.0) -> list[UpdateBlock]:
-    """Divide an update by ``factor`` times the sum of ``gradients`` into blocks, for several threads.
-
-    ``update.gradient`` is not used. The blocks write only to the value and the state.
-    """
+    """Divide an update by ``factor`` times the sum of ``gradients`` into blocks, for several threads."""
     bounds = [(start, min(start + BLOCK, update.value.size)) for start in range(0, update.value.size, BLOCK)]
     return [
         UpdateBlock(stop - start, functools.partial(_change, update, gradients, factor, start, stop))
@@ -69,9 +66,8 @@ class SliceSpec(NamedTuple):
     """How a slice is updated, and which workers push to it.
 
     The sum of pushes replaces a slice that is not trainable. ``contributors`` are the workers that push it in every
-    step, in rising order. The updater depends on the name ``whole_param`` and the ``shape`` of its whole param.
-    ``is_gradient`` says that workers apply the sum of gradients themselves. Gradients of steps before ``first_step``
-    are dropped.
+    step, in rising order. ``is_gradient`` says that workers apply the sum of gradients themselves. Gradients of steps
+    before ``first_step`` are dropped.
     """
 
     slice: Slice
@@ -123,7 +119,7 @@ class ServedSlice:
     def put(self, value: np.ndarray, state: Mapping[str, np.ndarray] | None, updater: Updater) -> None:
         """Set the initial value, and the updater's state of a resumed run; a repeated call changes nothing.
 
-        The slice owns the arrays; writeable ones are not copied. Raises UserError for another updater's ``state``.
+        The slice owns the arrays; writeable ones are not copied.
         """
         if self.filled:
             return
@@ -265,8 +261,8 @@ def _owned(array: np.ndarray, size: int) -> np.ndarray:
 class DeviceSlice(ServedSlice):
     """A slice that is kept and updated on a GPU; only copies for readers come to host memory.
 
-    ``ops`` are the server's kernels, not a worker's. A worker hands a gradient over when its kernels have ended, and an
-    update ends with its kernels. So the rules of :mod:`dsinga.cluster.server.shard` hold for streams as for threads.
+    A worker hands a gradient over when its kernels have ended, and an update ends with its kernels. So the rules of
+    :mod:`dsinga.cluster.server.shard` hold for streams as for threads.
     """
 
     def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int, ops: Ops):

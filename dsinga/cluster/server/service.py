@@ -75,10 +75,7 @@ class ShardService:
         self.on_close: list[Callable[[str], None]] = []  # called with the reason
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Array | SparseRows]) -> Any:
-        """Call a method of the shard; the class lists them.
-
-        Raises RunError for an unknown method, and errors of the shard.
-        """
+        """Call a method of the shard; the class lists them."""
         if method not in METHODS:
             raise RunError(f"a server has no method {method!r}")
         return getattr(self, f"_{method}")(items, *fields)
@@ -122,7 +119,6 @@ class ShardService:
         return SparseRows(rows, table[rows], table.shape)
 
     def _encoded(self, id: int, value: Any) -> Any:
-        """Compress a value to send if it is a sum of gradients that all workers apply."""
         codec, spec = self._codec, self.shard.slices[id].spec
         if codec is None or not codec.encodes_sums or isinstance(value, SparseRows) or not spec.is_gradient:
             return value

@@ -33,11 +33,11 @@ from dsinga.training import Updater
 class Shard:
     """The slices of params on one server, with their updates. Thread-safe; only :meth:`snapshot` blocks.
 
-    Thread-safe; no method but :meth:`snapshot` blocks. In each step of a worker group, from step ``start``, the workers
-    in a slice's spec push it. A slice's version for a group is the group's next step for it. Gradients are added in the
-    order of the workers, not of arrival: a run gives the same bits every time. With ``staleness``, no group gets values
-    for a step that is more than so many steps ahead of the slowest group's. A shard serves one generation of each
-    group, and refuses messages of others; :meth:`restart` begins the next one.
+    In each step of a worker group, from step ``start``, the workers in a slice's spec push it. A slice's version for a
+    group is the group's next step for it. Gradients are added in the order of the workers, not of arrival: a run gives
+    the same bits every time. With ``staleness``, no group gets values for a step that is more than so many steps ahead
+    of the slowest group's. A shard serves one generation of each group, and refuses messages of others; :meth:`restart`
+    begins the next one.
 
     ``executor`` runs updates (:mod:`dsinga.cluster.server.update_executors`). A ``gpu`` keeps and updates the slices,
     with the inline executor.
@@ -108,7 +108,6 @@ class Shard:
         """Set the initial values, float32 (size,), and the updater's state by name, both by slice id.
 
         A repeated call changes nothing. The shard owns the arrays, and updates them in place if they are writeable.
-        Raises UserError for another updater's state.
         """
         with self._lock:
             self._check_open()
@@ -147,7 +146,6 @@ class Shard:
         self._update(self.norms.hold(complete, push), push.group, [self.slices[id] for id in gradients])
 
     def _update(self, complete: Sequence[ServedSlice], group: int, pushed: Iterable[ServedSlice] = ()) -> None:
-        """Update slices by a group's gradients; ``pushed`` are the slices of the caller's push."""
         updates = [self._create_update(served_slice, group) for served_slice in complete]
         self.executor.add(updates, pushed)
         if self._group_sync is not None:
@@ -242,10 +240,7 @@ class Shard:
         return step
 
     def snapshot(self, version: int | None, timeout: float, state: bool = True, copied: bool = True) -> ShardCopy:
-        """Wait for a copy of all values, as in :meth:`request_snapshot`, at most ``timeout`` seconds.
-
-        Raises RunError if a slice is past ``version``, or has not reached it in time.
-        """
+        """Wait for a copy of all values, as in :meth:`request_snapshot`, at most ``timeout`` seconds."""
         future = self.request_snapshot(version, state, copied)
         try:
             return self.executor.wait(future, timeout)

@@ -55,18 +55,13 @@ def slice_for_servers(
 ) -> list[Slice]:
     """Cut params into slices for the servers of one server group.
 
+    ``preferred`` params are not cut, and get the server near their only user. ``widths`` are row lengths of params with
+    gradients that may be sparse rows; these are cut only between rows. ``whole`` cuts no param. The default of
+    ``block_size``, the elements of a kBlock block, is PaddlePaddle's formula, and the default of ``block_rows`` as many
+    as fit.
+
     The slices are numbered from 0 in the order of ``sizes``, and within a param by ``start``. A server may get no
     slice.
-
-    Args:
-        sizes: the number of elements of each param.
-        servers: the number of servers.
-        method: how params are cut and distributed.
-        preferred: params that are not cut, with the server near their only user.
-        widths: row lengths of params with gradients that may be sparse rows; they are cut only between rows.
-        whole: whether no param is cut.
-        block_size: the number of elements of a kBlock block; None for PaddlePaddle's formula.
-        block_rows: the rows of a block of params that are cut between rows; None for as many as fit.
     """
     assert servers > 0, servers
     assert all(size > 0 for size in sizes.values()), sizes

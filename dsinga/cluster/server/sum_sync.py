@@ -26,7 +26,7 @@ from dsinga.job.updaterconf import EMAConf
 
 
 class SumSync(GroupSync):
-    """Exchanges and adds the changes of a shard's slices with other server groups. Thread-safe. Thread-safe.
+    """Exchanges and adds the changes of a shard's slices with other server groups. Thread-safe.
 
     A slice's change is sent after ``frequency`` updates. If a linked group is lost for ``patience`` seconds, the shard
     is closed. In the end trainable slices have the updates of all groups, other slices their mean.
@@ -191,7 +191,6 @@ class SumSync(GroupSync):
         self.sender.enqueue(self._starts, (id, self._group), estimate)
 
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
-        """Return a slice's change since the last one, for other groups; the caller holds its lock."""
         last = self._last[served_slice.spec.slice.id]
         change = served_slice.value - last
         np.copyto(last, served_slice.value)

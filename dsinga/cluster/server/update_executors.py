@@ -32,10 +32,7 @@ def _run(block: UpdateBlock) -> None:
 
 
 class SliceUpdate:
-    """The update of a slice to its next version, as ``blocks`` that may be computed in any order.
-
-    Call ``end`` when all blocks are done, or ``fail`` with the error if one fails.
-    """
+    """The update of a slice to its next version, as ``blocks`` that may be computed in any order."""
 
     def __init__(
         self,
@@ -48,10 +45,7 @@ class SliceUpdate:
         self.running = 0
 
     def run(self) -> None:
-        """Compute all blocks under the slice's lock and end the update; an updater's error fails it.
-
-        An updater's error fails it and is raised.
-        """
+        """Compute all blocks under the slice's lock and end the update; an updater's error fails it."""
         try:
             with self.served_slice.lock:
                 for block in self.blocks:

@@ -95,10 +95,7 @@ class Channel:
             self._socket.send(packet)
 
     def receive(self) -> ChannelMessage | None:
-        """Wait for the next message and return it; None for a packet that needs no action.
-
-        Raises OSError if the other end is gone, or sends something that is not a message.
-        """
+        """Wait for the next message and return it; None for a packet that needs no action."""
         packet, fds, flags, _ = socket.recv_fds(self._socket, 2 * PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         try:
             if not packet:
@@ -162,7 +159,6 @@ class Channel:
 
 
 def _give_back(channel: weakref.ref[Channel], number: int) -> None:
-    """Tell the sender that a shared buffer is free, unless the socket is full."""
     receiver = channel()
     if receiver is not None and receiver.fileno() >= 0:
         with contextlib.suppress(OSError):

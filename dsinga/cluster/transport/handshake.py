@@ -17,11 +17,7 @@ CLIENT, SERVER = b"client", b"server"
 
 
 class Secret:
-    """Random bytes that only the processes of one run know; neither text nor hash shows them.
-
-    Neither its text nor its hash shows them. They travel with the keys of workers and servers, through Dask's
-    connections.
-    """
+    """Random bytes that only the processes of one run know; neither text nor hash shows them."""
 
     __slots__ = ("_value",)
 
@@ -49,8 +45,7 @@ PROCESS_SECRET = Secret()
 class Handshake:
     """The server's side of a connection that has proved nothing yet; its socket does not block.
 
-    Its socket does not block. Packets before the proof are read without descriptors: the system closes descriptors that
-    they carry.
+    Packets before the proof are read without descriptors: the system closes descriptors that they carry.
     """
 
     def __init__(self, connection: socket.socket, secret: Secret):

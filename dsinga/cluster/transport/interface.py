@@ -53,7 +53,6 @@ class Service(Protocol):
         """Call a method; return the arrays of the reply (None for no arrays), or a pending result.
 
         ``fields`` are plain values (None, numbers, strings, lists of them); the service owns the arrays ``items``.
-        Raises RunError if the method fails.
         """
 
     def close(self, message: str) -> None:

@@ -89,7 +89,6 @@ class RemoteCaller:
 
     Args:
         slow: handles large calls, one after the other; None if the service handles all of them quickly.
-        ended: called when the caller is gone.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class RemoteCaller:
         """Return None, so that the stream allocates the arrays of a call itself."""
 
     def received(self, values: Any, items: Items) -> None:
-        """Handle a call. Raises ValueError for anything else."""
+        """Handle a call."""
         number, priority, method, fields = values
         if not isinstance(number, int) or not isinstance(priority, int):
             raise ValueError("no call")

@@ -44,10 +44,7 @@ class SharedBuffer:
         self.array = self.view()
 
     def view(self, start: int = 0, size: int | None = None) -> np.ndarray:
-        """Return a new array of ``size`` bytes from ``start``, which is not a view of ``array``.
-
-        Its finalizer runs when its views are gone.
-        """
+        """Return a new array of ``size`` bytes from ``start``, which is not a view of ``array``."""
         return np.frombuffer(self._map, np.uint8, self.size - start if size is None else size, start)
 
     def offset_of(self, array: np.ndarray) -> int | None:

@@ -173,10 +173,7 @@ class SharedMemoryServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and end all connections. Any thread may call it.
-
-        Any thread may call it, and more than once.
-        """
+        """Stop listening and end all connections. Any thread may call it."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -305,7 +302,6 @@ def _answer(channel: Channel, number: int, items: Items, error: BaseException | 
 
 
 def _block(connection: socket.socket) -> None:
-    """Let a socket wait for packets, and a limited time for room to send one."""
     connection.setblocking(True)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
 

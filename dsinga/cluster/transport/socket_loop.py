@@ -14,10 +14,7 @@ _current: SocketLoop | None = None
 
 
 class SocketConnection(Protocol):
-    """Interface of a connection that the loop reads and writes; ``socket`` does not block and may use TLS.
-
-    ``socket`` does not block; TLS sockets are supported, too.
-    """
+    """Interface of a connection that the loop reads and writes; ``socket`` does not block and may use TLS."""
 
     socket: socket.socket
 

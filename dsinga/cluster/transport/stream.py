@@ -204,7 +204,6 @@ def _encode(values: Any, items: Items) -> tuple[deque[memoryview], int]:
 
 
 def _allocate(nbytes: Sequence[int]) -> list[memoryview]:
-    """Return memory for arrays of these sizes, at cache lines of one array of the pool."""
     base = memoryview(buffers.empty((sum(map(aligned, nbytes)),), dtype=np.uint8))
     starts = itertools.accumulate(map(aligned, nbytes), initial=0)
     return [base[start : start + size] for start, size in zip(starts, nbytes, strict=False)]

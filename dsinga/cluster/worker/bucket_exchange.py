@@ -34,8 +34,6 @@ class BucketExchange:
 
     Args:
         homes: the slices' params, by name; either all of them are replicated or none.
-        options: when values are requested.
-        codec: compresses gradients, except of lasting params; None to send them as they are.
         priority: of its messages between hosts: the number of its first param in the forward pass.
     """
 

@@ -43,16 +43,13 @@ class WorkerConfig:
 
     Attributes:
         generation: how often the whole run has started again; single worker groups may be of later generations.
-        nets: each phase's net, cut for the workers of a group.
         parts: the param parts of all phases, by name; their ``users`` join every exchange of them.
         passes: the passes over all records, of phases that are evaluated over all of them.
         outer_average: the moving average (EMA) that sites keep of their outer params; None for none.
         slices: the slices of parts that servers keep, the same in each server group.
         replicated: the names of parts that each user copies and updates itself.
-        options: when and how values and gradients are exchanged.
         skip_bad_batches: whether a batch is left out if its loss or a gradient is not finite.
         precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
-        secret: proves to other processes of a host that one belongs to the run.
     """
 
     run: str
@@ -122,11 +119,8 @@ class WorkerKey(NamedTuple):
 class RoundReport(NamedTuple):
     """A worker's report of a round, which is small because later tasks depend on it.
 
-    It is small, because later tasks depend on it.
-
     Attributes:
         metrics: the metrics of each step; empty for a skipped step.
-        skipped: the steps with batches that were left out.
     """
 
     metrics: list[Metrics]

@@ -35,8 +35,6 @@ class Exchange(Mapping[str, Array]):
     Args:
         homes: where each param is kept, in the order of the forward pass.
         clients: by number, the clients of all servers with slices of these params, and of COLLECTIVES_SERVER.
-        replicas: the params that the worker updates itself.
-        clipping: bounds the norm of all gradients; None for no bound.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ from dsinga.ops import Array, SparseRows
 class ExchangeOptions(NamedTuple):
     """When and how a worker exchanges values and gradients; only ``compression`` changes the numbers of a run.
 
-    Only ``compression`` changes the numbers of a run. Checkpoints do not contain the residuals of kOneBit and kTopK, so
-    a resumed run then has other bits than an unbroken one.
+    Checkpoints do not contain the residuals of kOneBit and kTopK, so a resumed run then has other bits than an unbroken
+    one.
 
     Attributes:
         pull: when values are requested: with the push, or by the lookup that needs them.
@@ -39,10 +39,7 @@ class ExchangeOptions(NamedTuple):
 def encode(
     codec: Codec, gradients: Mapping[int, Array | SparseRows], crosses_process: bool
 ) -> dict[int, Array | SparseRows]:
-    """Compress gradients, by slice id; sparse rows are not compressed.
-
-    A server of this process gets them decoded again.
-    """
+    """Compress gradients, by slice id; sparse rows are not compressed."""
     encoded: dict[int, Array | SparseRows] = {}
     for id, gradient in gradients.items():
         if isinstance(gradient, SparseRows):

@@ -233,10 +233,7 @@ class GroupWorker:
     def evaluate(
         self, phase: Phase, batches: int, version: int, params: Mapping[str, np.ndarray] | None = None
     ) -> list[Metrics]:
-        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records.
-
-        The values are its own at ``version``, or ``params``.
-        """
+        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records."""
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
         self.exchange.begin(version)
@@ -340,7 +337,6 @@ class GroupWorker:
         self.thread.close(message)
 
     def _disconnect(self) -> None:
-        """Close the connections to servers and other workers, which missing replies would keep."""
         for transport in [*self._transports.values(), *self.peers.transports]:
             transport.close()
 

@@ -80,10 +80,7 @@ class ParamHome(ABC):
         """Store the array that a server has sent for a slice at ``step``."""
 
     def memory(self, slice_: Slice) -> np.ndarray | None:
-        """Return memory for the next value of a slice, float32 (size,); None if values are stored otherwise.
-
-        Another thread may write it as soon as the slice's gradient has been sent.
-        """
+        """Return memory for the next value of a slice, float32 (size,); None if values are stored otherwise."""
         return None
 
     def versions(self) -> dict[int, int]:

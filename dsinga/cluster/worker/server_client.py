@@ -116,10 +116,7 @@ class ServerClient:
         return ValuesReply(reply, ids, self._unreleased)
 
     def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False, priority: int = URGENT) -> None:
-        """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes.
-
-        If the push fails, the next pull raises its error.
-        """
+        """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes."""
         self._send("push", step, gradients, skip, priority=priority)
 
     def push_pull(
@@ -161,10 +158,7 @@ class ServerClient:
 
 
 class ValuesReply:
-    """The reply to a pull, values by slice id; once it has arrived, these slices' gradients may change.
-
-    Once arrived, these slices' gradients may change.
-    """
+    """The reply to a pull, values by slice id; once it has arrived, these slices' gradients may change."""
 
     def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
         self._reply, self._ids, self._unreleased = reply, ids, unreleased

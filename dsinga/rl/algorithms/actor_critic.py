@@ -105,7 +105,6 @@ class ActorCritic(Algorithm):
 
     Args:
         discount: factor of the next step's reward, gamma.
-        seed: determines the initial params and the order of the rows.
 
     Attributes:
         learner: the net that learns, with the algorithm's layers.

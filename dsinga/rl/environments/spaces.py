@@ -70,10 +70,7 @@ def box(shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf, dtyp
 
 
 def space_of(space: Any, what: str) -> Space:
-    """Convert Gymnasium's observation or action space to dsinga's; return dsinga's spaces unchanged.
-
-    Raises UserError for an unsupported space, such as Dict, or actions in a box of integers.
-    """
+    """Convert Gymnasium's observation or action space to dsinga's; return dsinga's spaces unchanged."""
     if isinstance(space, DiscreteSpace | BoxSpace):
         return space
     kind = type(space).__name__

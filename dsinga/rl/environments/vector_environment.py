@@ -49,10 +49,6 @@ class EnvironmentStep(NamedTuple):
 class VectorEnvironment(ABC):
     """Base class of N environments of one kind that are stepped together.
 
-    Args:
-        name: the environment's name, for messages.
-        first: the number of the first environment, if others of the run are elsewhere.
-
     Attributes:
         steps: number of steps since the last reset or restore.
     """

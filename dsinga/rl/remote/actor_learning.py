@@ -172,7 +172,7 @@ class RemoteReplayLearning(RemoteLearning):
     ``max_staleness`` such rounds are made between a rollout's params and its arrival. Transitions of several steps end
     with their rollout.
 
-    With ``max_staleness`` 0 actors wait for the updates, and seed and number of actors determine the bits.
+    With ``max_staleness`` 0 actors wait, and seed and number of actors determine the bits.
 
     Args:
         actors: the actors, each with as many environments as the memory.

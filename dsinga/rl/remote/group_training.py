@@ -53,7 +53,6 @@ class GroupSettings:
 
     Attributes:
         environments: environments of each worker or, with actors, of each actor.
-        rollout_steps: steps of each environment in a rollout.
         actors: remote actors of each worker; 0 for workers that step environments themselves.
         max_staleness: the most updates between the params of an actor's rollout and its update.
     """
@@ -211,11 +210,7 @@ class _GroupMean:
 
 
 class _RandomNumbersOfWorker:
-    """Gives a worker its share of the random numbers for all environments of a group.
-
-    Args:
-        rng: the generator, in the same state at all workers.
-    """
+    """Gives a worker its share of the random numbers for all environments of a group."""
 
     def __init__(self, rng: np.random.Generator, number: int, count: int, workers: int):
         self._rng, self._first, self._count, self._workers = rng, number * count, count, workers

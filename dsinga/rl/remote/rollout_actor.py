@@ -47,7 +47,6 @@ class Acting:
 
     Attributes:
         n_steps, discount: as for :class:`ReplayMemory`; errors are for such transitions.
-        prioritized: whether errors are needed.
     """
 
     params: dict[str, np.ndarray]
@@ -112,8 +111,7 @@ def pack_params(params: Mapping[str, np.ndarray]) -> bytes:
 class RolloutActor:
     """Steps environments on a Dask worker, in its own thread, and returns rollouts to the learner.
 
-    Params, environments' state, seed, and the numbers of actor and rollout determine a rollout. So another actor
-    computes a lost actor's next rollout with the same bits.
+    Another actor computes a lost actor's next rollout with the same bits.
 
     Args:
         agent: chooses actions; each call replaces its params.

@@ -23,9 +23,6 @@ class RolloutStream:
         batch: rollouts in an update; 0 for as many as keep all actors busy.
         max_staleness: the most updates between a rollout's params and its update.
         method: the method of :class:`RolloutActor` that returns rollouts.
-
-    Attributes:
-        version: how many updates have had their rollouts.
     """
 
     def __init__(
