@@ -41,7 +41,7 @@ Iterate = Callable[[Peers], Any]
 
 
 class Halt(NamedTuple):
-    """The result of a segment: the arrays to send, by key, and after the last one the iteration's outcome."""
+    """The result of a segment (part of an iteration): the arrays to send, and after the last one the outcome."""
 
     sends: dict[str, Any]
     outcome: Any = None
@@ -72,7 +72,7 @@ class Stepper:
         self._running.add_done_callback(lambda _: self._halted.release())
 
     def advance(self, number: int, received: Mapping[str, Any], sends: int, last: bool) -> Halt:
-        """Run the next segment until it halts.
+        """Run the next segment of an iteration until it halts; return the arrays that it sends.
 
         Args:
             number: the segment's number.

@@ -30,7 +30,7 @@ def sizes_of(size: Any, axes: int) -> tuple[Any, ...]:
 
 
 def pooling(kind: str, axes: int) -> Callable[..., Tensor]:
-    """Return the function for max or average pooling of sequences (B, C, T), images or volumes."""
+    """Return a converter of max or average pooling of sequences (B, C, T), images or volumes."""
 
     def pool(
         input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
@@ -47,7 +47,7 @@ def pooling(kind: str, axes: int) -> Callable[..., Tensor]:
 
 
 def adaptive(kind: str, axes: int) -> Callable[..., Tensor]:
-    """Return the function for adaptive pooling, with as many windows as the result has pixels."""
+    """Return a converter of adaptive pooling, with as many windows as the result has pixels."""
 
     def adapt(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
         refuse({"return_indices": return_indices})

@@ -24,7 +24,7 @@ Axes = int | Sequence[int] | None
 
 
 def binary(name: str, swaps: bool = False) -> Callable[..., Tensor]:
-    """Return the function for an operator on two tensors, or a tensor and a number."""
+    """Return a converter of an operator on two tensors, or a tensor and a number."""
     return lambda place, input, other: arithmetic(place, name, *((other, input) if swaps else (input, other)))
 
 
@@ -44,7 +44,7 @@ def between(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace:
 
 
 def logical(combine: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function for an operation on truth values, which are 0 or 1."""
+    """Return a converter of an operation on truth values, which are 0 or 1."""
 
     def operate(place: ModulePlace, *args: Any) -> Any:
         if any(isinstance(x, (Tensor, torch.Tensor)) and x.dtype not in (BOOL, torch.bool) for x in args):
@@ -71,17 +71,17 @@ def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Tens
 
 
 def named(activation: str) -> Callable[..., Tensor]:
-    """Return the function for an activation without settings."""
+    """Return a converter of an activation without settings."""
     return lambda input, inplace=False: input.each(nn.Activation, activation)
 
 
 def formula(kind: str) -> Callable[..., Tensor]:
-    """Return the function for a mathematical function, a ``kind`` of kActivation."""
+    """Return a converter of a mathematical function, a ``kind`` of kActivation."""
     return lambda input: input.activated(kind)
 
 
 def exponential(kind: str) -> Callable[..., Tensor]:
-    """Return the function for ELU or CELU."""
+    """Return a converter of ELU or CELU."""
     return lambda input, alpha=1.0, inplace=False: input.activated(kind, **({} if alpha == 1 else {"alpha": alpha}))
 
 
@@ -111,7 +111,7 @@ def drops(place: ModulePlace, ratio: float, training: bool) -> bool:
 
 
 def dropping(layer: Any) -> Callable[..., Tensor]:
-    """Return the function for dropout of numbers, or of channels."""
+    """Return a converter of dropout of numbers, or of channels."""
 
     def drop(place: ModulePlace, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         return input.each(layer, p) if drops(place, p, training) else input
@@ -120,7 +120,7 @@ def dropping(layer: Any) -> Callable[..., Tensor]:
 
 
 def over_axes(pool: str) -> Callable[..., Tensor]:
-    """Return the function for means, sums or maxima over axes; the first of equal maxima gets the gradient."""
+    """Return a converter of means, sums or maxima over axes; the first of equal maxima gets the gradient."""
 
     def operate(input: Tensor, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
         axes = range(input.rank) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -145,7 +145,7 @@ class Extrema(NamedTuple):
 
 
 def extrema(along: Callable[..., Any], elementwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function for torch.max or torch.min, along an axis or of two tensors."""
+    """Return a converter of torch.max or torch.min, along an axis or of two tensors."""
 
     def operate(place: ModulePlace, input: Any, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
         if not isinstance(dim, int):

@@ -170,7 +170,7 @@ def load_weights(
         without: pattern, or patterns, of PyTorch's names of params that keep their values, such as ``"classifier.*"``.
 
     Raises UserError with the names of all params that the folder lacks, and of all arrays that the model lacks (except
-    single numbers and integers), and for a damaged or pickled file.
+    single numbers and integers). Damaged and pickled files raise it, too.
     """
     path, without = local_folder(folder), [without] if isinstance(without, str) else without
     if not isinstance(names or {}, Mapping):

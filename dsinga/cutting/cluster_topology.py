@@ -48,7 +48,7 @@ class Topology(NamedTuple):
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether worker groups wait for each other at each step."""
+        """Whether several worker groups wait for each other, so that they do the same steps."""
         return self.mean is not None and not self.mean.asynchronous
 
     def server_group(self, group: int) -> int:

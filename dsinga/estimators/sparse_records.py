@@ -58,7 +58,7 @@ class SparseColumn(Column):
 
 @register("records", "dsinga.SparseRecords")
 def sparse_kind(value: Any) -> Kind:
-    """Let training accept the records of a sparse matrix."""
+    """Return how training reads the records of a sparse matrix."""
     return Kind("a sparse matrix", _sparse_records)
 
 

@@ -36,7 +36,7 @@ def split_records(
     splitter: Any = None,
     client: Any = None,
 ) -> tuple[TrainingSet, TrainingSet]:
-    """Split records at random into those for training and those for validation, in order.
+    """Split records into those for training and those for validation, in order.
 
     ``fraction`` is the share of the records, or of ``groups`` (n,), for validation, in (0, 1). With ``by_class`` each
     class gives this share and keeps at least one record to train on. The last split of ``splitter``, a scikit-learn

@@ -99,6 +99,7 @@ class Agent:
         """Read a checkpoint, or a folder's newest one, so that learning continues bit for bit.
 
         ``folder`` can be a workspace of :func:`dsinga.rl.train`; from worker groups only the params are restored.
+        Raises UserError if there is no checkpoint, or if it is for another net or algorithm.
         """
         path = Path(folder)
         if not directory.is_checkpoint(path):

@@ -47,6 +47,8 @@ class Algorithm(ABC):
         examples: an array (1, ...) for each input layer, by name.
         sampled: with a replay memory, environment steps with actions from ``sample``.
         recurrence: computes a model with hidden states; else None.
+
+    Raises UserError if the net does not fit the spaces.
     """
 
     Conf: ClassVar[type[Settings]]
@@ -186,7 +188,7 @@ class Algorithm(ABC):
         self.params = params
 
     def take_params(self, params: Mapping[str, np.ndarray]) -> None:
-        """Replace the params by copies. Raises UserError if they are for another net."""
+        """Replace the params by copies of the given ones. Raises UserError if they are for another net."""
         self.params = self._copy_params(params)
 
     def _copy_params(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

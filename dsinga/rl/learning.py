@@ -169,7 +169,7 @@ class ReplayUpdates:
         return {"memory": self.memory.state(), "rng": self.rng.bit_generator.state, "updates_due": self._due}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for a memory of other sizes."""
+        """Restore a state from :meth:`state`. Raises UserError for a memory of other sizes."""
         self.memory.restore(state["memory"])
         self.rng.bit_generator.state = state["rng"]
         self._due = float(state["updates_due"])

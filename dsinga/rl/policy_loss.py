@@ -167,7 +167,8 @@ class PolicyLoss(Layer):
 class PolicyGradientLoss(PolicyLoss):
     """Loss that makes actions with positive advantage more probable: -scale·Σ advantage·log π(action) / B.
 
-    Sources: policy, action, advantage (B, 1), the return minus a baseline. Metric: "loss".
+    Williams 1992; Sutton et al. 2000. Sources: policy, action, advantage (B, 1), the return minus a baseline. Metric:
+    "loss".
     """
 
     class Conf(PolicyConf):

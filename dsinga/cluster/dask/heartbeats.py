@@ -85,7 +85,7 @@ _heartbeats: weakref.WeakKeyDictionary[Client, Heartbeats] = weakref.WeakKeyDict
 
 
 def heartbeats(client: Client) -> Heartbeats:
-    """Return the heartbeats of a client's cluster."""
+    """Return the tracker of heartbeats of a client's cluster, the same in each call."""
     return _heartbeats.setdefault(client, Heartbeats())
 
 

@@ -87,7 +87,7 @@ class ServerActor:
         weakref.finalize(self, endpoint.close, "the driver of the run is gone")
 
     def put(self, values: Mapping[int, Array], state: Mapping[int, Mapping[str, Array]] | None) -> None:
-        """Replace the values, and for a resumed run the updater's state."""
+        """Set the first values, and for a resumed run the updater's state."""
         self._shard.put(values if self._arrays is None else self._arrays.fill(values), state)
 
     def snapshot(
@@ -109,7 +109,7 @@ class ServerActor:
         return self._shard.staleness_meter.read()
 
     async def site_progress(self) -> tuple[int, int, int, int, float]:
-        """Return the group, its step and age, the bytes sent, and its busiest link's seconds in use."""
+        """Return a site server's figures: group, step and age, bytes sent, and the busiest link's seconds in use."""
         links = [*_links.get(self._key.name, {}).values()]
         seconds = max((link.seconds for link in links), default=0.0)
         return self._key.group, *self._shard.group_sync.progress(), sum(link.sent for link in links), seconds

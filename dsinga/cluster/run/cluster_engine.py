@@ -47,7 +47,7 @@ class ClusterEngine(Engine):
         self._move_reason = ""  # why the run moves to other Dask workers when it stands
 
     def open(self) -> None:
-        """Start the first generation of the run."""
+        """Start the servers and workers of the run on their Dask workers."""
         self._run.start()
 
     def start(self, step: int, loop: Loop) -> None:
@@ -178,7 +178,7 @@ class ClusterEngine(Engine):
         return self._run.snapshots.newest
 
     def rescue(self, waits: bool) -> Snapshot | None:
-        """Return the params for an interrupted run: the servers', or the newest snapshot's if rounds are in flight."""
+        """Return the params of an interrupted run: the servers' if its rounds can end, else the last snapshot's."""
         groups, end = self._groups, self._run.snapshots.newest
         if groups is not None and (waits or groups.first.read_to == groups.first.sent):
             with contextlib.suppress(*LOST):

@@ -154,7 +154,8 @@ class RecoverableRun:
     def wants_to_move(self, seconds_left: float) -> str:
         """Return why the run should be placed on other Dask workers, or "".
 
-        Dask workers are about to leave, or new ones would save more of ``seconds_left`` than a start costs.
+        Reasons are Dask workers that are about to leave, and new ones that would save more of ``seconds_left`` than a
+        start costs.
         """
         if self.is_within or time.monotonic() < self._next_check:
             return ""

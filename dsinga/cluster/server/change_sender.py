@@ -96,7 +96,7 @@ class ChangeSender:
                 self._take_back(number)
 
     def take_known(self, group: int, source: int, id: int) -> np.ndarray | None:
-        """Return the sum of the changes waiting to be forwarded by a lost group that ``source`` already has."""
+        """Return the sum of the changes that wait for a lost group to forward and that ``source`` already has."""
         known: Changes = {}
         with self._lock:
             for number in self._routes_to(group):

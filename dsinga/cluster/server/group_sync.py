@@ -174,7 +174,7 @@ class GroupSync(ABC):
             self._generations.check(sender, generation, f"a message of server group {sender}")
 
     def age(self, id: int, version: int) -> int:
-        """Return the age, in steps at ``version``, of the outer gradients that a slice has applied last."""
+        """Return how many steps old the averaged (outer) gradients are that a slice has applied last."""
         return 0
 
     def progress(self) -> tuple[int, int]:

@@ -94,7 +94,7 @@ def configure(
 
 
 def outer_needs_whole_params(topology: Topology) -> bool:
-    """Whether the outer optimizer of sites needs whole params."""
+    """Whether the optimizer that averages sites needs whole params, not slices."""
     return topology.mean is not None and create_updater(topology.mean.updater).needs_whole_params
 
 

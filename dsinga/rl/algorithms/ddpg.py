@@ -258,9 +258,9 @@ def _actor_loss(value: str) -> LayerConf:
 class TD3(DDPG):
     """DDPG with fewer overestimated values, by the three changes of Fujimoto et al. 2018.
 
-    ("Addressing function approximation error".) Targets use the smaller of two critics' values, and noisy actions. The
-    actor and the target params change in every ``actor_every``-th update of the critics, by default every second. The
-    model's heads are the action, its value, and its value by the second critic.
+    The paper is "Addressing function approximation error". Targets use the smaller of two critics' values, and noisy
+    actions. The actor and the target params change in every ``actor_every``-th update of the critics, by default every
+    second. The model's heads are the action, its value, and its value by the second critic.
     """
 
     class Conf(DDPG.Conf):

@@ -55,10 +55,10 @@ class VTraceLoss(Layer):
 
     v and A count as constants.
 
-    Sources: policy (B, T + 1, K) and values V (B, T + 1, 1), both also for the observation after the last step; action
-    (B, T), or (B, T, n) for a Gaussian policy; log μ(action), reward, and discount (B, T), which is 0 where an episode
-    has ended. The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its two parts before
-    ``value_scale``, as means over steps; "ratio", the mean of r.
+    Sources: policy (B, T + 1, K) and values V (B, T + 1, 1), both also for the observation after the last step. Then
+    action (B, T), or (B, T, n) for a Gaussian policy. Then log μ(action), reward, and discount (B, T), which is 0 where
+    an episode has ended. The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its two parts
+    before ``value_scale``, as means over steps; "ratio", the mean of r.
     """
 
     class Conf(PolicyConf):
@@ -169,7 +169,7 @@ INPUTS = ACTION, LOG_PROBABILITY, REWARD, DISCOUNT
 
 @register("learning_algorithm", kIMPALA=3)
 class IMPALA(ActorCritic):
-    """Learns from rollouts of remote actors, although these act by older params (Espeholt et al. 2018).
+    """Learns from rollouts even if actors made them with older params (Espeholt et al. 2018).
 
     Each rollout gives one update with the loss kVTraceLoss; its "log_probability" belongs to the policy that acted. All
     layers of the model compute the steps of a rollout together (``per_step``).

@@ -36,7 +36,7 @@ class RemoteLearning(ABC):
         return {"agent": self.agent.state(), "actors": self.actors.states(), "statistics": self.statistics.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net or environment."""
+        """Restore a state from :meth:`state`. Raises UserError if it is for another net or environment."""
         self.agent.set_state(state["agent"])
         self.actors.restore(state["actors"])
         self.statistics.restore(state["statistics"])
@@ -221,7 +221,7 @@ class RemoteReplayLearning(RemoteLearning):
         return {**super().state(), **self.stream.state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for another net, environment or memory."""
+        """Restore a state from :meth:`state`. Raises UserError for another net, environment or memory."""
         super().restore(state)
         self.stream.restore(state)
         self.updates.restore(state)

@@ -181,7 +181,10 @@ class ActorPool:
         return min(rotated, key=lambda address: loads[address])
 
     async def _wait(self, awaitable: Any, addresses: Iterable[str], what: str) -> Any:
-        """Wait for a reply. Raises _ActorLost if one of the Dask workers is lost, RunError on timeout."""
+        """Wait for a reply of an actor or of Dask, and return it.
+
+        Raises _ActorLost if one of the Dask workers is lost, RunError on timeout.
+        """
         task = asyncio.ensure_future(awaitable)
         deadline = time.monotonic() + self._seconds
         try:
