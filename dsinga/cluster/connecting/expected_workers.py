@@ -276,7 +276,7 @@ def _query() -> dict[str, str] | None:
 def keep_workers(client: Client, count: int) -> Iterator[None]:
     """Keep ``count`` Dask workers more than other runs need in an adaptive cluster, up to its maximum.
 
-    It would start none for a waiting run, which has no tasks, and might end some during a pause.
+    Dask would start none for a waiting run, which has no tasks, and might end some during a pause.
     """
     adaptive = _adaptive(getattr(client, "cluster", None))
     if adaptive is None:

@@ -10,12 +10,12 @@ dsinga.cluster.dashboard``. They show the runs of all clients of the scheduler, 
 - ``/individual-dsinga-speed``: samples per second of all worker groups, by the scheduler's clock.
 - ``/individual-dsinga-time``: for each worker, milliseconds of an iteration in its last round: computing ("compute"),
   waiting for servers and other workers ("exchange"), waiting for records ("data").
-- ``/individual-dsinga-staleness``: staleness of gradients by worker group, for asynchronous runs: the number of updates
-  by others between the pull of the values and the update by the gradient computed with them. It is counted for each
+- ``/individual-dsinga-staleness``: staleness of gradients by worker group, for asynchronous runs: how many updates by
+  others come between the pull of the values and the update by their gradient. It is counted for each
   slice and averaged; about G - 1 for G groups of the same speed. An exchange with another server group is one update.
 - ``/individual-dsinga-bytes``: bytes per second between processes, and within one process (passed without a copy).
 - ``/individual-dsinga-sites``: for each site its step, the age in steps of the last outer gradients that it applied,
-  the bytes sent, and the share of the last interval in which its busiest link was in use.
+  the bytes sent, and the share of time in which its busiest link was in use.
 - ``/individual-dsinga-queue``: runs that train, runs that wait for free threads, and the last ones that have ended.
 
 A run has the same colour in all panels; a click on its name in a legend hides it. In Dask's own pages tasks have the
