@@ -206,7 +206,7 @@ class ClusterEngine(Engine):
         self._run.do(lambda run: self._run.set_rate_factors(run, step, factors))
 
     def use_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by factors in the updater with which all generations start."""
+        """Multiply the learning rate by factors in the updater that each start of the run uses."""
         self._prepared.config.updater.set_rate_factors(factors)
 
     def close(self, message: str | None = None) -> None:

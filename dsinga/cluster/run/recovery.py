@@ -47,7 +47,7 @@ class RestartedGroups:
     """Interface of a run's worker groups for their restart after a loss; this base class has none."""
 
     def restart(self, step: int) -> None:
-        """Begin at ``step``, where a new generation of the run has started."""
+        """Train from ``step`` on, after a new start (generation) of the run."""
 
     def catch_up(self) -> None:
         """Train again up to the step at which the run stood."""
@@ -64,7 +64,7 @@ class RestartedGroups:
 
 
 class RecoverableRun:
-    """A run on a Dask cluster that survives the loss of Dask workers, by starting new generations.
+    """A run on a Dask cluster that survives the loss of Dask workers, by starting again from snapshots.
 
     Args:
         make_check: returns the check that waits call, for a generation's placement.
@@ -107,7 +107,7 @@ class RecoverableRun:
         self._groups = weakref.ref(groups)  # they refer to the run
 
     def start(self) -> None:
-        """Start the first generation, or a later one if Dask workers are lost meanwhile."""
+        """Start the run, and again if Dask workers are lost meanwhile."""
         try:
             self._start_generation()
         except WorkerLost as loss:
@@ -126,7 +126,7 @@ class RecoverableRun:
                 pending = loss
 
     def recover(self, loss: WorkerLost) -> None:
-        """Start a new generation from the last snapshot, on the Dask workers at hand.
+        """Start the run again (a new generation) from the last snapshot, on the Dask workers at hand.
 
         If some worker groups have lost nothing, only the others restart, without the snapshot. Raises RunError after
         too many restarts, or if the Dask workers do not suffice.
@@ -183,7 +183,7 @@ class RecoverableRun:
             self.restarts.append(Restart(reason, began, step, self.cluster_run.config.generation))
 
     def start_again(self, reason: str, snapshot: Snapshot, moves: bool = False) -> bool:
-        """Start a new generation from a snapshot of the present step; return False after a loss."""
+        """Start the run again from a snapshot of the present step; return False after a loss."""
         self.snapshots.replace(snapshot)
         self._note_snapshot()
         try:
@@ -198,7 +198,7 @@ class RecoverableRun:
         return True
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by factors in this generation and in later ones."""
+        """Multiply the learning rate by factors, also after later restarts."""
         run.config.updater.set_rate_factors(factors)
         run.set_rate_factors(step, factors)
 
