@@ -47,7 +47,7 @@ class RestartedGroups:
     """Interface of a run's worker groups for their restart after a loss; this base class has none."""
 
     def restart(self, step: int) -> None:
-        """Train from ``step`` on, after a new start (generation) of the run."""
+        """Train again, beginning with ``step``, after a new start (generation) of the run."""
 
     def catch_up(self) -> None:
         """Train again up to the step at which the run stood."""
