@@ -1,7 +1,4 @@
-"""Running jobs on a Dask cluster: connecting, the queue, placement, workers and servers as Actors, rounds, recovery.
-
-Actors and tasks (on_workers, graph_grain) run in the Dask workers' processes, all other modules in the driver's.
-"""
+"""Runs jobs on a Dask cluster: connects, queues and places them, trains in rounds, and recovers from lost workers."""
 
 from typing import TYPE_CHECKING
 

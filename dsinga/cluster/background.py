@@ -1,4 +1,4 @@
-"""Runs training in the background, as a future with its progress, result and cancellation."""
+"""Runs training in the background, as a future with progress, result and cancellation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TESTED = ("val_", "test_")
 
 
 class Run:
-    """A training run in a thread of this process: a future of its :class:`dsinga.Result`.
+    """A training run in the background: a future of its :class:`dsinga.Result`.
 
     It can be awaited, also without a Dask client. Cancelling a task that awaits the run does not cancel the run.
     """
@@ -67,9 +67,8 @@ class Run:
     def result(self, timeout: float | str | timedelta | None = None) -> Result:
         """Wait until the run has ended, and return its result.
 
-        ``timeout`` is in seconds, or a text for Dask ("5s", "2 minutes"). Raises UserError if it is neither, and
-        TimeoutError when it has passed; the run goes on. Raises the errors of :func:`dsinga.train`, and
-        :class:`dsinga.Cancelled` after a cancellation.
+        ``timeout`` is in seconds, or a text for Dask ("5s", "2 minutes"). Raises TimeoutError when it has passed, the
+        errors of :func:`dsinga.train`, and :class:`dsinga.Cancelled` after a cancellation.
         """
         self._wait(timeout)
         return self._future.result(0)
@@ -80,7 +79,7 @@ class Run:
         return self._future.exception(0)
 
     def _wait(self, timeout: float | str | timedelta | None) -> None:
-        """Wait until the run has ended. A Dask task lends its thread to the cluster meanwhile."""
+        """Wait until the run has ended."""
         seconds = _seconds(timeout)
         if self._future.done():
             self._failure.clear()
@@ -98,7 +97,6 @@ class Run:
         self._failure.clear()
 
     def _describe(self, error: BaseException) -> str:
-        """Return the message that logs an error, with a traceback unless the error is dsinga's own."""
         execution = self._execution
         expected = isinstance(error, (UserError, RunError))
         details = str(error) if expected else "".join(traceback.format_exception(error)).strip()
@@ -109,10 +107,7 @@ class Run:
         return self._future.done()
 
     def cancel(self) -> bool:
-        """Cancel the run, waiting or training; return False if it has ended already.
-
-        It ends soon. With a workspace, it writes a checkpoint for ``resume=True``.
-        """
+        """Cancel the run, with a checkpoint if it has a workspace; return False if it has ended already."""
         if self.done():
             return False
         self._execution.cancelled.set()
@@ -133,7 +128,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """The state: "queued", "running", or at the end "finished", "failed" or "cancelled"."""
+        """The run's state: "queued", "running", or at the end "finished", "failed" or "cancelled"."""
         if not self.done():
             return "running" if self._execution.has_begun else "queued"
         if self.cancelled():
@@ -144,8 +139,7 @@ class Run:
     def progress(self) -> dict[str, Any]:
         """The run's "state", "step" and "steps", and while it runs "samples_per_second" and the latest metrics.
 
-        Metrics of tests and validations have Keras's names, such as "val_loss". "waiting" is the reason for a queued
-        run's wait.
+        Metrics of tests and validations have Keras's names, such as "val_loss"; "waiting" is why a queued run waits.
         """
         execution = self._execution
         tested = {name: values[-1] for name, values in self.history.history.items() if name.startswith(TESTED)}
@@ -186,7 +180,7 @@ class Run:
 
 
 def _seconds(timeout: Any) -> float | None:
-    """Return a time in seconds, None for no limit. Raises UserError for an invalid time."""
+    """Convert a timeout to seconds, None for no limit."""
     try:
         seconds = math.nan if isinstance(timeout, bool) else parse_timedelta(timeout)
         if seconds is None or float(seconds) >= 0:
@@ -213,10 +207,9 @@ def submit(
 ) -> Run:
     """Start a training run in the background; return a :class:`Run`, a future of its result.
 
-    Runs of one cluster wait in its queue until there are free threads of Dask workers, in the order in which they come
-    there. Where there is no cluster, those of this process share one that is started in it. A program that ends waits
-    for its runs. SIGTERM and the other signals of queues end the runs with checkpoints, then the program. Ctrl-C does
-    not reach them: call :meth:`Run.cancel`. The error of a run is logged if nothing asks how the run has ended.
+    Runs of one cluster wait in its queue until there are free threads of Dask workers. Without a cluster, the runs of
+    this process share one that is started in it. A program that ends waits for its runs. SIGTERM and the other signals
+    of queues end the runs with checkpoints, then the program. Ctrl-C does not reach them: call :meth:`Run.cancel`.
 
     Args:
         job: a Job, or the path of a job file.

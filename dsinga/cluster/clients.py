@@ -1,7 +1,4 @@
-"""Finds a call's Dask cluster: from the given client, the task, the current client, or Dask's settings.
-
-Without any, a call that needs a cluster starts it in this process.
-"""
+"""Finds the Dask cluster of a call: the given or current client's, the task's, or the one in Dask's settings."""
 
 from __future__ import annotations
 
@@ -47,15 +44,11 @@ _log = logging.getLogger(__name__)
 @register("engine", "cluster")
 @dataclass
 class ClusterSource(Runner):
-    """Finds or starts the cluster that a call uses; it is found in the call's thread and opened in any.
+    """The cluster that a call uses, found in the call's thread and opened in any; or one to start.
 
     Attributes:
-        client: a client of the cluster, None if none exists yet.
         address: the scheduler's address if there is no client. Without both, a cluster is started.
         origin: how the cluster was found, "" if the caller has named it.
-        is_shared: whether background runs of this process share a cluster that is started.
-        scheduler_file: the scheduler's file, instead of an address.
-        security: the TLS credentials, None for Dask's settings.
         dask_workers: its number of Dask workers when a run with ``retry`` began there.
     """
 
@@ -89,7 +82,7 @@ class ClusterSource(Runner):
         tls_cert: str | None,
         tls_key: str | None,
     ) -> ClusterSource:
-        """Return the cluster that a command's options name. Raises UserError for TLS files without use."""
+        """Return the cluster that a command's options name."""
         files = tls_ca_file, tls_cert, tls_key
         security = None if files == (None, None, None) else read_credentials(*files)
         if scheduler or scheduler_file:
@@ -97,10 +90,7 @@ class ClusterSource(Runner):
         return replace(find_cluster(), security=security)
 
     def without_client(self) -> ClusterSource | None:
-        """Return the source of a lost scheduler's restart: its address or its file.
-
-        Returns None if the scheduler belongs to a cluster object of this program.
-        """
+        """Return the source with which to find a lost scheduler's restart; None if this program owns the cluster."""
         if self.client is None:
             return self if self.is_running else None
         address = scheduler_address(self.client)
@@ -113,9 +103,7 @@ class ClusterSource(Runner):
     def open(self, **embedded: Any) -> Iterator[Client]:
         """Yield a synchronous client of the cluster.
 
-        A calling Dask task leaves its worker's thread pool meanwhile. ``embedded`` are arguments of
-        :func:`dsinga.cluster.connect` for a cluster that is started here. The log names a cluster that the caller has
-        not named. Raises UserError if no scheduler answers.
+        ``embedded`` are arguments of :func:`dsinga.cluster.connect` for a cluster that is started here.
         """
         with contextlib.ExitStack() as stack:
             client = self._enter(stack, embedded)
@@ -136,7 +124,7 @@ class ClusterSource(Runner):
 
     @contextlib.contextmanager
     def open_run(self, options: TrainingOptions, limits: RunLimits, job: Job, **embedded: Any) -> Iterator[Client]:
-        """Yield a client for a run. After a lost scheduler, wait first for as many Dask workers."""
+        """Yield a client for a run; after a lost scheduler, wait first for as many Dask workers."""
         patience = patience_of(job)
         with self.open(patience=patience, check=limits.check, **embedded) as client:
             if options.retry:
@@ -145,7 +133,7 @@ class ClusterSource(Runner):
             yield client
 
     def train_again(self, train: Callable[[Runner], T], patience: float, check: Callable[[], None]) -> T:
-        """Return ``train(self)``; call ``train`` again after a lost scheduler, if one comes back in time."""
+        """Train, and train again after a lost scheduler if one comes back in time; return the result."""
         again = self.without_client()
         runner = self
         while True:
@@ -195,10 +183,7 @@ class ClusterSource(Runner):
 
 
 def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:
-    """Return the cluster of a call (:func:`dsinga.api.engines.find_runner`), or one to start.
-
-    Raises UserError for an object that is no client, and for a closed or unconnected client.
-    """
+    """Return the cluster that a call uses (:func:`dsinga.api.engines.find_runner`), or one to start."""
     runner = client if isinstance(client, Runner) else ClusterSource.find(client)
     if waits:
         runner.check_waits()
@@ -228,10 +213,7 @@ def _default_source() -> ClusterSource:
 
 
 def current_client() -> Client | None:
-    """Return the Dask client that is current here, None if there is none.
-
-    A client that a Dask worker in this process made for itself does not count.
-    """
+    """Return the user's current Dask client, None if there is none."""
     try:
         client = Client.current(allow_global=False)
     except ValueError:
@@ -243,7 +225,6 @@ def current_client() -> Client | None:
 
 
 def _is_worker(client: Client) -> bool:
-    """Whether a Dask worker has made the client, for its tasks."""
     return client.id.startswith(f"{type(client).__name__}-worker-")
 
 
@@ -264,10 +245,7 @@ def scheduler_address(client: Client) -> str:
 
 @contextlib.contextmanager
 def outside_thread_pool() -> Iterator[None]:
-    """Let a Dask task leave its worker's threads for a while, for another task.
-
-    Does nothing in other threads, or in a task that has left already.
-    """
+    """Give a Dask task's thread back to its worker for the block, for instance to wait for another task."""
     has_left = False
     # ValueError: this is no task; AttributeError: none of the pool's threads; KeyError: a task that has left already.
     with contextlib.suppress(ValueError, AttributeError, KeyError):
@@ -287,7 +265,7 @@ def placing_of(options: TrainingOptions, limits: RunLimits) -> dict[str, Any]:
 
 
 def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) -> WorkerSelection:
-    """Return the usable Dask workers. Raises UserError for resources that are not amounts by name."""
+    """Return a selection of Dask workers by resources and hosts."""
     resources, hosts = resources or {}, [hosts] if isinstance(hosts, (str, int)) else list(hosts)
     if not isinstance(resources, Mapping):
         raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
@@ -295,10 +273,7 @@ def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) 
 
 
 class SharedCluster:
-    """A Dask worker with a thread for each core, which lasts as long as a run uses it.
-
-    Its runs wait for free threads instead of disturbing each other.
-    """
+    """A Dask worker with a thread for each core, started in this process for its background runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -308,7 +283,7 @@ class SharedCluster:
 
     @contextlib.contextmanager
     def open(self, workers: int) -> Iterator[Client]:
-        """Yield a client of the cluster, or of a separate one for a run with more workers."""
+        """Yield a client of the shared cluster, or of a separate one for a run with more workers."""
         with self._lock:
             client = self._join(workers)
         if client is None:

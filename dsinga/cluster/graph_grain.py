@@ -3,9 +3,8 @@
 The dashboard then shows which layers run where, and which arrays workers exchange. Each task costs milliseconds, so
 rounds are the default; both grains compute the same numbers.
 
-An iteration's segments are the exchange with the servers, then the layers. The algorithm is the same as in rounds, with
-other peers and an observer of each layer's passes. Received arrays are the task's arguments; it returns the arrays that
-the iteration sends. The iteration runs in the worker's thread. It halts after the last array that a segment sends. A
+An iteration's segments are the exchange with the servers, then the layers. A task's arguments are received arrays; it
+returns arrays to send. The iteration runs in the worker's thread. It halts after the last array that a segment sends. A
 segment that sends none halts before the next segment's first pass or received array.
 """
 
@@ -42,17 +41,16 @@ Iterate = Callable[[Peers], Any]
 
 
 class Halt(NamedTuple):
-    """A segment's result: the arrays to send, by key, and after the last segment the iteration's outcome."""
+    """The result of a segment (part of an iteration): the arrays to send, and after the last one the outcome."""
 
     sends: dict[str, Any]
     outcome: Any = None
 
 
 class Stepper:
-    """Runs iterations segment by segment, and implements :class:`Peers` for them. One task uses it at a time.
+    """Runs a worker's iterations segment by segment, one task at a time.
 
-    :meth:`observe` is their :class:`dsinga.layers.interface.context.PassObserver`. ``positions`` has the segment number
-    of each layer pass, and may be set between iterations.
+    It implements :class:`Peers`. ``positions`` has the segment number of each layer pass.
     """
 
     def __init__(self, thread: SerialExecutor, positions: Mapping[LayerPass, int] | None = None):
@@ -67,14 +65,14 @@ class Stepper:
         self._closed: str | None = None
 
     def begin(self, iterate: Iterate) -> None:
-        """Set the function that computes the next iteration, from segment 0."""
+        """Start the next iteration, computed by ``iterate``, before its segment 0."""
         assert self._running is None, "the iteration before has not ended"
         self._check_open()
         self._running = self._thread.submit(self._run, iterate)
         self._running.add_done_callback(lambda _: self._halted.release())
 
     def advance(self, number: int, received: Mapping[str, Any], sends: int, last: bool) -> Halt:
-        """Run the next segment until it halts.
+        """Run the next segment of an iteration until it halts; return the arrays that it sends.
 
         Args:
             number: the segment's number.
@@ -82,8 +80,6 @@ class Stepper:
             sends: the number of arrays that it sends. A segment without any halts before a pass of a later segment, or
                 at an array not in ``received``.
             last: whether it is the last segment, which runs to the iteration's end.
-
-        Raises the iteration's error, and RunError once the stepper is closed.
         """
         assert self._running is not None, "no iteration has begun"
         self._check_open()
@@ -102,14 +98,14 @@ class Stepper:
         return Halt(self._sends, outcome)
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Keep an array for the present task to return; halt after the segment's last one."""
+        """Keep an array for the current task to return; halt after the segment's last one."""
         self._sends[key] = array
         self._sends_left -= 1
         if not self._sends_left:
             self._halt()
 
     def receive(self, key: str) -> Any:
-        """Return an array that the task was given. If it is for the next segment, halt first."""
+        """Return an array that the task was given; if it is for the next segment, halt first."""
         if key not in self._received and not self._sends_left:
             self._halt()
         if key not in self._received:
@@ -117,7 +113,7 @@ class Stepper:
         return self._received.pop(key)
 
     def observe(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
-        """Return ``compute(*arguments)``, the pass ``name`` of a layer, when its segment runs."""
+        """Compute a layer's pass once its segment runs."""
         while self.positions.get(LayerPass(layer.name, name), 0) > self._segment:
             self._halt()
         return compute(*arguments)
@@ -149,12 +145,12 @@ EXCHANGE = Segment("exchange", (), (), ())
 
 
 def plan_iteration(net: NeuralNet) -> tuple[Segment, ...]:
-    """Return the segments of one iteration of back-propagation over one worker's net, possibly without layers."""
+    """Return the segments into which an iteration over one worker's net is divided."""
     return (EXCHANGE, *segments(net.fused)) if net.nodes else (EXCHANGE,)
 
 
 def positions(plan: Sequence[Segment]) -> Mapping[LayerPass, int]:
-    """Return the segment number of each layer pass."""
+    """Return the segment number of each layer pass of a plan."""
     return {layer_pass: number for number, segment in enumerate(plan) for layer_pass in segment.passes}
 
 
@@ -167,9 +163,7 @@ _STEPPERS: weakref.WeakKeyDictionary[GroupWorker, Plan] = weakref.WeakKeyDiction
 def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
     """Task: run segment ``number`` of a worker's iteration ``step``; return the arrays that it sends.
 
-    The segment receives arrays of the segments that ended with ``halts``. It runs after the task ``token``. Arrays are
-    sent with a description of their memory layout (:mod:`dsinga.cluster.transport.message`), which Dask would not
-    preserve.
+    It receives arrays of the segments that ended with ``halts``, and runs after the task ``token``.
     """
     worker = find_worker(key)
     stepper, plan = _stepper(worker, step)
@@ -189,10 +183,7 @@ def report_round(key: WorkerKey, halts: Sequence[Halt], stop: int) -> RoundRepor
 
 
 def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
-    """Return the array that :func:`dsinga.cluster.transport.message.flatten` described, aligned, in its layout.
-
-    Dask's frames begin at any byte. For unaligned arrays, numpy computes products in another order, with other bits.
-    """
+    """Return a received array, aligned and in its original memory layout."""
     arrays: Sequence[Any] = restore(layouts, iter(buffers))  # bridges send no sparse rows
     (array,) = arrays
     return array if array.flags.aligned else array.copy(order="K")
@@ -246,7 +237,7 @@ _GRAINS = {"round": ROUNDS, "graph": GRAPHS}
 
 
 def find_grain(name: str) -> Grain:
-    """Return the grain, "round" or "graph", a way to send iterations. Raises UserError for other names."""
+    """Return the way to send iterations to Dask with this name: "round" or "graph"."""
     if name not in _GRAINS:
         raise UserError(f"grain must be one of {', '.join(_GRAINS)}, not {name!r}")
     return _GRAINS[name]
@@ -260,15 +251,10 @@ def send_iterations(
     tokens: Sequence[Future | None],
     several_groups: bool,
 ) -> list[Future]:
-    """Send a worker group's iterations to Dask as one graph; return the reports' futures, one a worker.
+    """Send iterations of a worker group to Dask as one graph; return the reports' futures, one for each worker.
 
-    Args:
-        client: the cluster's client.
-        keys: the keys of the group's partitions.
-        plans: an iteration's segments, for each step and partition.
-        steps: the numbers of the iterations, which run one after the other.
-        tokens: for each partition, the task before its first segment, or None.
-        several_groups: whether the run has several worker groups, so that task names contain the group.
+    ``plans`` has an iteration's segments for each step and partition. ``tokens`` has, for each partition, the task
+    before its first segment, or None. With ``several_groups``, task names contain the group.
     """
     graph: dict[TaskKey, Task] = {}
     addresses: dict[TaskKey, list[str]] = {}
@@ -301,11 +287,10 @@ def send_iterations(
 def _add_iteration(
     add: Callable[..., Any], plans: Sequence[Sequence[Segment]], step: int, previous: Sequence[Any]
 ) -> list[Any]:
-    """Add one iteration to a graph; return the task of each partition's last segment.
+    """Add one iteration to a task graph; return the task of each partition's last segment.
 
     A segment runs after the partition's previous one (at first ``previous``) and after the segments that send its
-    arrays. It gets all arrays of those segments. With more than two partitions this is more than needed, but no array
-    needs a separate task.
+    arrays. It gets all arrays of those segments, so that no array needs a separate task.
     """
     last = list(previous)
     senders: dict[str, Any] = {}  # the task that sends each array, by the array's key

@@ -1,4 +1,4 @@
-"""Evaluation and prediction: forward passes over all records of a store, spread over the Dask workers."""
+"""Evaluates and predicts on a cluster: forward passes over a store's records, spread over Dask workers."""
 
 from __future__ import annotations
 
@@ -63,10 +63,9 @@ def _batches(
     keep: Sequence[str],
     count: int,
 ) -> Iterator[BatchResult]:
-    """Yield each batch's features of the layers ``keep``, and metrics, computing a few rounds ahead.
+    """Yield each batch's features of the layers ``keep`` and its metrics, computed a few rounds ahead.
 
-    A task computes a round of batches. ``count`` is the number of batches, 0 for all records. The other Dask workers
-    compute a lost one's rounds. Raises RunError if all are lost.
+    ``count`` is the number of batches, 0 for all records.
     """
     workers = _await_usable_workers(job, client, selection)
     on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes the same with any processor
@@ -130,17 +129,14 @@ def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) 
 
 
 class JoinedBatches(NamedTuple):
-    """Consecutive batches of records of one shape, joined in one array, because each array costs Dask time.
-
-    ``sizes`` are the rows of each batch.
-    """
+    """Batches of records of one shape, joined in one array because each array costs Dask time."""
 
     records: Records
     sizes: list[int]
 
 
 class RoundResult(NamedTuple):
-    """A round's results (of one task) for its batches, in order: features by layer, metrics and seconds."""
+    """The results of one task's batches, in order: features by layer, metrics and seconds."""
 
     features: dict[str, list[JoinedBatches]]
     metrics: list[Metrics]
@@ -148,12 +144,12 @@ class RoundResult(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of features, labels and metrics."""
+        """The bytes of features, labels and metrics, to limit what is computed ahead."""
         arrays = [array for parts in self.features.values() for part in parts for array in part.records]
         return sum(array.nbytes for array in arrays if array is not None) + METRIC_BYTES * sum(map(len, self.metrics))
 
     def batches(self) -> Iterator[BatchResult]:
-        """Yield each batch's features (slices of the joined arrays) and metrics."""
+        """Yield the features and metrics of each batch."""
         features = {name: _split(parts) for name, parts in self.features.items()}
         for metrics in self.metrics:
             yield {name: next(batches) for name, batches in features.items()}, metrics
@@ -185,9 +181,9 @@ def _split(joined: Sequence[JoinedBatches]) -> Iterator[Records]:
 
 @dataclass(eq=False)
 class SharedForward:
-    """The arguments shared by all tasks of an evaluation or prediction, sent to each Dask worker once.
+    """The arguments that all tasks of an evaluation or prediction share, sent to each Dask worker once.
 
-    ``processors`` has each Dask worker's processor, by address. Later workers compute on one core.
+    ``processors`` has each Dask worker's processor, by address.
     """
 
     predictor: Predictor
@@ -204,10 +200,7 @@ class SharedForward:
 
 @cleared_frames()
 def forward_round(shared: SharedForward, start: int, stop: int, keep: Sequence[str]) -> RoundResult:
-    """Task: a forward pass over each batch of the records ``start`` to ``stop`` - 1.
-
-    The last batch of the records may have fewer rows.
-    """
+    """Task: compute a forward pass over each batch of the records ``start`` to ``stop`` - 1."""
     reader, processor = shared.reader, shared.processors.get(get_worker().address, ONE_CORE)
     connect_sources(reader.stores.values(), get_client)
     batches: list[BatchResult] = []

@@ -1,4 +1,4 @@
-"""Predicts lazily: returns the output of a layer for a dask array or a Dataset as a dask array."""
+"""Predicts lazily: returns a layer's output for a dask array or a Dataset without computing it yet."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ MEMBER = "member"
 def predict_chunks(
     job: Job, params: ParamArrays, layer: str, x: Any, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
 ) -> Any:
-    """Return the feature of ``layer`` for the dask array ``x`` of records, as a dask array (len(x), ...).
+    """Return the lazy feature of ``layer`` for a dask array of records, (len(x), ...).
 
     The job's input layer must be bound to ``x``. Each chunk of ``x`` is one task, which computes batches in bounded
-    memory. The net and its params are one object in the task graph, sent to each worker once. Raises UserError for a
-    faulty job, ``x`` or params.
+    memory.
     """
     if not isinstance(x, da.Array):
         raise UserError(f"predict_lazily takes a dask array, not a {type(x).__name__}; use predict")
@@ -58,7 +57,7 @@ def predict_chunks(
 def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments: Any) -> Any:
     """Call ``shared.method(chunk, **arguments)`` for each chunk of the records ``x``; return the lazy dask array.
 
-    The method gets numpy arrays. ``shared`` is a delayed object, and ``sample`` (1, ...) the result for one record.
+    ``shared`` is a delayed object, and ``sample`` (1, ...) the result for one record.
     """
     empty = np.empty((0, *sample.shape[1:]), sample.dtype)
     result = x.map_blocks(
@@ -77,16 +76,13 @@ def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments
 
 
 def _compute_chunk(block: Any, shared: Any, method: str, arguments: dict[str, Any], empty: np.ndarray) -> np.ndarray:
-    """Task: the result of one chunk of records; ``empty`` if the chunk has none."""
+    """Task: compute the result of one chunk of records; ``empty`` if the chunk has none."""
     result: np.ndarray = getattr(shared, method)(plain_array(block, "x"), **arguments) if len(block) else empty
     return result
 
 
 def join_members(predictions: Sequence[Any]) -> Any:
-    """Join the members' lazy Datasets or dask arrays along a first dimension "member", numbered from 1.
-
-    Raises UserError if predictions have this dimension already.
-    """
+    """Join the members' lazy Datasets or dask arrays along a first dimension "member", numbered from 1."""
     first = predictions[0]
     if isinstance(first, da.Array):
         return written_apart(da.stack(predictions), getattr(first, "inputs", ()))
@@ -119,25 +115,23 @@ def predict_lazily(
     """Return the output of ``layer`` for a dask array or an xarray Dataset, computed lazily.
 
     For a dask array ``x`` of records, returns a dask array. Dask computes it chunk by chunk in bounded memory. Numbers
-    that are not finite are accepted: their records give what the net computes from them.
+    may be NaN or infinite.
 
     For a Dataset or DataArray ``x``, or its path, returns a Dataset of the targets of the windows that trained the job
     (:func:`dsinga.windows`). The targets are whole fields, computed tile by tile, with dimensions, coordinates and
-    attributes. The tiles depend only on the net and the field's size, so the chunks of ``x`` and the result do not
-    change a bit. An unmasked NaN raises an error when it is computed.
+    attributes. The chunks of ``x`` do not change a bit of the result. An unmasked NaN raises an error when it is
+    computed.
 
     Another Dataset is read in the order of training: levels by coordinate, latitudes in the same direction, longitudes
     from the same one on, dimensions in the same order. The result has the order of ``x``. Steps of time that are one
     and a half times as long or as short are refused, unless windows count points; other units are logged. Dates may
-    have another calendar. Time goes on beyond the data by its step, by months or by years; windows for which it follows
-    no rule are left out, which the log says. Grid mappings, bounds and encodings of coordinates are kept, how targets
-    were packed is not.
+    have another calendar. Time goes on beyond the data by its step, by months or by years; windows without such a rule
+    are left out, which the log says. Grid mappings, bounds and encodings of coordinates are kept.
 
-    A task computes tiles of at most 64 MiB, where the context of a tile is small. Tiles begin at multiples of the net's
-    strides and poolings, and go on at the opposite edge of a periodic axis. Points have the bits of the whole field, to
-    float32 rounding for some transposed convolutions. A net that needs whole fields (Dense, GroupNormalization,
-    LayerNormalization, a layer without ``reach``) computes one tile, of at most 8 GiB of features. Chunks of the result
-    hold whole tiles and have about the size of those of ``x``. More than a million tasks with leads are refused.
+    A task computes tiles of at most 64 MiB, where the context of a tile is small. Points have the bits of the whole
+    field, to float32 rounding for some transposed convolutions. A net that needs whole fields (Dense,
+    GroupNormalization, LayerNormalization, a layer without ``reach``) computes one tile, of at most 8 GiB of features.
+    Chunks of the result hold whole tiles. More than a million tasks with leads are refused.
 
     With ``leads``, predictions are fed back as inputs so many times, and targets have the dimension "lead". Other
     inputs along time are read at the later times. Static fields stay the same, and coordinates go on.

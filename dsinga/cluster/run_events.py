@@ -56,7 +56,7 @@ MAX_WAITING = 20
 
 
 class RunEvents(Watcher):
-    """Publishes the events of a run. Its methods return at once, and never fail a run.
+    """Publishes the events of a run for dashboards; its methods return at once and never fail a run.
 
     It publishes nothing from an embedded cluster without a dashboard. ``ask_servers`` calls a method of all servers, by
     name, and returns futures of their replies.
@@ -74,7 +74,7 @@ class RunEvents(Watcher):
         self._replies: dict[str, Sequence[Future[Any]]] = {}  # of servers, by the method that was called
 
     def start(self, loop: LoopView) -> None:
-        """Publish that training goes on."""
+        """Publish that the run trains."""
         prepared, self._loop = self._prepared, loop
         batchsize = prepared.config.readers[Phase.kTrain].batchsize * prepared.topology.groups
         self._send(
@@ -89,10 +89,7 @@ class RunEvents(Watcher):
         )
 
     def round(self, group: int, reports: Sequence[RoundReport]) -> None:
-        """Add a worker group's round, given its workers' reports, to the next event.
-
-        Group 0's rounds are published with its progress.
-        """
+        """Add a worker group's round, given its workers' reports, to the next event."""
         if self._sender is None:
             return
         counts = [[sum(column) for column in zip(*report.timings, strict=True)] for report in reports]
@@ -181,7 +178,6 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thinned(rows: Sequence[Row]) -> list[Row]:
-    """Return all rows of validations and tests, and at most ``MAX_ROWS`` of training, with the last one."""
     train = [row for row in rows if row["phase"] == "train"]
     stride = -(-len(train) // MAX_ROWS) or 1
     kept = {id(row) for row in train[::-1][::stride]}
@@ -197,10 +193,7 @@ def _state(stopped: str, failure: BaseException | None) -> str:
 
 
 class EventSender:
-    """Sends events to a client's scheduler, in order, without waiting for it.
-
-    Methods with an underscore run on the client's event loop.
-    """
+    """Sends events to a client's scheduler in order, without waiting for it."""
 
     def __init__(self, client: Client):
         self._client = client
@@ -260,12 +253,12 @@ class EventSender:
 
 
 class DashboardLoader(SchedulerPlugin):
-    """Installs :mod:`dsinga.cluster.dashboard` by name, so that the cluster's other modules do not import it."""
+    """Installs the dashboard's pages on a scheduler, by name: other modules do not import them."""
 
     name = "dsinga-dashboard-loader"
     idempotent = True
 
     async def start(self, scheduler: Any) -> None:
-        """Install the pages. A fault there, such as another version of bokeh, fails no run."""
+        """Install the pages; a fault there, such as another version of bokeh, fails no run."""
         with contextlib.suppress(Exception):
             importlib.import_module("dsinga.cluster.dashboard").install(scheduler)

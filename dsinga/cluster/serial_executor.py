@@ -1,8 +1,4 @@
-"""An executor with one thread, in which a worker computes or a server updates.
-
-Kernels have scratch memory and OpenMP threads for each calling thread, and Dask would run a task in any. With more
-OpenMP threads than cores, each kernel would wait until its threads wake up.
-"""
+"""An executor with one thread, because kernels keep scratch memory and OpenMP threads for each calling thread."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ P = ParamSpec("P")
 
 
 class SerialExecutor:
-    """Runs calls in one thread, in order; it starts with the first call and ends after :meth:`close`."""
+    """Runs calls in one thread, in order, as a worker's or server's computations require."""
 
     def __init__(self, name: str):
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -33,8 +29,8 @@ class SerialExecutor:
     def submit(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
         """Schedule ``call`` in the thread and return a future of its result.
 
-        It runs in a copy of the caller's context (:mod:`contextvars`), with the same ``distributed.get_worker``. Raises
-        RunError once the executor is closed.
+        It runs in a copy of the caller's context, with the same ``distributed.get_worker``. Raises RunError once the
+        executor is closed.
         """
         context = contextvars.copy_context()
         future: Future[T] = Future()
@@ -52,10 +48,7 @@ class SerialExecutor:
         return self.submit(call, *arguments, **keywords).result()
 
     def close(self, message: str) -> None:
-        """Close the executor: later calls fail with RunError(``message``), scheduled calls still run.
-
-        Returns at once.
-        """
+        """Close the executor: later calls fail with RunError(``message``), scheduled calls still run."""
         with self._lock:
             if self._closed is None:
                 self._closed = message
@@ -63,7 +56,7 @@ class SerialExecutor:
 
 
 def _serve(calls: SimpleQueue[Any]) -> None:
-    """Run an executor's calls up to a None. It holds no reference to the executor."""
+    """Run an executor's calls up to a None, without a reference to the executor."""
     while (entry := calls.get()) is not None:
         future, call = entry
         try:

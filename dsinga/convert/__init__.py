@@ -1,6 +1,6 @@
-"""Nets of other libraries as models of ``dsinga.nn``: PyTorch's modules, and weights by PyTorch's names.
+"""Turns PyTorch modules into models of ``dsinga.nn``, and exchanges weights by PyTorch's names.
 
-Only :func:`from_torch` imports PyTorch; nothing is unpickled. docs/howto/pytorch.md has examples.
+Only :func:`from_torch` imports PyTorch. docs/howto/pytorch.md has examples.
 
 These modules of ``torch.nn``, and the equivalent functions of ``torch.nn.functional``, are converted:
 
@@ -30,8 +30,8 @@ Functions and methods of tensors:
 
 ``LSTM``, ``GRU`` and ``RNN`` support several layers, ``bidirectional``, ``dropout`` between layers, ``bias=False`` and
 ``batch_first=True``. With ``batch_first=False`` the forward must move the batch to the second axis. A forward can use
-the output, whole or in parts (``out[:, -1]``), and the last states ``h``. Initial states can be zeros made in the
-forward or, in one direction, another layer's last states, computed or learnt states. Refused are:
+the output and the last states ``h``. Initial states can be zeros made in the forward or, in one direction, another
+layer's last states, computed or learnt states. Refused are:
 
 - ``proj_size``, ``nonlinearity="relu"``, ``LSTMCell`` and similar cells, packed sequences
 - other constant states, initial states of both directions, and the cell states ``c`` of both directions

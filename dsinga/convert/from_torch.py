@@ -24,12 +24,11 @@ COMPUTING = {
 
 @public
 def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
-    """Return the model of a PyTorch module, with its params; ``module`` does not change.
+    """Convert a PyTorch module to a model of ``dsinga.nn`` with the module's params; ``module`` does not change.
 
     Layers have the paths of their submodules, "layer1.0.conv1"; params are named after them, "layer1.0.conv1_weight".
-    The forward runs once, on tensors without numbers: its Python code, by shapes and settings, is evaluated then. Axes
-    keep PyTorch's order, the batch first. Dropout and batch normalisation follow dsinga's phases, whatever the module's
-    mode.
+    The forward runs once, on tensors without numbers. Axes keep PyTorch's order, the batch first. Dropout and batch
+    normalisation follow dsinga's phases, whatever the module's mode.
 
     Args:
         module: a ``torch.nn.Module``.
@@ -73,14 +72,14 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
 
 
 def unwrapped(module: Any) -> Any:
-    """Return the module wrapped by torch.compile, DataParallel or DistributedDataParallel."""
+    """Return the original module of one wrapped by torch.compile, DataParallel or DistributedDataParallel."""
     while type(module).__name__ in WRAPPERS and hasattr(module, WRAPPERS[type(module).__name__]):
         module = getattr(module, WRAPPERS[type(module).__name__])
     return module
 
 
 def computed_params(module: Any) -> list[str]:
-    """Return a message for each param that PyTorch computes at each call, with the function that stops this."""
+    """Return an error for each param that PyTorch computes at each call, with the remedy."""
     from torch.nn.utils import parametrize
 
     faults = []
@@ -100,7 +99,7 @@ def computed_params(module: Any) -> list[str]:
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
-    """Return the shape of a record; raise UserError if it is no shape, or leaves a size open."""
+    """Return a record's shape; raise UserError if it is no shape, or leaves a size open."""
     sizes = (shape,) if is_whole(shape, 1) else shape
     if not isinstance(sizes, (tuple, list)) or not all(is_whole(size, 1) for size in sizes):
         raise UserError(
@@ -111,7 +110,7 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _first_shape(module: Any) -> list[tuple[int, ...]]:
-    """Return the shape of a record, if the module's first layer tells it. Raises UserError otherwise."""
+    """Return the shape of a record that the module's first layer requires; raise UserError if it tells none."""
     first = next((child for child in module.modules() if not any(child.children())), None)
     if type(first).__name__ != "Linear":
         raise UserError("from_torch needs the shape of a record here, as in from_torch(module, (3, 224, 224))")
@@ -119,7 +118,7 @@ def _first_shape(module: Any) -> list[tuple[int, ...]]:
 
 
 def _inputs(module: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Symbol]:
-    """Return the input layers for the forward's first arguments. Raises UserError for a wrong number of shapes."""
+    """Make the input layers for the forward's first arguments. Raises UserError for a wrong number of shapes."""
     arguments = [*inspect.signature(module.forward).parameters.values()]
     taken = [argument for argument in arguments if argument.kind is argument.POSITIONAL_OR_KEYWORD]
     needed = [argument.name for argument in taken if argument.default is argument.empty]

@@ -1,4 +1,4 @@
-"""PyTorch's operations on images, sequences (B, C, T) and volumes: pooling, padding, new sizes."""
+"""PyTorch's operations on images, sequences (B, C, T) and volumes, as layers: pooling, padding, resizing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PAD_MODES = {"constant": "kZero", "reflect": "kReflect", "replicate": "kEdge", "
 
 
 def sizes_of(size: Any, axes: int) -> tuple[Any, ...]:
-    """Return a size along each axis."""
+    """Expand PyTorch's size, a number or a tuple, to one for each axis."""
     sizes = tuple(size) if isinstance(size, (list, tuple)) else (size,)
     return sizes * axes if len(sizes) == 1 else sizes
 
 
 def pooling(kind: str, axes: int) -> Callable[..., Tensor]:
-    """Return the function that pools windows of sequences (B, C, T), images or volumes; ``kind`` is MAX or AVG."""
+    """Return a converter of max or average pooling of sequences (B, C, T), images or volumes."""
 
     def pool(
         input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
@@ -47,7 +47,7 @@ def pooling(kind: str, axes: int) -> Callable[..., Tensor]:
 
 
 def adaptive(kind: str, axes: int) -> Callable[..., Tensor]:
-    """Return the function for means or maxima over as many windows as the result has pixels."""
+    """Return a converter of adaptive pooling, with as many windows as the result has pixels."""
 
     def adapt(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
         refuse({"return_indices": return_indices})
@@ -69,7 +69,7 @@ def adaptive(kind: str, axes: int) -> Callable[..., Tensor]:
 
 
 def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
-    """Return a tensor padded around its last axes, which are treated as an image's or volume's axes."""
+    """Pad a tensor around its last axes, which count as an image's or volume's axes."""
     rank = input.rank - 1
     sides = [pad] * 2 * (rank - 1) if isinstance(pad, int) else [*pad]
     pairs = [*zip(sides[::2], sides[1::2], strict=True)][::-1]
@@ -98,7 +98,7 @@ def interpolate(
 
 
 def with_indices(*args: Any, **kwargs: Any) -> Tensor:
-    """Raise NoLayer for maxima with indices."""
+    """Raise NoLayer, because layers compute no indices of maxima."""
     raise NoLayer("with return_indices")
 
 

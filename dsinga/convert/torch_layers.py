@@ -1,4 +1,4 @@
-"""Dense and recurrent layers and attention for PyTorch's modules, with the same shared and frozen params."""
+"""Converts PyTorch's dense, recurrent and attention modules to layers with the same shared and frozen params."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def layer_of(
     variant: str = "",
     **settings: Any,
 ) -> Any:
-    """Return a module's layer, made at its first call, with the same shared and frozen params.
+    """Make a module's layer at its first call, with the same shared and frozen params; return it.
 
-    ``roles`` maps the layer's params to the module's params, in order. If a normalisation lacks a param, the layer's
-    param keeps its value. ``suffix`` ends the name of a further layer; a layer's ``variant``s share their params.
+    ``roles`` maps the layer's params to the module's params, in order. ``suffix`` ends the name of a further layer; a
+    layer's ``variant``s share their params.
     """
 
     def first() -> Any:
@@ -56,23 +56,22 @@ WEIGHT_BIAS = {"weight": "weight", "bias": "bias"}
 
 
 def present(module: Any) -> dict[str, str]:
-    """Return the names, among weight and bias, that a module has."""
+    """Return the params, weight and bias, that a module has."""
     return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
 
 
 def linear_layer(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
-    """Return a dense layer of the last axis."""
+    """Convert ``Linear`` to a dense layer of the last axis."""
     units = module.weight.shape[0]
     settings = {"units": units, "use_bias": module.bias is not None}
     return dense(input, layer_of(place, module, nn.Dense, present(module), **settings), units)
 
 
 def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any:
-    """Return the feature of stacked recurrent layers, and the last states of all layers and directions.
+    """Convert a recurrent module; return its stacked layers' feature, and the last states of all.
 
     The states h are y[:, -1], and y[:, 0] for the reverse direction. An LSTM's states that are passed on unchanged, and
-    c, are the feature of a layer with ``last_state`` and the same params. Layers are made when their features are first
-    used.
+    c, are the feature of a layer with ``last_state`` and the same params.
     """
     kind, size, axis = type(module).__name__, module.hidden_size, int(not module.batch_first)
     begin, count = tensors_in([hx]), module.num_layers * (1 + module.bidirectional)
@@ -98,15 +97,13 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
         return batched(place, make([y.symbol, *(start.symbol for start in starts[number : number + 1])]))
 
     def later(make: Callable[[], Tensor], shape: tuple[int, ...], axis: int) -> Tensor:
-        """Return a tensor that makes its layers at its first use."""
+        """Return a tensor that makes its layers when it is first used."""
         return Tensor(place, functools.cache(lambda: make().symbol), shape, axis)
 
     def states() -> Tensor:
-        """Return the states h of layers and directions, (B, L, H)."""
         return stacked_states([end for number in stack for end in last_states(layer(number), size)])
 
     def cells() -> Tensor:
-        """Return the states c of layers, (B, L, H)."""
         return stacked_states([last(number)[:, size:] for number in stack])
 
     stack, last = range(module.num_layers), functools.partial(layer, last_state=True)
@@ -148,7 +145,7 @@ def check_recurrent(module: Any, input: Any, begin: Sequence[Any]) -> None:
 
 
 def start_of(place: ModulePlace, begin: Sequence[Any], number: int) -> Tensor:
-    """Return a layer's state before the first step, from states (L, B, H)."""
+    """Return a layer's state before the first step, from PyTorch's states (L, B, H)."""
     origins = [place.trace.sources.get(getattr(x, "source", None), (None, "")) for x in (begin[0], begin[-1])]
     if origins[0][0] is not None and origins == [(origins[0][0], "h"), (origins[0][0], "c")]:
         return origins[0][0](number)
@@ -156,7 +153,7 @@ def start_of(place: ModulePlace, begin: Sequence[Any], number: int) -> Tensor:
 
 
 def recurrent_roles(layer: str, is_gru: bool, has_bias: bool, bidirectional: bool) -> dict[str, str]:
-    """Return the param names of a layer of torch.nn.LSTM, GRU or RNN by dsinga's param names, in order."""
+    """Map dsinga's param names to PyTorch's for a layer of LSTM, GRU or RNN, in order."""
     kinds = [*RECURRENT][: 4 if has_bias else 2]
     gates = ("z_", "r_", "c_") if is_gru else ("",)
     directions = ("", "back_") if bidirectional else ("",)
@@ -165,7 +162,7 @@ def recurrent_roles(layer: str, is_gru: bool, has_bias: bool, bidirectional: boo
 
 
 def check_masks(*masks: Any) -> list[Any]:
-    """Return the given masks. Raises NoLayer for an argument of the forward that is added to scores."""
+    """Return the masks that are given; raise NoLayer for an argument of the forward that is added to scores."""
     for mask in masks:
         if isinstance(mask, Tensor) and mask.dtype != BOOL and mask.batch_axis is not None and is_input(mask):
             raise NoLayer("with a mask that is an argument as it is; give it mask.bool()")
@@ -176,7 +173,7 @@ def scaled_dot_product_attention(
     place: ModulePlace, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return attention of heads (B, H, T, n)."""
+    """Convert PyTorch's function of attention with heads (B, H, T, n)."""
     for x in (query, key, value):
         x.feature(3)
     heads = [query, *(repeated_heads(x, query.shape[1] // x.shape[1] if enable_gqa else 1) for x in (key, value))]
@@ -188,7 +185,7 @@ def multi_head_attention(
     place: ModulePlace, module: Any, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Any = None,
     need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
 ) -> Any:  # fmt: skip
-    """Return attention of several heads, and None for its weights."""
+    """Convert ``MultiheadAttention``; return its result, and None for its weights."""
     axis = int(not module.batch_first)
     refuse(
         {

@@ -37,7 +37,7 @@ SCALE_BIAS = {"scale": "weight", "bias": "bias"}
 
 
 def convolve(place: ModulePlace, module: Any, input: Tensor, output_size: Any = None) -> Tensor:
-    """Return a convolution or transposed convolution of sequences (B, C, T), images or volumes."""
+    """Convert a convolution or transposed convolution of sequences (B, C, T), images or volumes."""
     kernel, padding = tuple(module.weight.shape[2:]), module.padding
     axes = len(kernel)
     input.feature(axes + 1)
@@ -61,7 +61,7 @@ def convolve(place: ModulePlace, module: Any, input: Tensor, output_size: Any = 
 
 
 def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
-    """Return a batch normalisation with PyTorch's running statistics, which are fixed if the module stays in eval()."""
+    """Convert a batch normalisation with its running statistics, fixed if the module stays in eval()."""
     if module.running_mean is None or (module.training and not place.trace.training):
         raise NoLayer("with track_running_stats=False, or in training mode in evaluation")
     if module.momentum is None:
@@ -73,12 +73,12 @@ def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
 
 
 def epsilon(eps: float | None) -> dict[str, Any]:
-    """Return a normalisation's epsilon setting, if it is not the default."""
+    """Return the setting of a normalisation's epsilon, if it is not the default."""
     return {} if eps == 1e-5 else {"epsilon": torch.finfo(torch.float32).eps if eps is None else eps}
 
 
 def layer_norm(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
-    """Return a layer normalisation, or a root-mean-square normalisation, of the last axes."""
+    """Convert a layer normalisation, or a root-mean-square normalisation, of the last axes."""
     settings = {"first_axis": input.rank - len(module.normalized_shape), **epsilon(module.eps)}
     is_mean_square = type(module).__name__ == "RMSNorm"
     kind, roles = ("kRMSNorm", {"scale": "weight"}) if is_mean_square else ("kLayerNorm", SCALE_BIAS)
@@ -89,7 +89,7 @@ def layer_norm(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
 
 
 def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
-    """Return a normalisation over groups of channels; for an instance normalisation, over each channel."""
+    """Convert a normalisation over groups of channels; for an instance normalisation, over each channel."""
     if getattr(module, "track_running_stats", False):
         raise NoLayer("with track_running_stats=True")
     settings = {"groups": getattr(module, "num_groups", None) or module.num_features, **epsilon(module.eps)}
@@ -97,13 +97,13 @@ def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
 
 
 def prelu(place: ModulePlace, module: Any, input: Any) -> Symbol:
-    """Return a rectifier with learnt slopes."""
+    """Convert ``PReLU``, a rectifier with learnt slopes."""
     of_all = module.num_parameters == 1
     return layer_of(place, module, nn.PReLU, {"slope": "weight"}, shared=of_all)(input.feature())
 
 
 def embed(place: ModulePlace, module: Any, input: Any) -> Any:
-    """Return the vectors of codes; codes equal for all records, such as positions, are looked up in a table."""
+    """Convert ``Embedding``; codes equal for all records, such as positions, are looked up in a table."""
     if module.max_norm is not None:
         raise NoLayer("with max_norm")
     count, size = module.weight.shape
@@ -121,7 +121,7 @@ def embed(place: ModulePlace, module: Any, input: Any) -> Any:
 
 
 def drop_branch(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
-    """Return rows that are 0 at random in training, as in timm's DropPath and torchvision's StochasticDepth."""
+    """Convert timm's DropPath or torchvision's StochasticDepth: rows are 0 at random in training."""
     ratio = module.drop_prob if hasattr(module, "drop_prob") else module.p
     if getattr(module, "mode", "row") != "row" or not getattr(module, "scale_by_keep", True):
         raise NoLayer("of whole batches, or without scale_by_keep")
@@ -144,7 +144,7 @@ MODULES: Mapping[str, Callable[..., Any]] = {
 
 
 def stand_in(place: ModulePlace, weight: Any, bias: Any, **settings: Any) -> tuple[ModulePlace, Any]:
-    """Return the place and attributes of a PyTorch module with these params and settings.
+    """Return a replacement for a PyTorch module with these params and settings, and its place, to convert functions.
 
     If they are a submodule's weight and bias, the layer has its name; else the params keep their own names.
     """
@@ -163,13 +163,13 @@ def stand_in(place: ModulePlace, weight: Any, bias: Any, **settings: Any) -> tup
 
 
 def with_params(make: Any, place: ModulePlace, input: Any, weight: Any, bias: Any, **settings: Any) -> Any:
-    """Return the result of a module's function for a function with these params and settings."""
+    """Convert a function with these params and settings like the module with the same meaning."""
     place, module = stand_in(place, weight, bias, **settings)
     return place.call(make, [module, input], {})
 
 
 def param_of(place: ModulePlace, x: Any) -> tuple[str, Any] | None:
-    """Return the name and value of a module's param. Raises NoLayer for a computed value."""
+    """Return the name and value of a module's param; raise NoLayer for a computed value."""
     if x is None:
         return None
     param: Any = (place.trace.param_names.get(id(x)), x)
@@ -184,7 +184,7 @@ def batch_norm_of(
     place: ModulePlace, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """Return a batch normalisation of a submodule that inherits PyTorch's class."""
+    """Convert the function batch_norm in a submodule that inherits PyTorch's class."""
     settings = {"momentum": momentum, "eps": eps, "training": training}
     place, module = stand_in(place, weight, bias, **settings)
     owner = dict(place.trace.module.named_modules()).get(place.base)
@@ -198,7 +198,7 @@ def embedding(
     place: ModulePlace, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Any:  # fmt: skip
-    """Return the vectors of codes."""
+    """Convert the function embedding."""
     settings = {"padding_idx": padding_idx, "max_norm": max_norm, "sparse": sparse}
     return with_params(embed, place, input, weight, None, **settings)
 
@@ -207,7 +207,7 @@ def convolution(
     place: ModulePlace, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Any:  # fmt: skip
-    """Return a convolution of sequences, images or volumes."""
+    """Convert a function such as conv2d, for sequences, images or volumes."""
     sizes: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     fixed = {"transposed": False, "padding_mode": "zeros", "out_channels": weight.shape[0]}
     return with_params(convolve, place, input, weight, bias, **sizes, **fixed)

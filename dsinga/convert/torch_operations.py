@@ -1,4 +1,4 @@
-"""PyTorch's functions of numbers, sums along axes, softmax and dropout, with PyTorch's arguments.
+"""Converts PyTorch's functions of numbers, sums along axes, softmax and dropout to layers.
 
 A function accepts symbolic tensors and, as its argument ``place``, if any, the
 :class:`dsinga.convert.torch_tracing.ModulePlace`.
@@ -24,7 +24,7 @@ Axes = int | Sequence[int] | None
 
 
 def binary(name: str, swaps: bool = False) -> Callable[..., Tensor]:
-    """Return an operator's function for two tensors, or a tensor and a number."""
+    """Return a converter of an operator on two tensors, or a tensor and a number."""
     return lambda place, input, other: arithmetic(place, name, *((other, input) if swaps else (input, other)))
 
 
@@ -33,18 +33,18 @@ maximum, minimum = binary("MAXIMUM"), binary("MINIMUM")
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None, inplace: bool = False) -> Tensor:
-    """Return a tensor clamped between two numbers."""
+    """Limit a tensor to the range between two numbers."""
     y = input if min is None else input.maximum(min)
     return y if max is None else y.minimum(max)
 
 
 def between(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """Return a tensor clamped between two numbers, with gradient 0 at the bounds, unlike :func:`clamp`."""
+    """Limit a tensor as :func:`clamp` does, but with gradient 0 at the bounds."""
     return arithmetic(input.place, "MINIMUM", max_val, arithmetic(input.place, "MAXIMUM", min_val, input))
 
 
 def logical(combine: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of truth values, which are 0 or 1."""
+    """Return a converter of an operation on truth values, which are 0 or 1."""
 
     def operate(place: ModulePlace, *args: Any) -> Any:
         if any(isinstance(x, (Tensor, torch.Tensor)) and x.dtype not in (BOOL, torch.bool) for x in args):
@@ -62,7 +62,7 @@ def where(place: ModulePlace, condition: Any, input: Any, other: Any) -> Tensor:
 
 
 def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Tensor:
-    """Return scores with ``value`` in masked places; a softmax then makes them 0."""
+    """Replace scores in masked places by ``value``, so that a softmax makes them 0."""
     if isinstance(mask, Tensor):
         return where(place, mask, value, input)
     if value > -1e4:
@@ -71,17 +71,17 @@ def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Tens
 
 
 def named(activation: str) -> Callable[..., Tensor]:
-    """Return the function of an activation that has no settings."""
+    """Return a converter of an activation without settings."""
     return lambda input, inplace=False: input.each(nn.Activation, activation)
 
 
 def formula(kind: str) -> Callable[..., Tensor]:
-    """Return the function for a mathematical ``kind`` of kActivation."""
+    """Return a converter of a mathematical function, a ``kind`` of kActivation."""
     return lambda input: input.activated(kind)
 
 
 def exponential(kind: str) -> Callable[..., Tensor]:
-    """Return the function of ELU or CELU."""
+    """Return a converter of ELU or CELU."""
     return lambda input, alpha=1.0, inplace=False: input.activated(kind, **({} if alpha == 1 else {"alpha": alpha}))
 
 
@@ -99,19 +99,19 @@ def softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = N
 
 
 def log_softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    """Raise NoLayer for log_softmax, with the remedy."""
+    """Raise NoLayer, because a loss expects scores."""
     raise NoLayer("(the loss takes scores: return those)")
 
 
 def drops(place: ModulePlace, ratio: float, training: bool) -> bool:
-    """Whether dropout has an effect in this call. Raises NoLayer for dropout in evaluation."""
+    """Whether dropout has an effect in this call; raise NoLayer for dropout in evaluation."""
     if ratio and training and not place.trace.training:
         raise NoLayer("(which drops in evaluation, too: give it training=self.training)")
     return bool(ratio and training)
 
 
 def dropping(layer: Any) -> Callable[..., Tensor]:
-    """Return the function that sets numbers, or channels, to 0 in training."""
+    """Return a converter of dropout of numbers, or of channels."""
 
     def drop(place: ModulePlace, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         return input.each(layer, p) if drops(place, p, training) else input
@@ -120,7 +120,7 @@ def dropping(layer: Any) -> Callable[..., Tensor]:
 
 
 def over_axes(pool: str) -> Callable[..., Tensor]:
-    """Return the function for means, sums or maxima over axes; the first of equal maxima gets the gradient."""
+    """Return a converter of means, sums or maxima over axes; the first of equal maxima gets the gradient."""
 
     def operate(input: Tensor, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
         axes = range(input.rank) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -133,19 +133,19 @@ mean, total, largest = map(over_axes, ("AVG", "SUM", "MAX"))
 
 
 def smallest(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    """Return minima over axes, as the maxima of -x times -1."""
+    """Return minima over axes, computed by maxima."""
     return -largest(-input, dim, keepdim)
 
 
 class Extrema(NamedTuple):
-    """The result of torch.max or torch.min along an axis; layers compute no indices."""
+    """The values of torch.max or torch.min along an axis; layers compute no indices."""
 
     values: Any
     indices: Any
 
 
 def extrema(along: Callable[..., Any], elementwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function for a tensor and an axis, or for two tensors."""
+    """Return a converter of torch.max or torch.min, along an axis or of two tensors."""
 
     def operate(place: ModulePlace, input: Any, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
         if not isinstance(dim, int):
@@ -170,7 +170,7 @@ def variance(
 
 
 def normalise(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Tensor:
-    """Return vectors along an axis divided by their lengths."""
+    """Divide vectors along an axis by their lengths."""
     if p != 2:
         raise NoLayer(f"with p={p}")
     return input / (total(input * input, dim, True) ** 0.5).maximum(eps)

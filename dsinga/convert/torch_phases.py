@@ -1,4 +1,4 @@
-"""Traces a module's forward in training and in evaluation, and checks that layers can compute the same."""
+"""Traces a module's forward in training and in evaluation, and checks that one net can compute both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REMEDY = "replace what is listed, or leave it out of the forward; help(dsinga.co
 
 
 def trace_forward(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> tuple[Trace, list[Any]]:
-    """Run a forward in training; return the trace and the results.
+    """Run a module's forward on symbols; return the trace of its layers, and the results.
 
     Only dropout may differ in evaluation. Raises UserError for unsupported operations, and for a forward that otherwise
     depends on the phase, the number of records, random numbers, or earlier calls.
@@ -54,7 +54,7 @@ def trace_forward(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> tupl
 def _run(
     module: torch.nn.Module, inputs: Mapping[str, Symbol], training: bool, batch: int, fused: bool = True
 ) -> tuple[Trace, list[Any]]:
-    """Return the trace and results of a forward in a phase. Raises UserError for anything unsupported."""
+    """Trace a forward in one phase; return the trace and the results."""
     trace, states = Trace(module, FUNCTIONS, MODULES, training, batch, fused), _random_states()
     result = trace.run(inputs)
     if trace.faults:
@@ -79,7 +79,7 @@ def _same_by_products(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> 
 
 
 def _same_for(module: torch.nn.Module, inputs: Mapping[str, Symbol], batch: int, layers: list[Any]) -> bool:
-    """Whether a forward has the same layers for another batch size."""
+    """Whether a forward makes the same layers for another batch size."""
     try:
         return described(*_run(module, inputs, True, batch)) == layers
     except UserError:  # a number in the forward can equal the number of records by chance
@@ -87,10 +87,7 @@ def _same_for(module: torch.nn.Module, inputs: Mapping[str, Symbol], batch: int,
 
 
 def described(trace: Trace, outputs: list[Any]) -> list[Any]:
-    """Return the layers of a run in order, with settings and sources but without dropout, and the outputs.
-
-    Layers with params of the module are identified by name, constants by value.
-    """
+    """Describe the layers of a run in order, without dropout, and the outputs, to compare two runs."""
     places: dict[int, int] = {}
     layers: list[Any] = []
     for symbol in ancestors([tensor.value.symbol for tensor in outputs]):
@@ -122,7 +119,7 @@ def _difference(first: list[Any], second: list[Any]) -> str:
 
 @contextlib.contextmanager
 def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Restore Python attributes and random states after a forward. Raises UserError if buffers have changed."""
+    """Undo a forward's changes of Python attributes and random states; raise UserError if buffers changed."""
     attributes = {part: dict(vars(part)) for part in module.modules()}
     buffers = {name: (buffer, buffer.clone()) for name, buffer in module.named_buffers()}
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()

@@ -1,4 +1,4 @@
-"""PyTorch's operations on shapes: reshaping, permuting, cutting and joining tensors."""
+"""Converts PyTorch's operations on shapes to layers: reshaping, permuting, cutting and joining tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.nn.writing.tensor import BOOL, MIXES, Tensor, joined, tensor_of
 
 
 def view(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return a tensor in the shape that PyTorch gives it. Raises NoLayer if records would be mixed."""
+    """Reshape a tensor as PyTorch does; raise NoLayer if records would be mixed."""
     y = x.reshape(place.torch_result(x, *args, **kwargs).shape)
     if y.merged:
         raise NoLayer(MIXES)
@@ -24,7 +24,7 @@ def view(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def permute(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return a tensor with its axes in PyTorch's order."""
+    """Order a tensor's axes as PyTorch's function does."""
     result = place.torch_result(x, *args, **kwargs)
     axes = [(math.prod(x.shape[axis + 1 :]), size) for axis, size in enumerate(x.shape)]  # stride and size of each
     order = []
@@ -35,7 +35,7 @@ def permute(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def expand(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return a tensor with axes of length 1 repeated; a param, equal for all records, is expanded to a batch."""
+    """Repeat axes of length 1; a param, equal for all records, is expanded to a batch."""
     shape = tuple(place.torch_result(x, *args, **kwargs).shape)
     own = (1,) * (len(shape) - x.rank) + x.shape
     if any(size not in (1, new) for size, new in zip(own, shape, strict=True)):
@@ -44,14 +44,14 @@ def expand(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def getitem(x: Tensor, key: Any) -> Tensor:
-    """Return part of a tensor."""
+    """Return the part of a tensor that an index selects."""
     if tensors_in(key if isinstance(key, tuple) else (key,)):
         raise NoLayer("by an index that is a tensor")
     return x[key]
 
 
 def split(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Return the parts that PyTorch cuts a tensor into."""
+    """Return the parts into which PyTorch's function cuts a tensor."""
     parts = []
     for part in place.torch_result(x, *args, **kwargs):
         axis = next((axis for axis, size in enumerate(part.shape) if size != x.shape[axis]), None)
@@ -61,32 +61,32 @@ def split(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> list[Tens
 
 
 def unbind(x: Tensor, dim: int = 0) -> list[Tensor]:
-    """Return the parts of a tensor along an axis, without the axis."""
+    """Return a tensor's parts along an axis, without the axis."""
     axis = x.axis(dim)
     return [x.part(axis, number) for number in range(x.shape[axis])]
 
 
 def cat(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Tensor:
-    """Return tensors joined along an axis."""
+    """Join tensors along an axis."""
     parts = [tensor_of(place, x, tensors) for x in tensors]
     return joined(parts, parts[0].axis(dim))
 
 
 def stack(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Tensor:
-    """Return tensors joined along a new axis."""
+    """Join tensors along a new axis."""
     parts = [tensor_of(place, x, tensors) for x in tensors]
     axis = dim % (parts[0].rank + 1)
     return cat(place, [x.reshape((*x.shape[:axis], 1, *x.shape[axis:]), ".parts") for x in parts], axis)
 
 
 def flip(x: Tensor, *dims: Any) -> Tensor:
-    """Return a tensor reversed along axes."""
+    """Reverse a tensor along axes."""
     axes = {x.axis(axis) for axis in (dims[0] if isinstance(dims[0], (list, tuple)) else dims)}
     return x[tuple(slice(None, None, -1 if axis in axes else None) for axis in range(x.rank))]
 
 
 def cast(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return a tensor in another dtype. Raises NoLayer if the dtype could not hold its numbers exactly."""
+    """Return a tensor for a cast to another dtype; raise NoLayer if the dtype could change its numbers."""
     dtypes = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)]
     kind = dtypes[0] if dtypes else {"long": torch.int64, "int": torch.int64}.get(place.kind, torch.float32)
     if kind in (torch.float16, torch.bfloat16):
@@ -97,14 +97,14 @@ def cast(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def detach(place: ModulePlace, x: Tensor) -> Tensor:
-    """Return a tensor unchanged. Raises NoLayer if it depends on trained params."""
+    """Return a tensor unchanged; raise NoLayer if it depends on trained params."""
     if place.trace.learns(x):
         raise NoLayer(f"({FREEZE})")
     return x
 
 
 def constants(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Return PyTorch's numbers in a tensor's shape that do not depend on the tensor."""
+    """Return PyTorch's result for a function that uses only a tensor's shape, such as zeros_like."""
     with torch._C.DisableTorchFunctionSubclass():
         result: torch.Tensor = place.function(
             torch.zeros((), dtype=torch_dtype(x.dtype)).expand(x.shape), *args, **kwargs

@@ -1,4 +1,4 @@
-"""PyTorch tensors without numbers, which stand for symbolic tensors while a module's forward is traced."""
+"""PyTorch tensors without numbers, on which a module's forward is run to trace its operations."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ FREEZE = "which stops gradients: freeze the params before it, by requires_grad_(
 
 
 class TracedTensor(_Tensor):  # type: ignore[misc]
-    """A tensor without numbers that stands for a symbolic tensor.
+    """A PyTorch tensor without numbers that stands for a layer's feature in a traced forward.
 
     Attributes:
-        tracer: the run of the forward.
         value: the symbolic tensor, None after an unsupported operation.
         fault: why it cannot be used further, if so.
     """
@@ -38,7 +37,7 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
     def __new__(
         cls, trace: Any, value: Tensor | None, shape: Sequence[int], dtype: torch.dtype = torch.float32
     ) -> TracedTensor:
-        """Return a tensor of this shape."""
+        """Return a traced tensor of this shape."""
         tensor: TracedTensor = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype)
         tensor.tracer, tensor.value = trace, value
         return tensor
@@ -47,7 +46,7 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Let an operation make a layer."""
+        """Convert an operation on traced tensors to a layer."""
         kwargs = kwargs or {}
         name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
         if name in KNOWN:
@@ -58,7 +57,7 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        """Refuse access to a tensor's numbers."""
+        """Raise UserError, because the operation needs a tensor's numbers."""
         raise UserError(f"{func} needs numbers, which a traced tensor does not have")
 
     def __repr__(self, **arguments: Any) -> str:
@@ -66,7 +65,7 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a value, with each tensor in its tuples, lists and dicts changed."""
+    """Apply ``change`` to each tensor in nested tuples, lists and dicts."""
     if isinstance(value, (torch.Tensor, Tensor)):
         return change(value)
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
@@ -81,19 +80,19 @@ def without_numbers(tensor: torch.Tensor | Tensor) -> torch.Tensor:
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """Return PyTorch's dtype for a symbolic tensor's dtype, truth values or numbers."""
+    """Return PyTorch's dtype of a symbolic tensor: bool for truth values, else float32."""
     return dtype if isinstance(dtype, torch.dtype) else torch.bool if dtype == BOOL else torch.float32
 
 
 def tensors_in(value: Any) -> list[Any]:
-    """Return the tensors in a value."""
+    """Return all tensors in nested tuples, lists and dicts."""
     tensors: list[Any] = []
     replaced(value, tensors.append)
     return tensors
 
 
 def traced_in(value: Any) -> list[TracedTensor]:
-    """Return the traced tensors in a value."""
+    """Return all traced tensors in nested tuples, lists and dicts."""
     return [tensor for tensor in tensors_in(value) if isinstance(tensor, TracedTensor)]
 
 
@@ -107,7 +106,7 @@ VIEWS = {
 
 
 def relate_views(tensor: Any, views: Sequence[Any]) -> None:
-    """Note that ``views`` share a tensor's numbers."""
+    """Record that ``views`` share a tensor's numbers, for changes in place."""
     relatives = _relatives(tensor)
     for view in views:
         if view is not tensor:
@@ -116,7 +115,7 @@ def relate_views(tensor: Any, views: Sequence[Any]) -> None:
 
 
 def change_views(tensor: Any, what: str) -> None:
-    """Note that ``what`` changes a tensor in place, which makes its other views unusable."""
+    """Mark the other views of a tensor that ``what`` changes in place as unusable."""
     for view in (relative() for relative in _relatives(tensor)):
         if view is not None and view is not tensor:
             view.fault = f"on a tensor that {what} changes in place through another view of it"
@@ -124,7 +123,7 @@ def change_views(tensor: Any, what: str) -> None:
 
 
 def fault_of(tensors: Sequence[Any]) -> str | None:
-    """Return why a tensor cannot be used further; None if all can be."""
+    """Return why one of some tensors cannot be used further; None if all can be."""
     return next((tensor.fault for tensor in tensors if hasattr(tensor, "fault")), None)
 
 

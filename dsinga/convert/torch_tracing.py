@@ -1,4 +1,4 @@
-"""Traces a PyTorch module: runs its forward on tensors that have only shapes; each operation becomes a layer."""
+"""Traces a PyTorch module: runs its forward on tensors without numbers; each operation becomes a layer."""
 
 from __future__ import annotations
 
@@ -41,20 +41,14 @@ BOOLEAN |= {"logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_
 
 
 class Trace:
-    """One run of a module's forward.
+    """One run of a module's forward, which collects the layers and params of the model.
 
     Attributes:
-        module: the module.
-        training: whether the forward runs in training, else in evaluation.
-        batch: number of records of a batch.
         fused: whether attention is one layer where possible.
-        faults: what is unsupported, in the forward's order, each once.
+        faults: what is unsupported.
         source: the feature of the first input.
         constants: values of params that are not the module's, by name.
-        param_names: the module's param names by id.
         stand_ins: replacements of modules for functions with params, by params and settings.
-        taken: the names of modules that layers have.
-        with_params: ids of layers with params.
         owners: layers' param names, by the id of the module's param and a GRU's gate, "" for the whole param.
         sources: the origin of tensors with layers made later, by source. It is a param's name and value, or the
             function that makes a layer's last states, and "h" or "c".
@@ -83,7 +77,7 @@ class Trace:
         self._changed: list[torch.Tensor] = []  # tensors with numbers that an operation on traced ones changed
 
     def run(self, inputs: Mapping[str, Symbol]) -> Any:
-        """Return the forward's results for these features. Raises UserError for a forward that fails."""
+        """Run the forward on these features; return its results. Raises UserError for a forward that fails."""
         self.source = next(iter(inputs.values()))
         place = ModulePlace(self, "")
         tensors = {name: self.wrapped(batched(place, symbol)) for name, symbol in inputs.items()}
@@ -104,7 +98,7 @@ class Trace:
         return result
 
     def unique(self, base: str, is_module: bool = False) -> str:
-        """Return a unique layer name, ``base`` for a module's first layer."""
+        """Return a layer name that no other layer has: ``base`` for a module's first layer."""
         if is_module and base not in self.taken:
             self.taken.add(base)
             return base
@@ -114,13 +108,13 @@ class Trace:
         return name
 
     def param(self, name: str, param: Any) -> Tensor:
-        """Return a param of the module; its layer is made at its first use."""
+        """Return a param of the module as a tensor; its layer is made at its first use."""
         make = functools.cache(functools.partial(self.learnt, name, param))
         self.sources[make] = name, param
         return Tensor(ModulePlace(self, name), make, tuple(param.shape), None)
 
     def learnt(self, name: str, param: Any, is_constant: bool = False) -> Symbol:
-        """Return the feature, equal for all records, of a param that the forward itself uses, or of a constant.
+        """Make a layer that returns a param or a constant used by the forward itself; return its feature.
 
         A constant is a fixed param of the model; its name ends with ``CONSTANT``.
         """
@@ -138,19 +132,19 @@ class Trace:
         return symbol
 
     def constant(self, place: ModulePlace, name: str, value: torch.Tensor) -> Tensor:
-        """Return numbers made in the forward, equal for all records. Raises NoLayer for traced numbers."""
+        """Turn numbers made in the forward into a fixed param; raise NoLayer for traced numbers."""
         start = value.untyped_storage().data_ptr()
         if any(changed.untyped_storage().data_ptr() == start for changed in self._changed):
             raise NoLayer("of numbers that the forward changes in place by those of a batch")
         return Tensor(place, self.learnt(name, value.float(), is_constant=True), tuple(value.shape), None)
 
     def shared(self, name: str, param: Any, gate: str = "") -> dict[str, str]:
-        """Return the configuration fields of a param shared with another layer; {} for its first layer."""
+        """Return the configuration fields that share a param with its first layer; {} for the first."""
         owner = self.owners.setdefault((id(param), gate), name)
         return {} if owner == name else {"share_from": owner}
 
     def layer(self, module: Any, role: str, make: Callable[[], Any]) -> Any:
-        """Return a module's layer, made once, so that its calls share params."""
+        """Return a module's layer, made once so that its calls share params."""
         key = id(module), role
         if key not in self._layers:
             self._layers[key] = layer = make()
@@ -164,7 +158,7 @@ class Trace:
         return any(id(symbol.builder) in self._learning for symbol in ancestors(symbols))
 
     def operate(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make the layers of an operation on traced tensors, and return its result."""
+        """Make the layers of an operation on traced tensors; return its result."""
         if name in NUMBERS:
             self.faults[f"{self._where(name)} (which depends on numbers of a batch)"] = None
             raise UserError(f"{self._where(name)} depends on numbers of a batch, which layers do not")
@@ -187,14 +181,13 @@ class Trace:
         return result
 
     def _where(self, name: str) -> str:
-        """Return an operation's name for messages, with its module."""
         if self._operation:
             return self._operation[1]
         scope = self._scopes[-1]
         return f"{name} in {scope}" if scope else name
 
     def _call_module(self, module: Any, path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of a module's forward; make a layer if the module is one of PyTorch's layers."""
+        """Call a module's forward, or make its layer if it is one of PyTorch's; return the result."""
         kind = type(module).__name__
         make = self.modules.get(kind) if is_of_torch(module) else None
         is_leaf = make is not None or (is_of_torch(module) and not any(module.children()))
@@ -216,7 +209,7 @@ class Trace:
     def _convert(
         self, make: Any, place: ModulePlace, what: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Return the result of ``make``; on failure record a fault, and return tensors with PyTorch's shapes."""
+        """Make layers by ``make``; on failure record a fault, and return tensors of PyTorch's shapes."""
         is_stray = any(tensor.value is None for tensor in traced_in([args, kwargs]))
         if why := fault_of(traced_in([args, kwargs])):
             self.faults[f"{what} {why}"] = None
@@ -237,13 +230,12 @@ class Trace:
         return self._shaped(function, args, kwargs)
 
     def _dtype(self, kind: str, args: Sequence[Any]) -> torch.dtype:
-        """Return an operation's result dtype: truth values or numbers."""
         if kind in VIEWS or kind in ("clone", "contiguous"):
             return next((x.dtype for x in traced_in([args])), torch.float32)
         return torch.bool if kind in BOOLEAN else torch.float32
 
     def wrapped(self, result: Any, dtype: torch.dtype = torch.float32) -> Any:
-        """Return symbolic tensors as traced ones; other results unchanged."""
+        """Turn symbolic tensors into traced ones; return other results unchanged."""
         if isinstance(result, Symbol):
             result = batched(ModulePlace(self, ""), result)
         if isinstance(result, Tensor):
@@ -255,7 +247,7 @@ class Trace:
         return result
 
     def _shaped(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return tensors with the shapes of PyTorch's own function, so that the forward goes on."""
+        """Return tensors of the shapes that PyTorch computes, so that the forward can go on."""
         result = ModulePlace(self, "", "", function).torch_result(*args, **kwargs)
 
         def stand_in(tensor: Any) -> TracedTensor:
@@ -269,7 +261,7 @@ class Trace:
 
     @contextlib.contextmanager
     def _intercepted(self) -> Iterator[None]:
-        """Intercept the submodules' calls, and trace their params, in the phase's mode."""
+        """Intercept the calls of submodules and trace their params, for the time of a run."""
         modules = dict(self.module.named_modules())
         modes = {module: module.training for module in modules.values()}
         params = {module: [*module.named_parameters(recurse=False)] for module in modules.values()}
@@ -294,11 +286,8 @@ class ModulePlace:
     """The submodule or operation that layers are made for; its path begins their names.
 
     Attributes:
-        trace: the run of the forward.
         base: the path of the module, or of an operation in it.
-        kind: class name of the module, or name of the operation.
         function: PyTorch's function of the operation or module.
-        module: the module, None for an operation.
         is_module: whether the first layer has a module's name, also for an operation.
     """
 
@@ -309,16 +298,16 @@ class ModulePlace:
         self.is_module = is_module or module is not None
 
     def name(self, suffix: str = "") -> str:
-        """Return the name of a further layer."""
+        """Return a unique name for a further layer."""
         return self.trace.unique(self.base + suffix, self.is_module and not suffix)
 
     @property
     def batch(self) -> int:
-        """The number of records assumed in shapes."""
+        """The number of records that the traced shapes assume."""
         return self.trace.batch
 
     def call(self, make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of an operation's function on symbolic tensors; this place names the layers."""
+        """Convert an operation on symbolic tensors; its layers are named after this place."""
         args, kwargs = (replaced(each, lambda x: x.at(self) if isinstance(x, Tensor) else x) for each in (args, kwargs))
         return make(*([self] if "place" in inspect.signature(make).parameters else []), *args, **kwargs)
 
@@ -351,28 +340,28 @@ class ModulePlace:
         return x.cpu().numpy() if is_constant else None
 
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
-        """Return numbers, equal for all records, as a fixed param."""
+        """Turn numbers, equal for all records, into a fixed param."""
         return self.trace.constant(self, self.name(suffix), torch.tensor(array))
 
     def torch_result(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of PyTorch's function without numbers, for its shape and strides."""
+        """Call PyTorch's function on tensors without numbers, for the result's shape and strides."""
         args, kwargs = (replaced(value, without_numbers) for value in (args, kwargs))
         with torch._C.DisableTorchFunctionSubclass():
             return self.function(*args, **kwargs)
 
 
 def value_of(x: Any) -> Any:
-    """Return a traced tensor's symbolic tensor; other values unchanged."""
+    """Return the symbolic tensor of a traced one; other values unchanged."""
     return x.value if isinstance(x, TracedTensor) else x
 
 
 def is_of_torch(module: Any) -> bool:
-    """Whether a module's class is PyTorch's own, or one that drops branches, not a user's subclass."""
+    """Whether a module's class is PyTorch's own (or drops branches), not a user's subclass."""
     return type(module).__module__.startswith(("torch.nn", "timm.layers.drop", "torchvision.ops.stochastic_depth"))
 
 
 def _on_meta(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Return a module's result for tensors without numbers, for its shapes."""
+    """Call a module on tensors without numbers, for its result's shapes."""
     arrays = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     shapes = {name: without_numbers(array) for name, array in arrays.items()}
     return torch.func.functional_call(module, shapes, args, kwargs)

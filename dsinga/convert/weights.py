@@ -1,4 +1,4 @@
-"""Names a model's params as PyTorch does, and reads and writes weights in folders like Hugging Face's."""
+"""Reads and writes a model's weights by PyTorch's names, in folders like Hugging Face's."""
 
 from __future__ import annotations
 
@@ -41,11 +41,9 @@ GATES = "rzc"
 
 
 class TorchParam(NamedTuple):
-    """A param of a model as PyTorch has it.
+    """A param's name and shape in a model and in PyTorch.
 
     Attributes:
-        name: PyTorch's name.
-        own: the name in the model.
         own_shape: the shape in the model.
         shape: PyTorch's shape, or its part's shape if PyTorch has several params in one array.
         part: the number of the part in PyTorch's array, which has three; None for the whole array.
@@ -59,7 +57,7 @@ class TorchParam(NamedTuple):
 
 
 def names_of(model: ModelParams) -> list[TorchParam]:
-    """Return PyTorch's form of all params of a model with known shapes; shared params under each name.
+    """Return PyTorch's names and shapes of all params of a model; shared params under each name.
 
     Params of torch.nn.MultiheadAttention's projections are listed twice: separately, and as parts of its array.
     """
@@ -90,7 +88,7 @@ def names_of(model: ModelParams) -> list[TorchParam]:
 
 
 def recurrent_name(layer: str, role: str) -> tuple[str, str, int | None]:
-    """Return PyTorch's path of a recurrent layer, and the name and part of one of its params."""
+    """Return PyTorch's path of a recurrent layer, and the name and gate of one of its params."""
     match = STACKED.fullmatch(layer)
     path, number = (match[1], match[2]) if match else (layer, "0")
     gate, _, kind = role.removeprefix("back_").rpartition("_")
@@ -101,7 +99,7 @@ def recurrent_name(layer: str, role: str) -> tuple[str, str, int | None]:
 
 
 def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], where: str) -> ParamArrays:
-    """Return a model's params from PyTorch's arrays by name. Raises UserError for missing arrays or other shapes."""
+    """Return a model's params, given PyTorch's arrays by name."""
     params: ParamArrays = {}
     given = {param.own for param in names if param.name in arrays}
     first: dict[str, tuple[str, np.ndarray]] = {}  # the name and the value of each, which may have several names
@@ -131,7 +129,7 @@ def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], w
 
 @public
 def to_torch(model: ModelParams) -> dict[str, np.ndarray]:
-    """Return a model's params by PyTorch's names and in its shapes, float32: a ``state_dict`` of numpy arrays.
+    """Return a model's params as a ``state_dict`` of numpy arrays, float32, by PyTorch's names and shapes.
 
     This puts them into the original module:
     ``module.load_state_dict({name: torch.tensor(array) for name, array in to_torch(model).items()})``.
@@ -157,7 +155,7 @@ Names = Mapping[str, str | None]
 def load_weights(
     model: ModelParams, folder: str | os.PathLike[str], names: Names | None = None, without: str | Sequence[str] = ()
 ) -> None:
-    """Set a model's params to the weights in a folder, by PyTorch's names.
+    """Read weights that PyTorch's names identify from a folder into a model.
 
     A layer "conv1" has the params "conv1.weight" and "conv1.bias", a batch normalisation also "bn1.running_mean" and
     "bn1.running_var". Shapes are PyTorch's. Nothing is unpickled.
@@ -172,7 +170,7 @@ def load_weights(
         without: pattern, or patterns, of PyTorch's names of params that keep their values, such as ``"classifier.*"``.
 
     Raises UserError with the names of all params that the folder lacks, and of all arrays that the model lacks (except
-    single numbers and integers). Also for other shapes, and for a damaged or pickled file.
+    single numbers and integers). Damaged and pickled files raise it, too.
     """
     path, without = local_folder(folder), [without] if isinstance(without, str) else without
     if not isinstance(names or {}, Mapping):
@@ -206,7 +204,7 @@ def save_weights(
     names: Names | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model's params to ``model.safetensors`` in a folder, by PyTorch's names and in its shapes.
+    """Write a model's params to ``model.safetensors`` in a folder, by PyTorch's names and shapes.
 
     ``names`` is the table of :func:`load_weights`, read from right to left; ``config`` is written to ``config.json``.
     Raises UserError if the folder cannot be written.
@@ -222,7 +220,7 @@ def save_weights(
 
 
 def read_weights(path: Path) -> ParamArrays:
-    """Return the arrays of a folder or safetensors file, by name. Raises UserError if they cannot be read."""
+    """Read all arrays of a folder or safetensors file, by name."""
     if current_file(path).is_file():
         return read_saved_file(path, read_safetensors)
     return read_saved(path, (WEIGHTS, INDEX), lambda place: _read_folder(path, place))
@@ -241,7 +239,7 @@ def _read_folder(path: Path, place: Callable[[str], Path]) -> ParamArrays:
 
 
 def _read_shards(path: Path, place: Callable[[str], Path]) -> ParamArrays:
-    """Return the arrays that an index lists, each read from its file."""
+    """Read the arrays that an index lists from their files."""
     try:
         files = read_json(place(INDEX))["weight_map"]
         shards = dict.fromkeys(files.values())
@@ -256,7 +254,7 @@ def _read_shards(path: Path, place: Callable[[str], Path]) -> ParamArrays:
 
 
 def renamed(arrays: Mapping[str, np.ndarray], names: Names) -> ParamArrays:
-    """Return arrays, renamed by a table of patterns. Raises UserError for duplicate names."""
+    """Rename arrays by a table of patterns; raise UserError for duplicate names."""
     result: ParamArrays = {}
     for name, array in arrays.items():
         new = new_name(name, names)
@@ -269,7 +267,7 @@ def renamed(arrays: Mapping[str, np.ndarray], names: Names) -> ParamArrays:
 
 
 def new_name(name: str, names: Names) -> str | None:
-    """Rename by the first matching pattern, None to skip the array; without a match return the name itself."""
+    """Rename by the first matching pattern; None skips the array, and without a match the name stays."""
     for pattern, new in names.items():
         stars = re.fullmatch("(.*)".join(map(re.escape, pattern.split("*"))), name)
         if stars is None:

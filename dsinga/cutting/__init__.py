@@ -1,4 +1,4 @@
-"""Nets cut for the workers of a group, in threads or on a cluster: who computes and sends what, in which memory."""
+"""Divides a net over the workers of a group: which part each computes, what it sends, and the memory it needs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Decides what a bridge (layer pair that sends a feature to another worker) sends: gradients, bfloat16 or float32."""
+"""Decides what travels between two workers for a layer: whether a gradient comes back, and in which precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSING = (Split, SliceLayer, Concate, RegionSlice, RegionJoin, Bridge, BridgeEn
 
 
 def mark_bridges(nodes: Sequence[Node], static: Collection[str]) -> tuple[Node, ...]:
-    """Return the nodes with both ends of each bridge marked (:class:`dsinga.layers.bridge.BridgeEnd`)."""
+    """Decide for each pair of bridge layers whether a gradient comes back and what is sent in bfloat16."""
     stages = build_stages(nodes, static)
     features, gradients = features_rounded(nodes), gradients_rounded(nodes, stages)
     result = list(nodes)
@@ -37,7 +37,7 @@ def mark_bridges(nodes: Sequence[Node], static: Collection[str]) -> tuple[Node, 
 
 
 def features_rounded(nodes: Sequence[Node]) -> list[bool]:
-    """Return for each node whether all layers that use its feature round it to bfloat16 first."""
+    """Find the nodes with features that may be sent in bfloat16, because all users round them anyway."""
     takers: list[list[bool]] = [[] for _ in nodes]
     rounded = [False] * len(nodes)
     for position in reversed(range(len(nodes))):
@@ -48,23 +48,17 @@ def features_rounded(nodes: Sequence[Node]) -> list[bool]:
 
 
 def rounds_source(layer: Layer, index: int, rounded: bool) -> bool:
-    """Whether a layer rounds a source to bfloat16, or passes it to layers that all do (``rounded``)."""
+    """Whether a layer rounds a source to bfloat16, or passes it only to layers that do (``rounded``)."""
     return rounded if isinstance(layer, PASSING) else layer.rounds_source and index == 0
 
 
 def is_bf16_image(shape: Shape, bf16_gradient: bool) -> bool:
-    """Whether a feature in kBF16 is a bfloat16 image: convolutions and similar layers make them.
-
-    The gradients of such images are bfloat16, too.
-    """
+    """Whether a feature of a kBF16 job is a bfloat16 image, as convolutions make; its gradient is bfloat16, too."""
     return len(shape) in LAST and bf16_gradient
 
 
 def gradients_rounded(nodes: Sequence[Node], stages: Sequence[Stage]) -> list[bool]:
-    """Return for each node whether the gradient for its feature is later rounded to bfloat16.
-
-    A product rounds it: of the layer itself, or of layers before it that pass on bfloat16 gradients.
-    """
+    """Find the nodes with gradients that may be sent in bfloat16, because they are rounded to it later anyway."""
     rounded: list[bool] = []
     for node, stage in zip(nodes, stages, strict=True):
         leads_to = [rounded[source] for source, need in zip(node.sources, stage.needs, strict=True) if need]

@@ -1,7 +1,4 @@
-"""Bridges of cut nets: one worker sends a feature, another receives it and sends the gradient back (5.3 of the paper).
-
-Partitioning inserts a BridgeSrc and a BridgeDst if the two ends of an edge are on different workers.
-"""
+"""Bridges of cut nets: a worker sends a feature, another receives it and sends the gradient back (5.3 of the paper)."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ from dsinga.ops.types import BFLOAT16
 
 
 class BridgeSrc(BridgeEnd):
-    """The sending end of a bridge, without a destination on its own worker.
-
-    Its backward pass waits for the gradient, if one comes back.
-    """
+    """Sends a feature to another worker and, in the backward pass, waits for its gradient if one comes back."""
 
     sends = True
     source_count = 1
@@ -40,7 +34,7 @@ class BridgeSrc(BridgeEnd):
 
 
 class BridgeDst(BridgeEnd):
-    """The receiving end of a bridge, without a source on its own worker."""
+    """Receives a feature from another worker and, in the backward pass, sends its gradient back."""
 
     source_count = 0
     bf16 = Bfloat16.kFeatures
@@ -63,9 +57,9 @@ class BridgeDst(BridgeEnd):
 
 
 class LabelsAsFeature(Layer):
-    """The source's labels as a feature of their shape and dtype, to send over a bridge.
+    """Turns labels into a feature of their shape and dtype, to send them over a bridge.
 
-    Float labels are on the device, like all float features; integers stay in host memory.
+    Float labels are on the device, integers in host memory.
     """
 
     source_count = 1
@@ -78,7 +72,7 @@ class LabelsAsFeature(Layer):
 
 
 class FeatureAsLabels(Layer):
-    """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature`."""
+    """Turns a feature that arrived over a bridge back into labels, in host memory."""
 
     source_count = 1
     new_labels = LabelFormat()
@@ -93,10 +87,9 @@ class FeatureAsLabels(Layer):
 
 
 def _to_host(array: Any, rounds: bool, ctx: Context) -> Any:
-    """Return an array in host memory; with ``rounds``, in bfloat16 if it is the job's precision."""
+    """Copy an array to host memory; with ``rounds``, in bfloat16 if that is the job's precision."""
     return ctx.ops.to_numpy_bf16(array) if rounds else ctx.ops.to_numpy(array)
 
 
 def _to_device(array: Any, ctx: Context) -> Any:
-    """Return a received array on the device; labels and codes stay in host memory."""
     return ctx.ops.upload(array).result() if array.dtype.kind == "f" or array.dtype == BFLOAT16 else array

@@ -1,4 +1,4 @@
-"""Checks the topology of a job: numbers of groups, edges between server groups, options for several groups."""
+"""Checks a job's ``cluster {}``: numbers of groups, edges between server groups, options for several groups."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ def check_user_sync_method(cluster: ClusterConf) -> None:
 def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
     """Raise JobError for options that do not work with several worker groups.
 
-    ``staleness`` is allowed for one worker group, which keeps any bound. It is refused if each worker group has its own
-    server group: none could keep the bound.
+    ``staleness`` is refused if each worker group has its own server group, which could not keep the bound.
     """
     groups = cluster.nworker_groups
     if cluster.update is UpdatePlace.kWorker:
@@ -120,7 +119,7 @@ def check_edges(cluster: ClusterConf) -> None:
 
 
 def reachable(edges: Iterable[tuple[int, ...]], start: int = 0) -> set[int]:
-    """Return the nodes that edges in either direction connect with ``start``."""
+    """Return the nodes of a graph that undirected ``edges`` connect with ``start``."""
     edges, nodes, frontier = list(edges), {start}, {start}
     while frontier:
         frontier = {node for edge in edges if frontier & set(edge) for node in edge} - nodes

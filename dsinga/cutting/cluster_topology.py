@@ -1,4 +1,4 @@
-"""The logical topology of a job: its worker groups, server groups, and the links between server groups."""
+"""The topology of a job's training: its worker groups, server groups, and the links between server groups."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ Edges = tuple[tuple[int, int], ...]
 
 
 class Topology(NamedTuple):
-    """``groups`` worker groups of ``workers`` each, ``server_groups`` server groups of ``servers`` each.
+    """The numbers and sizes of worker and server groups that train a job, and how they share params.
 
-    The workers of a group are synchronous; the groups are asynchronous to each other unless ``is_synchronous``. A
-    server group has a whole copy of the params, and serves ``groups / server_groups`` worker groups. None of them is
-    more than ``staleness`` steps ahead of the slowest (None: no bound).
+    ``groups`` worker groups of ``workers`` each use ``server_groups`` server groups of ``servers`` each. The workers of
+    a group are synchronous; the groups are asynchronous to each other unless ``is_synchronous``. A server group has a
+    whole copy of the params, and serves ``groups / server_groups`` worker groups. None of them is more than
+    ``staleness`` steps ahead of the slowest (None: no bound).
 
-    The method ``slicing`` slices params for the servers. If given, blocks have ``block_size`` elements or, for
-    embeddings, ``block_rows`` rows. Two server groups linked by one of ``edges`` exchange their params' changes every
-    ``sync_freq`` updates, by the ``sync_method`` of that name with the settings ``mean``. Worker group 0 trains alone
-    for ``warmup`` steps.
+    ``slicing`` names the method that slices params for the servers, in blocks of ``block_size`` elements or
+    ``block_rows`` rows of embeddings, if given. Two server groups linked by one of ``edges`` exchange their params'
+    changes every ``sync_freq`` updates, by the ``sync_method`` of that name with the settings ``mean``. Worker group 0
+    trains alone for ``warmup`` steps.
 
     ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in processes without workers)
     constrain the placement.
@@ -51,25 +52,25 @@ class Topology(NamedTuple):
         return self.mean is not None and not self.mean.asynchronous
 
     def server_group(self, group: int) -> int:
-        """Return the server group that serves a worker group."""
+        """Return the number of the server group that serves a worker group."""
         return group // (self.groups // self.server_groups)
 
     def worker_groups(self, server_group: int) -> range:
-        """Return the worker groups that a server group serves."""
+        """Return the numbers of the worker groups that a server group serves."""
         share = self.groups // self.server_groups
         return range(server_group * share, (server_group + 1) * share)
 
     def linked_groups(self, server_group: int) -> list[int]:
-        """Return the server groups that a server group exchanges changes with."""
+        """Return the server groups with which a server group exchanges changes of params."""
         return [first + second - server_group for first, second in self.edges if server_group in (first, second)]
 
     def common_start(self, step: int, train_steps: int) -> int:
-        """Return the step at which all worker groups train in a run from ``step``, after the warm-up."""
+        """Return the step from which all worker groups train, after any warm-up of group 0 alone."""
         return max(step, min(self.warmup, train_steps)) if self.groups > 1 else step
 
     @property
     def framework(self) -> str:
-        """The name of the topology in the literature, or "".
+        """The topology's name in the literature, such as "Downpour" or "Hogwild", or "".
 
         Several worker groups are Downpour if they share one server group, distributed Hogwild if each has its own, and
         hybrid otherwise. Server groups that average their params are local SGD.
@@ -109,9 +110,9 @@ def _groups(groups: int, members: int, noun: str, grouped: bool) -> str:
 
 
 def topology(job: Job, available: int, processes: int) -> Topology:
-    """Return the topology of a checked job on ``available`` Dask workers in ``processes`` processes.
+    """Return the worker and server groups of a job on ``available`` Dask workers in ``processes`` processes.
 
-    A job without ``cluster {}`` has one group of all available workers, or of as many as the batch has rows. It has a
+    A job without ``cluster {}`` has one group of all available workers, at most one for each row of the batch, and a
     server in each process.
     """
     conf = job.cluster
@@ -139,7 +140,7 @@ def topology(job: Job, available: int, processes: int) -> Topology:
 
 
 def sync_edges(conf: ClusterConf) -> Edges:
-    """Return the pairs of linked server groups, each once, the smaller number first.
+    """Return the pairs of server groups that exchange changes, each once, the smaller number first.
 
     They are the job's ``sync_edge``; without any, all pairs, a ring 0-1, 1-2, ..., or a star around 0.
     """
@@ -156,7 +157,7 @@ def sync_edges(conf: ClusterConf) -> Edges:
 
 
 def smallest_batch(job: Job) -> int:
-    """Return the smallest batch size of the job's input layers, at least 1."""
+    """Return the smallest batch size of a job's input layers, at least 1, to limit the number of workers."""
     sizes = [sum(layer.store_conf.batchsize) for layer in job.neuralnet.layer if layer.store_conf]
     legacy = [layer.lmdbdata_conf or layer.sharddata_conf for layer in job.neuralnet.layer]
     sizes += [conf.batchsize for conf in legacy if conf]
@@ -164,5 +165,5 @@ def smallest_batch(job: Job) -> int:
 
 
 def group_seed(seed: int, group: int) -> int:
-    """Return a worker group's key of random numbers: the job's seed for group 0, distant ones for others."""
+    """Return a worker group's random seed: the job's for group 0, distant ones for others."""
     return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

@@ -1,4 +1,4 @@
-"""Runs a net that is cut for several workers in threads of this process, on whole params and whole batches."""
+"""Computes a net cut for several workers in threads of this process, on whole params and whole batches."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ KEPT_NETS = 8  # a net is cut again for each phase and batch size
 
 @register("engine", "cut")
 class CutRunner:
-    """Runs forward and backward passes of a net cut for ``workers`` workers, with one thread for each.
+    """Runs passes of a net cut for ``workers`` workers, each in a thread, so that one process needs no cluster.
 
-    ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``,
-    and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
+    ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``.
     """
 
     def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str):
@@ -50,14 +49,14 @@ class CutRunner:
         vars(self).update(state, _lock=threading.Lock())
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
-        """Return a predictor of ``net``, cut for the workers; each call gives the params."""
+        """Return a predictor that computes ``net`` in several threads; each call gives the params."""
         return _CutPredictor(self, net, seed)
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context,
     ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
-        """Return the gradients of whole params, and the metrics, of a batch's rows ``ctx.rows``."""
+        """Return a batch's gradients, in the shapes of whole params, and its metrics."""
         rows, micro_batch = ctx.rows.stop - ctx.rows.start, ctx.micro_batch
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Any:
@@ -79,7 +78,7 @@ class CutRunner:
         self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], net: NeuralNet,
         values: Mapping[str, np.ndarray], records: Mapping[str, Records], rows: int, seed: int, step: int,
     ) -> tuple[PartitionedNet, list[T]]:  # fmt: skip
-        """Run ``compute`` for each worker on its net, params and rows; return the cut net and the results."""
+        """Call ``compute`` for each worker with its net, params and rows; return the cut net and the results."""
         with self._lock:
             cut = self._cut(net, rows)
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
@@ -107,7 +106,7 @@ class CutRunner:
 
 
 class _CutPredictor(Predictor):
-    """Computes features and metrics of batches with a net that is cut for several workers."""
+    """Computes features and metrics of batches with a cut net, in threads."""
 
     def __init__(self, runner: CutRunner, net: NeuralNet, seed: int):
         super().__init__(net, seed=seed)
@@ -117,7 +116,7 @@ class _CutPredictor(Predictor):
         self, records: Mapping[str, Records], rows: int, keep: Collection[str] = (), *,
         params: Mapping[str, np.ndarray] | None = None, step: int = 0, processor: Processor = ONE_CORE,
     ) -> BatchResult:  # fmt: skip
-        """Compute a batch like a predictor of a whole net, but without labels of features."""
+        """Compute a batch's metrics and the features ``keep``, without the features' labels."""
         for name in keep:
             self.net.position(name)  # raises UserError
 
@@ -141,10 +140,7 @@ def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> d
 def join_gradients(
     net: PartitionedNet, pushed: Sequence[Mapping[str, np.ndarray | SparseRows]]
 ) -> dict[str, np.ndarray | SparseRows]:
-    """Return the gradients of whole params, joined from each worker's parts.
-
-    Gradients of several workers are added in the order of the workers, like on servers.
-    """
+    """Join the gradients of all workers to gradients of whole params, added in the order of the workers."""
     by_param: dict[str, list[tuple[ParamPart, np.ndarray | SparseRows]]] = {}
     for name, part in net.parts.items():
         if net.whole.params[part.param].static:
@@ -183,7 +179,7 @@ def _join_parts(
 
 
 def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Return the whole feature of a layer, joined from its workers' parts."""
+    """Join a layer's feature from its parts at the workers."""
     cut = net.cuts[name]
     if cut.dim == WHOLE_LAYER:
         return outputs[cut.location][name]

@@ -1,4 +1,4 @@
-"""Describes a cut net as a table with a row for each part of each layer."""
+"""Describes a cut net as a table, with a row for each part of each layer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from dsinga.net.node import Node
 
 @dataclass(frozen=True)
 class PartRow:
-    """A part of a layer: its worker, rows or features, shape, and params.
+    """A row of the table of a cut net: one part of a layer, with its worker, shape and params.
 
-    ``count`` is the size of its params, except those that an earlier layer of the same worker uses. ``reason`` says why
-    the layer is not cut as the job asks.
+    ``count`` is the size of its params, except those that an earlier layer of the same worker uses.
     """
 
     layer: str
@@ -30,7 +29,7 @@ class PartRow:
 
 
 def describe_parts(net: PartitionedNet) -> list[PartRow]:
-    """Return a row for each part of each layer of the uncut net, without added connection layers."""
+    """Return the rows of a cut net's table, without the connection layers that cutting added."""
     rows: dict[str, list[PartRow]] = {name: [] for name in net.cuts}
     for location, local in enumerate(net.locals):
         for node, stage in zip(local.nodes, local.stages, strict=True):
@@ -51,7 +50,7 @@ def describe_parts(net: PartitionedNet) -> list[PartRow]:
 
 
 def bridge_traffic(net: PartitionedNet) -> tuple[int, int]:
-    """Return how many numbers an iteration sends over bridges: (features and labels forward, gradients back)."""
+    """Count the numbers that an iteration sends between workers: (features and labels forward, gradients back)."""
     bridges = [node.layer for node in net.nodes if isinstance(node.layer, BridgeDst)]
     sizes = [math.prod(bridge.shape) for bridge in bridges]
     back = [size for size, bridge in zip(sizes, bridges, strict=True) if bridge.returns_gradient]
@@ -59,7 +58,7 @@ def bridge_traffic(net: PartitionedNet) -> tuple[int, int]:
 
 
 def cut_reasons(net: PartitionedNet) -> list[str]:
-    """Return a line for each layer that is not cut as the job asks: how it is cut, and why."""
+    """Explain each layer that is not cut as the job asks, in a line for each."""
     lines = []
     for name, cut in net.cuts.items():
         how = "whole" if cut.dim == WHOLE_LAYER else "by space" if cut.grid else ("by rows", "by features")[cut.dim]
@@ -69,7 +68,7 @@ def cut_reasons(net: PartitionedNet) -> list[str]:
 
 
 def part_text(node: Node) -> str:
-    """Return the part of its layer that a node computes, as "rows 0-31"."""
+    """Return which part of its layer a node computes, as "rows 0-31"."""
     if node.layer.region is not None:
         return str(node.layer.region)
     if node.layer.columns is not None:

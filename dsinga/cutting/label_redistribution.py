@@ -1,4 +1,4 @@
-"""Moves labels to the workers that need them: along with a feature, or over bridges as a feature of their own."""
+"""Moves labels to the workers that need them: along with a feature, or over bridges as a feature."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dsinga.net.neuralnet import NeuralNet
 
 
 class LabelRedistribution:
-    """The labels of a net during partitioning; ``features`` has the features placed so far.
+    """Finds or moves the labels of each layer while a net is cut; ``features`` has what is placed so far.
 
-    Labels come from a producer. It is an input layer, a kSlice or kConcate layer of rows, or a layer that makes labels
-    or has its own method to pass them on. All other layers pass on the labels of their first source that has some.
+    Labels come from a producer: an input layer, a kSlice or kConcate layer of rows, or a layer with its own method for
+    labels. All other layers pass on the labels of their first source that has some.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class LabelRedistribution:
         self._as_labels: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}  # the same, as labels again
 
     def redistribute(self, edge: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
-        """Return each worker's node output for the labels of ``edge``; add layers if labels must move."""
+        """Return each worker's node that has the labels of ``edge``; add layers if labels must move."""
         producer = self._producer(edge) or Edge(edge.node)
         layer = self._net.nodes[producer.node].layer
         if producer.node in self._cut_labels:
@@ -55,7 +55,7 @@ class LabelRedistribution:
         return self._as_labels[producer, target]
 
     def region_of(self, position: int, part: int) -> Region | None:
-        """Return the labels' points that a part of the input layer at ``position`` gives; None for all."""
+        """Return the points of labels that a part of an input layer gives; None for all."""
         regions = self._cut_labels.get(position)
         return regions[part] if regions else None
 
@@ -69,7 +69,7 @@ class LabelRedistribution:
         return next((producer for producer in producers if producer is not None), None)
 
     def _move(self, producer: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
-        """Return each worker's node output for the labels of ``producer`` as a feature."""
+        """Move the labels of ``producer`` to the workers as a feature; return each worker's node output."""
         if producer not in self._as_feature:
             layer = self._net.nodes[producer.node].layer
             self._as_feature[producer] = (
@@ -88,7 +88,7 @@ class LabelRedistribution:
         return ShardedFeature(conf.name, labels_layer.shape, feature.dim, outputs)
 
     def _slice_or_join(self, producer: Edge, layer: Layer) -> ShardedFeature:
-        """Add a layer that slices or joins labels as ``layer`` does with their rows, on its worker."""
+        """Add a layer that slices or joins labels in the way that ``layer`` slices or joins rows."""
         location = self._cuts[layer.name].location
         sources = [self._producer(edge) for edge in self._net.stages[producer.node].edges]
         if None in sources:
@@ -123,11 +123,7 @@ class LabelRedistribution:
 def _find_cut_labels(
     net: NeuralNet, cuts: Mapping[str, LayerCut], producer_of: Callable[[Edge], Edge | None]
 ) -> dict[int, list[Region]]:
-    """Return the input layers with labels cut by space, by position, with the workers' regions.
-
-    These input layers are cut by space, and all layers that use their labels compute the same points of labels and
-    field. If layers use another layer's labels, there are none.
-    """
+    """Find input layers that can read only each worker's region of the labels; return the regions by position."""
     layers = [node.layer for node in net.nodes]
     if any(moves_rows(layer) or (makes_labels(layer) and not _keeps_labels(layer)) for layer in layers):
         return {}
@@ -152,7 +148,7 @@ def _keeps_labels(layer: Layer) -> bool:
 
 
 def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[int, ...]] | None:
-    """Return the axes along which a layer needs parts of labels, for ``cut_regions``; None for all."""
+    """Return the axes along which a layer needs parts of labels, as for ``cut_regions``; None for all."""
     field = layer.field_shape
     if not cut.grid or field[2:] != labels[len(labels) - len(field) + 2 :] or not field[2:]:
         return None
@@ -160,15 +156,15 @@ def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[
 
 
 def as_labels(feature: ShardedFeature) -> ShardedFeature:
-    """Return the distribution of a feature's labels; each worker has all rows' if it is cut by space."""
+    """Return how the labels of a feature are distributed: each worker has all rows' if it is cut by space."""
     return feature._replace(dim=COPIED, grid=()) if feature.grid else feature
 
 
 def moves_rows(layer: Layer) -> bool:
-    """Whether the layer slices or joins its sources' rows."""
+    """Whether a layer slices or joins its sources' rows, and so their labels."""
     return isinstance(layer, (SliceLayer, Concate)) and layer.axis == ROWS
 
 
 def label_conf(name: str, source: str) -> LayerConf:
-    """Return the configuration of a layer that carries labels."""
+    """Return the configuration of a layer that carries labels between workers."""
     return LayerConf(name=name, type=LayerType.kLabel, srclayers=[source])

@@ -1,4 +1,4 @@
-"""Makes parts of a layer that is cut by features or by space, and checks that they are what the cut promises."""
+"""Makes a worker's part of a layer that is cut by features or space, and checks the part's shape and params."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from dsinga.layers.interface.region import Region
 
 
 def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) -> Layer:
-    """Return a layer that computes only ``columns`` of the feature of ``layer``, which has a ``cut.connection``.
+    """Return a layer that computes only ``columns`` of the feature of ``layer``, for one worker.
 
-    ``source_shapes`` are the shapes of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll).
-    Raises JobError if the part has another shape, or other params than the layer's, cut in proportion.
+    ``source_shapes`` are of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll).
     """
     cls, length, axis = type(layer), columns.stop - columns.start, layer.cut.axis
     part = layer.part(layer.cut_conf(columns), source_shapes)
@@ -43,10 +42,7 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
 
 
 def make_region_part(layer: Layer, source_shapes: Sequence[Shape], region: Region) -> Layer:
-    """Return the part of ``layer``, which can be cut by space, that computes the points of ``region``.
-
-    Raises JobError if the part has another shape than the region, or other params than the layer.
-    """
+    """Return a layer that computes only the points ``region`` of ``layer``, for one worker."""
     part = layer.region_part(region, source_shapes)
     check_layer(part)
     part.region = region
@@ -62,6 +58,6 @@ def make_region_part(layer: Layer, source_shapes: Sequence[Shape], region: Regio
 
 
 def cut_shape(shape: Shape, axis: int, columns: Columns) -> Shape:
-    """Return the shape of the share ``columns`` of an array of ``shape`` that is cut along ``axis``."""
+    """Return the shape of an array's share ``columns`` along ``axis``."""
     start, stop = (shape[axis] * bound // columns.total for bound in columns[:2])
     return (*shape[:axis], stop - start, *shape[axis + 1 :])

@@ -1,4 +1,4 @@
-"""Divides a worker's iteration into segments: runs of layers between receiving and sending."""
+"""Divides a worker's iteration into segments without communication, to run each as one unit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_SEGMENTS = 16
 
 
 class LayerPass(NamedTuple):
-    """The pass of one layer in a ``direction``, "forward" or "backward"."""
+    """The forward or backward pass of one layer."""
 
     layer: str
     direction: str
@@ -27,7 +27,7 @@ class Segment(NamedTuple):
     """A stretch of a worker's iteration that receives only at its start and sends only at its end.
 
     ``name`` has its first and last layer in execution order, as "forward conv1..pool1". ``receives`` and ``sends`` are
-    the keys of the messages, ``passes`` the passes of its layers in order.
+    keys of messages.
     """
 
     name: str
@@ -37,10 +37,7 @@ class Segment(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """The next event in an iteration: a layer's pass, or a received or sent message, by its key.
-
-    ``starts`` says that a segment starts with this pass, ``shown`` that the segment's name may have this layer.
-    """
+    """The next event in an iteration: a layer's pass, or a message received or sent, by its key."""
 
     layer_pass: LayerPass
     starts: bool = False
@@ -50,10 +47,10 @@ class _Event(NamedTuple):
 
 
 def segments(net: NeuralNet) -> tuple[Segment, ...]:
-    """Return the segments of one iteration of back-propagation over the net of one worker; at least one.
+    """Return the segments of one iteration over the net of one worker; at least one.
 
-    A segment ends after sending and before receiving, and between the two passes. It also ends before each layer with
-    params and each loss in the forward pass, and after them in the backward pass.
+    Segments also end between the two passes, before each layer with params and each loss in the forward pass, and after
+    them in the backward pass.
     """
     parts: list[list[_Event]] = [[]]
     for event in _events(net):

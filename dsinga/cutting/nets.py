@@ -1,4 +1,4 @@
-"""Builds the net of a job, cut for the workers of a group."""
+"""Builds the net of a job cut for several workers, to look at it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def partition_net(
     data: Any = None,
     data_root: str | os.PathLike[str] | None = None,
 ) -> PartitionedNet:
-    """Return the net of a phase, cut for ``workers`` workers of a group, without training.
+    """Return the net of a phase, cut for ``workers`` workers of a group, to inspect or draw it.
 
     A notebook draws it with a colour for each worker. ``partition: auto`` is ignored, because its choice depends on the
-    cluster; see :func:`dsinga.plan`. ``data`` are arrays instead of stores, as in :func:`dsinga.train`. Raises
-    UserError for bad input.
+    cluster; see :func:`dsinga.plan`. ``data`` is as in :func:`dsinga.train`.
     """
     net_phase = find_phase(phase)
     job = with_workers(job_with_data(job, data, net_phase, data_root), workers)

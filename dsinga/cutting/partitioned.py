@@ -1,4 +1,4 @@
-"""A net partitioned over the workers of a group: the cut of each layer, and the net and params of each worker."""
+"""A net cut for the workers of a group: each layer's cut, and each worker's net and params."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ COPIED = WHOLE_LAYER  # of a feature: each worker that has it has all of it, lik
 
 
 class LayerCut(NamedTuple):
-    """The cut of one layer: along ``dim`` (0 rows, 1 features) for all workers, or whole at one.
+    """How one layer is divided: along ``dim`` (0 rows, 1 features) over all workers, or whole at one.
 
-    A layer cut by space has a ``grid``: the numbers of parts along the axes from ``dim`` (2 or more). ``dim`` is
-    WHOLE_LAYER for a layer that only the worker ``location`` computes. ``reason`` says why the cut is not as the job
-    asks, "" if it is.
+    A layer cut by space has a ``grid``: the numbers of parts along the axes from ``dim`` (2 or more). With ``dim``
+    WHOLE_LAYER only the worker ``location`` computes the layer. ``reason`` says why the cut is not as the job asks.
     """
 
     dim: int
@@ -36,9 +35,9 @@ class LayerCut(NamedTuple):
 
 
 def cut_regions(shape: Sequence[int], dim: int, grid: Sequence[int]) -> list[Region]:
-    """Cut the points of a feature of ``shape`` evenly, into ``grid`` parts along the axes from ``dim``.
+    """Divide the points of a feature evenly into ``grid`` parts along the axes from ``dim``, one for each worker.
 
-    The regions are in the order of the workers: neighbours along the last axis.
+    Neighbours along the last axis follow each other.
     """
     ranges = [cut_evenly(shape[axis], parts) for axis, parts in enumerate(grid, dim)]
     columns = [[Columns(*range_) for range_ in along_axis] for along_axis in ranges]
@@ -46,12 +45,11 @@ def cut_regions(shape: Sequence[int], dim: int, grid: Sequence[int]) -> list[Reg
 
 
 class ParamPart(NamedTuple):
-    """A part of a param, or a whole one, that workers use and servers keep under its own name.
+    """A param, or a part of one, that workers use and servers keep under its own name.
 
     A whole param (``axis`` None) keeps its name. A part is called ``<param>@<number>`` and has the elements ``start``
     to ``stop`` along ``axis``. ``users`` are the locations of the workers that compute its gradient, in rising order.
-    Each user of a ``gathered`` param computes the whole gradient (``InnerProduct.gathers``) and sends none. A static
-    param is kept in the same way, and has no gradient.
+    Each user of a ``gathered`` param computes the whole gradient (``InnerProduct.gathers``) and sends none.
     """
 
     name: str
@@ -64,15 +62,12 @@ class ParamPart(NamedTuple):
     gathered: bool = False
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Return this part of an array of the whole param's shape, as a view."""
+        """Return the elements of this part as a view of an array of the whole param's shape."""
         return array if self.axis is None else array[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
 
 
 class Place(NamedTuple):
-    """The worker of a node of a partitioned net, and the uncut net's layer that it belongs to.
-
-    For an added connection layer, ``layer`` is the source of its feature.
-    """
+    """The worker that runs a node of a cut net, and the uncut net's layer that the node belongs to."""
 
     location: int
     layer: str
@@ -80,12 +75,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartitionedNet:
-    """A net, cut for ``len(locals)`` workers.
+    """A net cut for ``len(locals)`` workers: ``locals`` has the net of each.
 
-    ``whole`` is the uncut net and ``cuts`` the cut of each of its layers. ``nodes`` are the nodes of all workers, with
-    their ``places``, in one order. Each worker runs its own nodes in this order, so that no two workers wait for each
-    other. In ``nodes`` the source of a BridgeDst is its BridgeSrc. ``locals`` has each worker's net, in which a
-    BridgeDst has no source. ``parts`` are the param parts by name.
+    ``whole`` is the uncut net and ``cuts`` the cut of each of its layers. ``nodes`` are the nodes of all workers in one
+    order, which each worker follows, so that no two workers wait for each other. In ``nodes`` the source of a BridgeDst
+    is its BridgeSrc; in ``locals`` it has none.
     """
 
     whole: NeuralNet
@@ -104,14 +98,14 @@ class PartitionedNet:
 
 
 def split_params(parts: Mapping[str, ParamPart], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return each param part's value, C-contiguous, from the values of the whole params."""
+    """Return the value of each param part, C-contiguous, from the whole params."""
     return {name: np.ascontiguousarray(part.of(params[part.param])) for name, part in parts.items()}
 
 
 def join_params(
     parts: Mapping[str, ParamPart], values: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]
 ) -> dict[str, np.ndarray]:
-    """Return whole params of the given shapes from their parts' values; a single part is not copied."""
+    """Join the values of param parts to whole params of the given shapes; a single part is not copied."""
     params: dict[str, np.ndarray] = {}
     for name, value in values.items():
         part, shape = parts[name], shapes[parts[name].param]

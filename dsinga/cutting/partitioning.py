@@ -1,4 +1,4 @@
-"""Partitioning: rewrites a net into one net for each worker, joined by connection layers (5.3 of the paper)."""
+"""Rewrites a net into one net for each worker, joined by connection layers (5.3 of the paper)."""
 
 from __future__ import annotations
 
@@ -46,15 +46,12 @@ def partition(
     axes: Mapping[str, int | None] | None = None,
     gather: bool = False,
 ) -> PartitionedNet:
-    """Cut ``net`` for ``parts`` workers.
+    """Divide ``net`` over ``parts`` workers; return the net of each.
 
-    Args:
-        net: the uncut net of one phase.
-        parts: the number of workers of a group; 1 leaves the net as it is.
-        rows: each worker's rows of the batch for layers cut on dimension 0; even ones by default.
-        cuts: each layer's cut, by name; by default as the job says (:func:`choose_cuts`).
-        axes: how another phase's net cuts the params: param to axis, None for uncut params.
-        gather: whether fully connected layers cut by rows send activations instead of gradients if they are smaller.
+    ``rows`` are each worker's rows of the batch, by default even ones, and ``cuts`` each layer's cut, by default as the
+    job says (:func:`choose_cuts`). ``axes`` has the axis on which another phase's net cuts each param, None for uncut
+    params. With ``gather``, fully connected layers cut by rows send activations instead of gradients if they are
+    smaller.
 
     Raises JobError, naming layer and field, if a layer cannot be cut as the job asks.
     """
@@ -88,10 +85,7 @@ def partition(
 
 
 class _CutParam(NamedTuple):
-    """A param of a part of a layer.
-
-    ``axis`` and ``columns`` say which elements of the uncut param it holds; None: all of them.
-    """
+    """A param of a part of a layer, with the axis and columns of the uncut param that it holds; None for all."""
 
     param: Param
     axis: int | None = None
@@ -99,7 +93,7 @@ class _CutParam(NamedTuple):
 
 
 class _Partitioner:
-    """Builds the graph of all workers layer by layer."""
+    """Builds the nets of all workers, layer by layer."""
 
     def __init__(
         self, net: NeuralNet, parts: int, rows: Sequence[Rows] | None, cuts: Mapping[str, LayerCut], gather: bool
@@ -154,7 +148,7 @@ class _Partitioner:
         return Sharding(COPIED if whole_sources else axis, locations)
 
     def _redistribute(self, edge: Edge, target: Sharding, purpose: str) -> Mapping[int, NodeOutput]:
-        """Return each worker's node output for the feature of ``edge``; layers with one target share it."""
+        """Bring the feature of ``edge`` to its users; return each worker's node output."""
         if self._features[edge].satisfies(target):
             return self._features[edge].outputs
         if self.net.nodes[edge.node].layer.conf.type is LayerType.kSplit:
@@ -192,10 +186,7 @@ class _Partitioner:
         return Columns(start, stop, layer.shape[layer.cut.axis])
 
     def _gather_sends_less(self, node: Node) -> bool:
-        """Whether the activations and deltas of a fully connected layer are fewer numbers than its weight.
-
-        False if other layers use the params too, because these layers send gradients anyway.
-        """
+        """Whether a fully connected layer sends fewer numbers as activations than as gradients of its weight."""
         uses = sum(name in user.params for user in self.net.nodes for name in node.params)
         inputs, outputs = math.prod(node.layer.source_shapes[0][1:]), node.layer.shape[1]
         return uses == len(node.params) and node.layer.shape[0] * (inputs + outputs) < inputs * outputs
@@ -254,12 +245,11 @@ def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partit
 
 
 def communication_order(nodes: Sequence[Node]) -> list[int]:
-    """Return the positions of ``nodes`` in an order in which they can run.
+    """Return the positions of ``nodes`` in an order in which all workers can run them without deadlock.
 
     Bridges send as soon as they can; layers closer to a sending bridge run first; bridges receive when nothing else can
-    run. The reverse order of the backward pass keeps all three rules. The parts of a layer that is cut by rows or space
-    follow each other, because they may wait for each other's sums (``Context.all_reduce``). Every worker follows this
-    order, so no two workers can wait for each other.
+    run. The backward pass reverses the order. The parts of a layer that is cut by rows or space follow each other,
+    because they may wait for each other's sums (``Context.all_reduce``).
     """
     groups = _groups(nodes)
     group_of = {position: group for group in groups for position in group}
@@ -292,7 +282,7 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
 
 
 def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
-    """Return groups of positions that must stay together: parts of a layer cut by rows or space."""
+    """Return groups of positions that must stay together: the parts of a layer cut by rows or space."""
     parts: dict[int | str, list[int]] = {}
     for position, (layer, _, _, rows, *_) in enumerate(nodes):
         whole = rows is None or (rows.stop - rows.start == rows.total and layer.region is None)
@@ -302,7 +292,7 @@ def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
 
 
 def _steps_to_sending(nodes: Sequence[Node], followers: Sequence[Sequence[int]]) -> list[float]:
-    """Return for each node the number of layers to the next sending bridge, inf if none follows."""
+    """Return each node's number of layers to the next sending bridge, inf if none follows."""
     steps = [math.inf] * len(nodes)
     for position in reversed(range(len(nodes))):
         if isinstance(nodes[position].layer, BridgeSrc):

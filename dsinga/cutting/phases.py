@@ -1,4 +1,4 @@
-"""Cuts the nets of all phases of a job for the workers of a group, so that they share the params of training."""
+"""Cuts the nets of all phases of a job alike, so that they share the params of training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def cut_nets(
     gather: bool = False,
     requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> dict[Phase, PartitionedNet]:
-    """Return all phases' nets, cut for the workers of a group, with params cut as in training.
+    """Divide the nets of all phases over the workers of a group, with params cut as in training.
 
-    ``requested_cuts`` maps layers to dimensions or cuts, instead of the job's. Raises JobError, naming layer and field,
-    if a layer cannot be cut as the job asks.
+    ``requested_cuts`` replaces the job's dimensions, by layer. Raises JobError, naming layer and field, if a layer
+    cannot be cut as the job asks.
     """
     net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
     train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)
@@ -38,7 +38,7 @@ def cut_like(
     rows: Sequence[Rows],
     requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> PartitionedNet:
-    """Return another phase's net, cut into ``rows`` for each worker, with params cut as in training."""
+    """Divide another phase's net over the workers, with params cut as in training."""
     axes = {part.param: part.axis for part in train.parts.values()}
     if requested_cuts is not None:  # the layers that training lacks are cut like their sources
         requested_cuts = dict(requested_cuts)

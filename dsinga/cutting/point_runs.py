@@ -1,4 +1,4 @@
-"""Runs of neighbouring points: which points of a source an array's points copy, padding included."""
+"""Describes which points of a source an array copies, padding included, as runs of neighbouring points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.layers.interface.region import FILL
 
 
 class PointRun(NamedTuple):
-    """Neighbouring points along an axis of an array, and the points of a source that they copy.
+    """Neighbouring points of an array along an axis, and the source's points that they copy.
 
     The ``length`` points that begin at ``place`` copy the points that begin at ``start``. These rise (``step`` 1), fall
     (-1), or are one point (0). With ``start`` FILL nothing is copied.
@@ -24,20 +24,20 @@ class PointRun(NamedTuple):
 
     @property
     def source(self) -> slice:
-        """The points of the source, in rising order."""
+        """The copied points of the source, in rising order."""
         length = (self.length - 1) * abs(self.step)
         low = self.start - length if self.step < 0 else self.start
         return slice(low, low + length + 1)
 
     @property
     def target(self) -> slice:
-        """The slice of the points that copy ``source``: in order, reversed, or all one point (``step`` 0)."""
+        """The points that copy ``source``: in order, reversed, or all one point (``step`` 0)."""
         if self.step >= 0:
             return slice(self.place, self.place + self.length)
         return slice(self.place + self.length - 1, self.place - 1 if self.place else None, -1)
 
     def within(self, start: int, stop: int) -> PointRun | None:
-        """Return the part of this run that copies the source's points ``start`` to ``stop`` - 1, if any."""
+        """Return the part of this run that copies points ``start`` to ``stop`` - 1 of the source, if any."""
         source = self.source
         low, high = max(source.start, start), min(source.stop, stop)
         if self.start == FILL or low >= high:
@@ -49,7 +49,7 @@ class PointRun(NamedTuple):
 
 
 def find_runs(points: np.ndarray) -> tuple[PointRun, ...]:
-    """Return the runs that copy the given points of a source, in order; FILL copies nothing."""
+    """Group the points of a source that an array copies into runs, in order; FILL copies nothing."""
     runs: list[PointRun] = []
     rising = (np.diff(points) == 1) & (points[:-1] != FILL)
     bounds = [0, *(np.flatnonzero(~rising) + 1).tolist(), len(points)]

@@ -1,4 +1,4 @@
-"""Moves features between workers: inserts the slice, split, bridge and concate layers that a partitioning needs.
+"""Moves features between workers: adds the slice, split, bridge and concate layers that a cut net needs.
 
 SINGA's rule, for parts of any size: if source and destination have the same cut, the edge stays as it is. If the
 destination needs the whole feature, a split layer hands it to each worker. Otherwise a slice layer cuts it on the
@@ -23,14 +23,14 @@ from dsinga.net.node import Node
 
 
 class NodeOutput(NamedTuple):
-    """The feature of a node, or one part of it if the node's layer hands out parts."""
+    """A node's feature, or one part of it if the layer hands out parts."""
 
     node: int
     part: int = WHOLE_FEATURE
 
 
 class Sharding(NamedTuple):
-    """The distribution of a feature over workers: cut along the axis ``dim``, or whole at each (COPIED).
+    """How a feature is distributed over workers: cut along the axis ``dim``, or whole at each (COPIED).
 
     Axis 0 has the rows. Features are on axis 1, and on axis 2 in layers that compute sequences. With a ``grid`` the
     feature is cut by space, into ``grid`` parts along the axes from ``dim``. ``needs`` then has the points that each
@@ -52,7 +52,7 @@ class Sharding(NamedTuple):
 
 
 class ShardedFeature(NamedTuple):
-    """A feature of the uncut net, cut along ``dim`` or whole: ``outputs`` has each worker's node output."""
+    """A feature of the uncut net with its distribution; ``outputs`` has each worker's node output."""
 
     name: str
     shape: Shape
@@ -61,14 +61,14 @@ class ShardedFeature(NamedTuple):
     grid: tuple[int, ...] = ()
 
     def satisfies(self, target: Sharding) -> bool:
-        """Whether every worker of ``target`` already has its part of the feature."""
+        """Whether every worker of ``target`` already has the part that it needs."""
         if (self.dim, self.grid) != (target.dim, target.grid) or target.needs:
             return False
         return self.dim != COPIED or set(target.locations) <= self.outputs.keys()
 
 
 class GraphBuilder:
-    """The nodes of a partitioned net while it is built, sources always before their destinations."""
+    """Collects the nodes of a cut net while it is built, sources always before their destinations."""
 
     def __init__(self, rows: Callable[[int], Sequence[Rows]], parts: int):
         self.nodes: list[Node] = []
@@ -86,7 +86,7 @@ class GraphBuilder:
         return len(self.nodes) - 1
 
     def bounds(self, shape: Shape, dim: int) -> list[int]:
-        """Return the bounds of the parts of a feature cut along ``dim``: all starts and the last stop."""
+        """Return where the parts of a feature cut along ``dim`` begin, and where the last ends."""
         ranges = self.rows(shape[0]) if dim == ROWS else cut_evenly(shape[dim], self.parts)
         return [0, *(range_.stop for range_ in ranges)]
 
@@ -99,7 +99,7 @@ class GraphBuilder:
 
 
 def redistribute(graph: GraphBuilder, feature: ShardedFeature, target: Sharding) -> Mapping[int, NodeOutput]:
-    """Add the layers that bring ``feature`` into the sharding ``target``; return each worker's node output."""
+    """Add the layers that bring ``feature`` to the workers as ``target`` requires; return each worker's output."""
     if feature.satisfies(target):
         return feature.outputs
     arriving: dict[int, list[tuple[NodeOutput, Shape]]] = {destination: [] for destination in target.locations}
@@ -118,7 +118,7 @@ def redistribute(graph: GraphBuilder, feature: ShardedFeature, target: Sharding)
 def _cut_for_destinations(
     graph: GraphBuilder, feature: ShardedFeature, target: Sharding, location: int, output: NodeOutput, shape: Shape
 ) -> dict[int, tuple[NodeOutput, Shape]]:
-    """Return one worker's output for each destination: a slice, or its whole part from a kSplit layer."""
+    """Return the outputs of one worker for each destination: a slice, or its whole part."""
     destinations = target.locations
     if target.dim == COPIED and len(destinations) == 1:
         return {destinations[0]: (output, shape)}
@@ -145,7 +145,7 @@ def add_bridge(
     location: int,
     destination: int,
 ) -> NodeOutput:
-    """Add a pair of bridge layers between two workers; whether a gradient comes back is decided later."""
+    """Add a pair of bridge layers between two workers; later it is decided whether a gradient comes back."""
     src = BridgeSrc(connection_conf(LayerType.kBridgeSrc, feature, key), shape, destination, key)
     dst = BridgeDst(connection_conf(LayerType.kBridgeDst, feature, key), shape, location, key)
     rows = Rows(0, feature.shape[0], feature.shape[0])
@@ -171,13 +171,13 @@ def _join(
 
 
 def rows_at(graph: GraphBuilder, feature: ShardedFeature, dim: int, location: int) -> Rows:
-    """Return the rows of the feature that a worker has if it is cut along ``dim``."""
+    """Return the rows of a feature cut along ``dim`` that a worker has."""
     total = feature.shape[0]
     return graph.rows(total)[location] if dim == ROWS else Rows(0, total, total)
 
 
 def connection_conf(type: LayerType, feature: ShardedFeature, purpose: Sharding | str, **settings: Any) -> LayerConf:
-    """Return the configuration of a connection layer, named after its kind, the feature and its purpose."""
+    """Return the configuration of a connection layer, with a name from its kind, feature and purpose."""
     kind = {"kSplit": "split", "kSlice": "slice", "kConcate": "concate", "kBridgeSrc": "send", "kBridgeDst": "receive"}
     name = purpose if isinstance(purpose, str) else f"{feature.name}:{purpose}"
     return LayerConf(name=f"{kind[type.name]}({name})", type=type, srclayers=[feature.name], **settings)

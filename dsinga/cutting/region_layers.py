@@ -1,4 +1,4 @@
-"""Layers that nets cut by space have: RegionSlice hands out boxes of a field, which may overlap, RegionJoin joins them.
+"""Layers of nets cut by space: RegionSlice hands out overlapping boxes of a field, RegionJoin assembles them.
 
 A worker has them if it needs points of its neighbours (a halo), and between a cut by space and another cut.
 """
@@ -20,7 +20,7 @@ Index = tuple[slice, ...]
 
 
 class RegionSlice(Layer):
-    """A layer that gives each destination a box of its source, as a view, and adds their gradients."""
+    """Gives each destination a box of its source, as a view, and adds up the gradients of the boxes."""
 
     source_count = 1
     bf16 = Bfloat16.kFeatures
@@ -50,14 +50,14 @@ class RegionSlice(Layer):
 
 
 class Piece(NamedTuple):
-    """A block of an array from one worker: its shape, and the ranges that it fills, by axis."""
+    """A block of an array from one worker: its shape, and the places that it fills, by axis."""
 
     shape: Shape
     runs: tuple[PointRun, ...]
 
 
 class RegionJoin(Layer):
-    """A layer that assembles an array from ``pieces`` (blocks sent by workers); padding is filled with ``fill``."""
+    """Assembles an array from blocks of several workers (``pieces``), with padding ``fill``."""
 
     bf16 = Bfloat16.kFeatures
 
@@ -108,5 +108,5 @@ def box_shape(shape: Shape, box: Index) -> Shape:
 
 
 def padding_runs(axes: Sequence[int], needs: Sequence[Sequence[PointRun]]) -> list[tuple[int, PointRun]]:
-    """Return the runs of padding, with their axes."""
+    """Return the runs that are padding, with their axes."""
     return [(axis, run) for axis, runs in zip(axes, needs, strict=True) for run in runs if run.start == FILL]

@@ -1,4 +1,4 @@
-"""Redistributes features that are cut by space: each worker gets the points that it needs, its neighbours' included.
+"""Redistributes features cut by space: each worker gets the points that it needs, its neighbours' included.
 
 Every worker with a part of a feature has a box of it: some rows, some features, or a region of points. Every worker
 that needs a part needs certain points along each axis (:class:`dsinga.cutting.point_runs.PointRun`). Points common to
@@ -30,7 +30,7 @@ from dsinga.layers.interface.layer import Layer, Shape
 
 
 class _Sent(NamedTuple):
-    """A box that one worker sends to another: its place there, and the points that copy it."""
+    """A box that one worker sends to another: its place in the array, and the points that copy it."""
 
     source: int
     destination: int
@@ -41,9 +41,9 @@ class _Sent(NamedTuple):
 def redistribute_any(
     graph: GraphBuilder, feature: ShardedFeature, target: Sharding, purpose: str
 ) -> Mapping[int, NodeOutput]:
-    """Add the layers that bring ``feature`` into the sharding ``target``; return each worker's node output.
+    """Add the layers that bring ``feature`` to the workers as ``target`` requires; return each worker's output.
 
-    ``purpose`` names added layers for points that one layer needs.
+    ``purpose`` names layers for points that only one layer needs.
     """
     replicated = feature.dim == COPIED and len(feature.outputs) > 1
     if feature.grid or target.grid or replicated:
@@ -52,7 +52,7 @@ def redistribute_any(
 
 
 def space_sharding(layer: Layer, cut: LayerCut, source: Shape) -> Sharding:
-    """Return the sharding that a layer cut by space needs of a source of the shape ``source``."""
+    """Return how a layer cut by space needs a source of the shape ``source`` distributed."""
     own = [
         [PointRun(0, stop - start, start) for start, stop, _ in region.ranges]
         for region in cut_regions(source, cut.dim, cut.grid)
@@ -71,7 +71,7 @@ def space_sharding(layer: Layer, cut: LayerCut, source: Shape) -> Sharding:
 
 
 def needed_shape(shape: Shape, target: Sharding, part: int) -> Shape:
-    """Return the shape of a part's points of a feature of ``shape``, in the sharding ``target``."""
+    """Return the shape of the points that one part needs of a feature."""
     if not target.needs:
         return cut_regions(shape, target.dim, target.grid)[part].part(shape)
     sizes = [sum(run.length for run in runs) for runs in target.needs[part]]
@@ -174,7 +174,7 @@ def _slice(
     shape: Shape,
     sent: Sequence[_Sent],
 ) -> list[NodeOutput]:
-    """Add the layer that slices a worker's feature into boxes; none if it is sent whole, and only once."""
+    """Cut a worker's feature into the boxes to send; add no layer if it is sent whole, and once."""
     if [box_shape(shape, piece.box) for piece in sent] == [shape]:
         return [output]
     if not sent:
@@ -196,7 +196,7 @@ def _join(
     needs: Mapping[int, Sequence[PointRun]],
     axes: Sequence[int],
 ) -> NodeOutput:
-    """Return what arrived at a worker, joined by a layer if necessary."""
+    """Assemble the boxes that arrived at a worker, by a layer if necessary."""
     sizes = {axis: sum(run.length for run in needs[axis]) for axis in axes}
     shape = tuple(sizes.get(axis, size) for axis, size in enumerate(feature.shape))
     if [piece.shape for _, piece in arrived] == [shape] and all(run.step == 1 for run in arrived[0][1].runs):

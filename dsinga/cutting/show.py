@@ -1,4 +1,4 @@
-"""The command ``show``: tables of a net, with a line for each layer or for each part of one, and its picture."""
+"""The command ``dsinga show``: prints a net as a table of layers, or of layers' parts, and draws it."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def print_topology(job: Job) -> None:
 
 
 def print_settings(job: Job, net: NeuralNet) -> None:
-    """Print for each of the updater's param_settings its params of the net of kTrain."""
+    """Print which params of the training net each of the updater's param_settings matches."""
     check_patterns(job.updater, net.params)
     for line in describe_settings(job.updater, net.params):
         click.echo(line)
 
 
 def print_precision(job: Job, net: NeuralNet) -> None:
-    """Print which layers compute in float32 on CPU cores although the job's precision is kBF16."""
+    """Print which layers of a kBF16 job compute in float32 on CPU cores."""
     layers = [node.layer for node in net.nodes if node.layer.bf16 is Bfloat16.kNothing and not node.layer.is_input]
     if job.precision is Precision.kBF16 and layers:
         click.echo(
@@ -81,7 +81,7 @@ def print_precision(job: Job, net: NeuralNet) -> None:
 
 
 def print_graphs(job: Job, net: NeuralNet) -> None:
-    """Print how the iterations of a job on GPUs are captured, if known beforehand."""
+    """Print how a job on GPUs captures its iterations as graphs, if that is known beforehand."""
     if job.gpu:
         backend: type[DeviceBackend] = lookup("backend", "cupy")
         if line := backend.describe_capture(job, net):
@@ -89,7 +89,7 @@ def print_graphs(job: Job, net: NeuralNet) -> None:
 
 
 def print_memory(memories: Sequence[Memory]) -> None:
-    """Print a line for each worker: its memory, by purpose."""
+    """Print the memory that each worker needs, by purpose."""
     for location, memory in enumerate(memories):
         name = f"worker {location}" if len(memories) > 1 else "a worker"
         parts = {part.replace("_", " "): size for part, size in memory._asdict().items() if part != "passing"}
@@ -108,9 +108,9 @@ def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Se
 def expected_memory(
     job: Job, net: NeuralNet | PartitionedNet, data_root: str | os.PathLike[str] | None = None
 ) -> list[Memory]:
-    """Return the memory that each worker, in its own process, needs to train ``net``, the job's net of kTrain.
+    """Predict the memory that each worker needs to train ``net``, the training net of a job.
 
-    The list is empty if the job is not trained by back-propagation, or if its stores or its updater are missing.
+    The list is empty for contrastive divergence, and if stores or the updater are missing.
     """
     if job.train_one_batch.alg is AlgType.kCD:
         return []
@@ -122,9 +122,9 @@ def expected_memory(
 
 
 def describe_padding(job: Job, data_root: str | os.PathLike[str] | None = None) -> str:
-    """Return the share of padding in shuffled batches and batches by length, or "" without lengths.
+    """Return the share of padding in shuffled batches and in batches by length, or "" without lengths.
 
-    A batch's steps count up to the end of its longest sequence. It reads the first batches, at most an epoch.
+    It reads the first batches, at most an epoch.
     """
     try:
         sampler = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain).sampler

@@ -1,4 +1,4 @@
-"""Chooses how each layer of a net is cut over workers: as the job asks, or in another way, with the reason."""
+"""Chooses how each layer of a net is divided over workers: as the job asks, or otherwise with a reason."""
 
 from __future__ import annotations
 
@@ -18,16 +18,12 @@ def choose_cuts(
     requested: Mapping[str, int | LayerCut] | None = None,
     axes: Mapping[str, int | None] | None = None,
 ) -> dict[str, LayerCut]:
-    """Return the cut of each layer of ``net`` for ``parts`` workers, by name.
+    """Decide for each layer of ``net`` how ``parts`` workers divide it; return the cuts by name.
 
-    A layer that needs whole rows cannot be cut by features and is cut by rows instead; its cut has the reason.
+    ``requested`` are dimensions or cuts by layer, by default the job's (``location``, else ``partition_dim``). ``axes``
+    has the axis on which another phase's net cuts each param, None for uncut params; layers are cut to match.
 
-    Args:
-        net: the uncut net of one phase.
-        parts: the number of workers of a group.
-        requested: dimensions or cuts by layer; by default the job's: ``location``, else ``partition_dim``.
-        axes: how another phase's net cuts the params: param to axis, None for uncut params. Layers with these params
-            are cut to match.
+    A layer that needs whole rows is cut by rows instead of features, with a reason.
 
     Raises JobError, naming layer and field, for a location beyond the group and for more workers than rows or features.
     """
@@ -48,12 +44,12 @@ def choose_cuts(
 
 
 def param_axis(node: Node, index: int, cut: LayerCut) -> int | None:
-    """Return the axis on which ``cut`` cuts a layer's param of this index, None for a whole one."""
+    """Return the axis on which ``cut`` divides a layer's param, None for a whole one."""
     return node.layer.params[index].cut_axis if cut.dim == FEATURES else None
 
 
 def is_inserted_split(layer: Layer) -> bool:
-    """Whether this is a kSplit layer that :func:`insert_splits` has added."""
+    """Whether a layer is a kSplit layer that :func:`insert_splits` has added."""
     return bool(layer.part_shapes) and [layer.name] == [f"split({source})" for source in layer.conf.srclayers]
 
 
@@ -74,7 +70,7 @@ def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> Lay
 
 
 def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut:
-    """Return the cut of a layer, without regard to the layers that share its params."""
+    """Return the cut that the job asks for a layer, or a possible one with the reason."""
     location, dim, grid = layer.conf.location, layer.conf.partition_dim or ROWS, tuple(layer.conf.partition_grid)
     if isinstance(requested, LayerCut):
         if requested.dim == WHOLE_LAYER:
@@ -102,7 +98,7 @@ def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut
 
 
 def _cut_by_space(layer: Layer, parts: int, dim: int, grid: tuple[int, ...]) -> LayerCut:
-    """Return the cut by space of a layer or, with the reason, by rows, or whole if there are too few rows."""
+    """Return a layer's cut by space or, with the reason, by rows, or whole if there are too few rows."""
     if parts == 1:
         grid = (1,) * len(grid)
     if grid and math.prod(grid) != parts:
@@ -186,7 +182,7 @@ def _gather_other_views(net: NeuralNet, parts: int, cuts: dict[str, LayerCut]) -
 
 
 def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, LayerCut], axes: Mapping[str, int | None]) -> bool:
-    """Cut layers by rows if another layer or training cuts their params otherwise; return whether any changed."""
+    """Cut layers by rows if others cut their shared params otherwise; return whether any changed."""
     param_axes = {name: {axis} for name, axis in axes.items()}
     for node in net.nodes:
         for k, name in enumerate(node.params):
@@ -206,10 +202,9 @@ def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, LayerCut], axes
 
 
 def _agree_on_state(net: NeuralNet, cuts: dict[str, LayerCut]) -> bool:
-    """Move layers that share a lasting param but no cut to the first whole one's worker; return if any moved.
+    """Move layers that share state but no cut to one worker; return whether any moved.
 
-    Workers push their shares of the new state, by their rows. If one had all rows and another some or all rows, the
-    shares would add up to more than one state.
+    Workers push shares of the new state by their rows, which must add up to one state.
     """
     users: dict[str, list[str]] = {}
     for node in net.nodes:

@@ -1,7 +1,7 @@
-"""Runs one iteration of a partitioned net in threads of this process, one thread for each worker, without servers.
+"""Runs one iteration of a cut net in threads of this process, one for each worker, without servers.
 
-A simple reference implementation of partitioned computing: collectives and messages are dictionaries behind one lock. A
-deadlock raises an error at once, which says what each worker waits for.
+Collectives and messages are dictionaries behind one lock. A deadlock raises an error at once, which says what each
+worker waits for.
 """
 
 from __future__ import annotations
@@ -26,26 +26,19 @@ TIMEOUT_SECONDS = 60.0  # of one wait for another worker
 
 
 class Deadlock(RunError):
-    """The error that all workers wait for arrays that no worker will send."""
+    """Raised when all workers wait for arrays that no worker will send."""
 
 
 def run_in_threads(
     net: PartitionedNet, ops: Ops, compute: Callable[[int, Context], T], *, seed: int = 0, step: int = 0,
     rows: Sequence[Rows] | None = None, pool: Executor | None = None,
 ) -> list[T]:  # fmt: skip
-    """Run ``compute(worker, ctx)`` for all workers of a partitioned net at once; return results in order.
+    """Run ``compute(worker, ctx)`` for all workers of a cut net at once; return the results in order.
 
-    Args:
-        net: the net; ``net.locals[worker]`` is a worker's partition.
-        ops: the kernels.
-        compute: the computation of each worker with its context, for instance :func:`dsinga.training.bp`.
-        seed: the key of random numbers.
-        step: the number of the iteration.
-        rows: the rows of each worker; by default the batch is cut evenly.
-        pool: at least as many idle threads as workers; by default this call starts them.
+    ``rows`` are each worker's rows, by default even ones. ``pool`` has at least as many idle threads as workers; by
+    default this call starts them.
 
-    Raises Deadlock if all workers wait for each other, RunError if two of them disagree on what is sent, and the error
-    of the first worker that fails.
+    Raises Deadlock, RunError if two workers disagree on what is sent, and the error of the first worker that fails.
     """
     size = len(net.locals)
     total = net.whole.nodes[0].layer.shape[0]
@@ -94,7 +87,7 @@ class _ThreadGroup:
         self.broken = False
 
     def until(self, worker: int, arrived: Callable[[], bool], what: str) -> None:
-        """Wait, holding the lock, until ``arrived()`` is true; raise Deadlock if it cannot become true any more."""
+        """Wait, holding the lock, until ``arrived()`` is true; raise Deadlock if it never can be."""
         self.waits[worker] = what, arrived
         self.changed.notify_all()
         while not arrived():
@@ -107,18 +100,17 @@ class _ThreadGroup:
         del self.waits[worker]
 
     def deadlocked(self) -> bool:
-        """Whether all running workers wait for arrays that have not arrived."""
         return all(worker in self.waits and not self.waits[worker][1]() for worker in self.running)
 
     def finish(self, worker: int, succeeded: bool) -> None:
-        """Record that a worker is done. If it failed, the others fail too."""
+        """Record that a worker is done; if it failed, the others fail, too."""
         with self.changed:
             self.running.discard(worker)
             self.broken |= not succeeded
             self.changed.notify_all()
 
     def gather(self, worker: int, key: str, array: Any) -> list[Any]:
-        """Return the arrays of all workers for ``key``, in order."""
+        """Share an array under ``key`` with all workers; return theirs, in order."""
         with self.changed:
             shares = self.shares.setdefault(key, {})
             if worker in shares:
@@ -130,13 +122,13 @@ class _ThreadGroup:
 
 
 class _ThreadPeers:
-    """Sends arrays to, and receives arrays from, the other workers of a group."""
+    """Lets a worker exchange arrays with the other workers of its group."""
 
     def __init__(self, group: _ThreadGroup, worker: int):
         self._group, self._worker = group, worker
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send an array to the worker ``location``. Raises RunError for itself, or for a repeated key."""
+        """Send an array to the worker ``location``."""
         group = self._group
         with group.changed:
             if location == self._worker or (location, key) in group.sent:
@@ -146,7 +138,7 @@ class _ThreadPeers:
             group.changed.notify_all()
 
     def receive(self, key: str) -> Any:
-        """Wait for the array sent to this worker under ``key``, and return it."""
+        """Wait for an array sent to this worker under ``key``, and return it."""
         group, place = self._group, (self._worker, key)
         with group.changed:
             group.until(self._worker, lambda: place in group.messages, f"the message {key!r}")

@@ -1,8 +1,8 @@
-"""The memory that a worker needs, predicted from the shapes of its net and from what back-propagation keeps.
+"""Predicts the memory that a worker needs, from the shapes of its net and what back-propagation keeps.
 
-One iteration is simulated without numbers: each array of a layer is allocated, and freed after its last use. Arrays
-come from a pool that keeps one for each size and user (``dsinga.base.buffers``). So each size counts as often as it is
-in use at once. Larger arrays count only while they exist.
+One iteration is simulated: each array of a layer is allocated, and freed after its last use. Arrays come from a pool
+that keeps them (``dsinga.base.buffers``), so each size counts as often as it is in use at once. Large arrays count only
+while they exist.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ class Memory(NamedTuple):
 
     Attributes:
         params: values: the worker's own copy, and its server's.
-        gradients: gradients of params.
         passing: ``gradients`` that are too large for the pool, and freed after the update.
-        state: the updater's state.
-        features: features that the backward pass needs.
         workspaces: other arrays of an iteration: what layers save for backward, and gradients of features.
         records: batches read ahead, and decoded chunks.
         handed_out: the copy of the params that a checkpoint, or the end of a run, makes.
@@ -58,7 +55,7 @@ class Memory(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """The most at any time: large gradients are freed before params are handed out."""
+        """The most bytes at any time: large gradients are freed before params are handed out."""
         iteration = self.gradients + self.features + self.workspaces + self.records
         return self.fixed + self.params + self.state + iteration + max(0, self.handed_out - self.passing)
 
@@ -76,16 +73,11 @@ def worker_memory(
     bf16: bool = False,
     micro_batches: int = 1,
 ) -> Memory:
-    """Return the memory that one of ``workers`` workers needs to train ``net``, in its own process.
+    """Predict the memory that one of ``workers`` workers needs to train ``net``, in its own process.
 
-    Args:
-        net: this worker's net.
-        slots: the number of arrays that the updater keeps for each param.
-        workers: the size of the group. Each of several workers has a copy of the values, and its share of the servers'.
-        record_bytes: bytes of the worker's part of a batch, as stored; 0 if nothing is read.
-        kept_bytes: the most bytes of decoded records that are kept.
-        bf16: whether the kernels have features in bfloat16.
-        micro_batches: the number of micro-batches of a batch; ``net`` and ``record_bytes`` are of one micro-batch.
+    ``slots`` is the number of arrays that the updater keeps for each param, ``record_bytes`` the worker's part of a
+    batch as stored, ``kept_bytes`` the most bytes of decoded records. ``net`` and ``record_bytes`` are of one
+    micro-batch.
     """
     params = FLOAT_BYTES * sum(param.size for param in net.params.values())
     copied = params if workers > 1 else 0
@@ -115,7 +107,7 @@ def slots_and_bf16(job: Job) -> tuple[int, bool]:
 
 
 def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader) -> list[Memory]:
-    """Return the memory of each worker of a group in its own process, given their training nets."""
+    """Predict the memory of each worker of a group from their training nets."""
     slots, bf16 = slots_and_bf16(job)
     return [
         worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, job.micro_batches) for local in locals_
@@ -125,22 +117,21 @@ def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader)
 @register("hook", "device_memory")
 @implements(DeviceMemory)
 def device_memory(net: NeuralNet, slots: int, micro_batches: int) -> int:
-    """Return the bytes on its device that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
+    """Predict the bytes on its device that a worker needs to train ``net`` with ``slots`` updater arrays."""
     memory = worker_memory(net, slots, micro_batches=micro_batches)
     return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
 
 
 def snapshot_memory(net: NeuralNet, slots: int) -> int:
-    """Return the most bytes of a net's snapshots in the driver's process.
+    """Predict the most bytes of a net's snapshots in the driver's process.
 
-    Each has the params and ``slots`` arrays of the updater for each param. There are three: the newest snapshot, the
-    arriving slices of the next one, and the whole arrays that they are joined to.
+    There are three: the newest snapshot, the arriving slices of the next one, and the arrays that they are joined to.
     """
     return 3 * FLOAT_BYTES * sum((1 + slots * param.trainable) * param.size for param in net.params.values())
 
 
 class _SimulatedPool:
-    """Counts arrays in use; ``most`` are the bytes of all arrays of the pool, and of large arrays at their peak."""
+    """Counts the bytes of a buffer pool; ``most`` is the pool's size plus the peak of large arrays."""
 
     def __init__(self) -> None:
         self._in_use: Counter[int] = Counter()
@@ -165,10 +156,7 @@ class _SimulatedPool:
 
 
 def _bf16_positions(net: NeuralNet) -> set[int]:
-    """Return the positions of the layers with bfloat16 features in a job with kBF16.
-
-    They are convolutions, and the layers after them that give their feature the dtype of their first source.
-    """
+    """Find the layers with bfloat16 features in a kBF16 job: convolutions, and layers that follow them."""
     narrow: set[int] = set()
     for stage in net.stages:
         layer = stage.layer
@@ -179,12 +167,12 @@ def _bf16_positions(net: NeuralNet) -> set[int]:
 
 
 def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
-    """Return the bytes of the features that are kept for backward, and the peak of all arrays of an iteration."""
+    """Simulate an iteration; return the bytes of features kept for backward, and the peak of all arrays."""
     stages, pool = net.stages, _SimulatedPool()
     narrow = _bf16_positions(net) if bf16 else set()
 
     def sizes(stage: Stage, of_float32: list[int]) -> list[int]:
-        """Return the sizes of a layer's arrays, half of float32's if it computes in bfloat16."""
+        """Return the sizes of a layer's arrays, halved if it computes in bfloat16."""
         return [size // 2 for size in of_float32] if stage.position in narrow else of_float32
 
     features = {stage.position: sizes(stage, feature_sizes(stage)) for stage in stages}

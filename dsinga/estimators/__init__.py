@@ -1,4 +1,4 @@
-"""scikit-learn estimators: classification, regression and features, on numpy arrays here or dask arrays on a cluster.
+"""scikit-learn estimators that train neural nets: classifier, regressor and transformer, for numpy and dask arrays.
 
 They need scikit-learn: ``pip install 'dsinga[estimators]'``.
 """

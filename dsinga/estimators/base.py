@@ -1,4 +1,4 @@
-"""NetEstimator, the base of the estimators, with their parameters, training and predictions."""
+"""The base of the estimators, with their training and predictions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NOT_FOR_BLOCKS = ("_trained", "history_", "feature_names_in_")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NetEstimator(EstimatorRecords):
-    """Base of the estimators, with their common parameters (see :class:`dsinga.estimators.Classifier`)."""
+    """Base of the estimators: trains a net with ``fit``, and computes predictions here or on a cluster."""
 
     net: Any = field(default=None, kw_only=False)
     hidden: int | Sequence[int] | None = None
@@ -80,22 +80,22 @@ class NetEstimator(EstimatorRecords):
 
     @abstractmethod
     def _default_job(self, width: int, **fields: Any) -> Job:
-        """Return the job of the default net for records of ``width`` numbers."""
+        """Return the job of the net that is used without ``net=``, for records of ``width`` numbers."""
 
     @cached_property
     def _output(self) -> str:
-        """The name of the layer that predictions are made from."""
+        """The name of the layer that gives the predictions."""
         return jobs.output_name(self.job_)
 
     @cached_property
     def _local(self) -> LocalNet:
-        """The net with which this process computes predictions."""
+        """The net that computes predictions in this process."""
         example, folders = np.empty((1, *self._record_shape), np.float32), roots(self.job_, None)
         return LocalNet(CheckedJob(self.job_, folders), example, workers=1, threads=self._threads, roots=folders)
 
     @property
     def params_(self) -> ParamArrays:
-        """The params of the net, float32 by name."""
+        """The trained params of the net, float32 by name."""
         assert self._trained.params is not None
         return self._trained.params
 
@@ -105,7 +105,7 @@ class NetEstimator(EstimatorRecords):
 
     @public
     def set_params(self, **params: Any) -> Self:
-        """Set parameters by name and return the estimator. Raises UserError for an unknown name."""
+        """Change parameters by name and return the estimator. Raises UserError for an unknown name."""
         known = [name for name in self.get_params(deep=False) if not name.startswith("_")]
         given = {name.partition("__")[0]: value for name, value in params.items() if not name.startswith("_")}
         check_names(type(self).__name__, known, given, INSTEAD)
@@ -120,7 +120,7 @@ class NetEstimator(EstimatorRecords):
     # -- training ---------------------------------------------------------------------------------------------
 
     def _fit(self, X: Any, y: Any, *, client: Any = None, **options: Any) -> Self:
-        """Train on a cluster for dask arrays, a ``client`` or several ``workers``, otherwise in this process."""
+        """Train in this process, or on a cluster for dask arrays, a ``client`` or several ``workers``."""
         check_estimator(self)
         X = in_chunks(X)
         if not is_dask_collection(X) and client is None and (self.workers or 1) == 1:
@@ -132,10 +132,7 @@ class NetEstimator(EstimatorRecords):
         self, client: Any, on_cluster: bool, X: Any, y: Any, *, go_on: bool, validation_data: Any = None,
         sample_weight: Any = None, groups: Any = None, classes: Any = None, epochs: int | None = None,
     ) -> Self:  # fmt: skip
-        """Train from the beginning, or with ``go_on`` from the present params: here, or on a cluster.
-
-        ``epochs`` is the number of epochs for a part of the records.
-        """
+        """Train from new params, or with ``go_on`` from the present ones; ``epochs`` is for a part of the records."""
         go_on, is_part = go_on and hasattr(self, "params_"), epochs is not None
         records = self._open(X, y, sample_weight, not go_on, classes, client)
         records = self._with_class_weights(records, client, is_part)
@@ -176,7 +173,7 @@ class NetEstimator(EstimatorRecords):
         return self
 
     def _job_of_fit(self, job: Job, size: int, length: int, epochs: int | None, stops: bool) -> Job:
-        """Return the job for ``length`` records, with ``epochs`` or the epochs of the settings."""
+        """Return the job to train on ``length`` records, with batch size and number of epochs."""
         batchsize, epochs = min(size, length), epochs or self.epochs
         if epochs is None and self.net is None:
             least, steps = MOST_EPOCHS if stops else LEAST_EPOCHS, self._defaults.steps
@@ -185,7 +182,7 @@ class NetEstimator(EstimatorRecords):
         return with_batchsize(job.with_params({}).replace(checkpoint_path=[], **times), batchsize)
 
     def _keep(self, rescued: RescuedParams, trained: Trained, rows: list[Row], stopping: Extension | None) -> None:
-        """Keep trained params and metrics, even after an interrupt; ``rows`` are the metrics of earlier training."""
+        """Store trained params and metrics, even after an interrupt; ``rows`` are the metrics of earlier calls."""
         steps = trained.steps
         after = trained.after(rescued, self.job_, steps)
         self._trained = replace(after, before=trained.before) if steps else after
@@ -195,18 +192,14 @@ class NetEstimator(EstimatorRecords):
         self.history_, self.best_epoch_ = History([*rows, *new]), best_epoch(stopping, new, steps)
 
     def _calibrates(self, is_part: bool) -> bool:
-        """Whether validation records calibrate the probabilities after training."""
+        """Whether held-out records calibrate the probabilities after training."""
         return False
 
     def _calibrate(self, held_out: TrainingSet, client: Any) -> None:
-        """Calibrate the probabilities with held-out records."""
         raise NotImplementedError
 
     def _stops_early(self, length: int, is_part: bool) -> bool:
-        """Whether training on ``length`` records, or on a part, stops if validation no longer improves.
-
-        Raises UserError if ``early_stopping`` is not True, False or "auto".
-        """
+        """Whether training on ``length`` records, or on a part, stops if validation no longer improves."""
         by_default = self.net is None and not is_part and (self._is_strong or length > STOPS_ABOVE)
         stops = resolve_auto("early_stopping", self.early_stopping, by_default)
         if stops and is_part:
@@ -214,12 +207,11 @@ class NetEstimator(EstimatorRecords):
         return stops
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
-        """Multiply the records' weights by class weights, if the estimator has any."""
         return records
 
     @property
     def n_iter_(self) -> int:
-        """The number of trained epochs over all calls, as for scikit-learn's MLPClassifier."""
+        """The number of trained epochs over all calls, as in scikit-learn's MLPClassifier."""
         return len(self.history_)
 
     @property
@@ -230,24 +222,23 @@ class NetEstimator(EstimatorRecords):
         raise AttributeError(f"the net of {type(self).__name__} reports no loss; history_ has what it reports")
 
     def _merges_records(self, net: Job | None, weights: Any) -> bool:
-        """Whether equal records may become one with summed weights; not if each target has its own weight."""
+        """Whether equal records may become one with summed weights, which each target's own weight forbids."""
         return self._weighs and np.ndim(weights) < 2 and (net is None or all(map(takes_weights, jobs.losses(net))))
 
     @property
     def _defaults(self) -> jobs.NetDefaults:
-        """The net's defaults for arguments that are None."""
+        """The values of arguments that are None, which differ for tables and the preset."""
         if self._is_strong:
             return jobs.OF_STRONG
         return jobs.OF_ARRAYS if self.columns_ is None else jobs.OF_TABLES
 
     def _seed(self, net: Job | None) -> int:
-        """Return the seed of the trained job."""
         if net is not None and self.random_state is None:
             return net.seed
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _net_job(self, net: Job | None, seed: int, width: int) -> Job:
-        """Return the job of the user's net, or of the default net for ``width`` numbers."""
+        """Return the job to train: of the user's net, or of the default net for ``width`` numbers."""
         if net is not None:
             return with_store(net.replace(seed=seed), table=self.columns_)
         fields: dict[str, Any] = {"seed": seed}
@@ -258,10 +249,7 @@ class NetEstimator(EstimatorRecords):
         return with_store(self._default_job(width, **fields), table=self.columns_)
 
     def _continued(self, job: Job) -> Job:
-        """Return the last call's job with the updater of ``job``, which has the present settings.
-
-        Raises UserError for settings, such as ``hidden``, that would change the net.
-        """
+        """Return the last call's job with new settings of the updater, to train further."""
         if jobs.layers_text(job) != jobs.layers_text(self.job_):
             raise UserError(
                 "settings of the net have changed since the last call, from which warm_start and partial_fit go on; "
@@ -287,7 +275,6 @@ class NetEstimator(EstimatorRecords):
     # -- passes over new records ------------------------------------------------------------------------------
 
     def _outputs(self, X: Any) -> np.ndarray:
-        """Return the net's output for new records (n, ...)."""
         x = self._validate_records(X, False)
         return self._local.predict(self.params_, self._scaled(x), self._output)
 
@@ -297,11 +284,11 @@ class NetEstimator(EstimatorRecords):
         return range(count) if names is None or len(names) != count else names
 
     def _axis_names(self, axis: str) -> Sequence[Any] | None:
-        """Return the names along the second axis of results, or None."""
+        """Return the names along the second axis of results, such as classes, or None."""
         return None
 
     def to_local(self) -> Self:
-        """Return a copy whose results are always numpy arrays: it computes dask and xarray arrays for them."""
+        """Return a copy that computes dask and xarray arrays at once, and returns numpy arrays."""
         check_is_fitted(self, "params_")
         local = copy.copy(self)
         local.is_eager = True
@@ -309,7 +296,7 @@ class NetEstimator(EstimatorRecords):
 
     @with_types
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the fitted estimator in a new folder, for :func:`dsinga.estimators.load`."""
+        """Write the fitted estimator to a new folder, for :func:`dsinga.estimators.load`."""
         save(self, path)
 
     def export(self, path: str | os.PathLike[str], **options: Any) -> float | None:
@@ -325,10 +312,7 @@ class NetEstimator(EstimatorRecords):
         return difference
 
     def for_blocks(self) -> Self:
-        """Return a copy for tasks: it only computes the results of single blocks, in one thread.
-
-        The blocks of a table are its encoded records.
-        """
+        """Return a copy for Dask tasks, which only computes the results of single blocks, in one thread."""
         state = {name: value for name, value in self.__getstate__().items() if name not in NOT_FOR_BLOCKS}
         block = type(self).__new__(type(self))
         if self.columns_ is not None:
@@ -360,13 +344,13 @@ class Supervised(NetEstimator):
     ) -> Self:  # fmt: skip
         """Train on records X (n, ...), or a data frame, and targets y.
 
-        A Classifier accepts classes (n,), or a matrix (n, k) of zeros and ones. A Regressor accepts numbers (n,) or (n,
-        k); NaN among several targets is ignored by the loss.
+        Targets of a Classifier are classes (n,), or a matrix (n, k) of zeros and ones. Targets of a Regressor are
+        numbers (n,) or (n, k); the loss ignores NaN among several targets.
 
         ``validation_data`` is (X, y), evaluated after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,)
-        weighs the loss of each record: the loss is Σ w·l / Σ w. With early stopping, all records of one of the
-        ``groups`` (n,) are either trained on or validated. Ctrl-C ends training after the current round, and the
-        estimator keeps what was trained. Raises ValueError for bad input.
+        weighs the records: the loss is Σ w·l / Σ w. With early stopping, all records of one of the ``groups`` (n,) are
+        either trained on or validated. Ctrl-C ends training after the current round, and the estimator keeps what was
+        trained. Raises ValueError for bad input.
         """
         return self._fit(
             X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, groups=groups,

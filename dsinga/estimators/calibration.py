@@ -1,4 +1,4 @@
-"""Calibration of classes by a temperature, a divisor of scores found on the validation records.
+"""Makes a classifier's probabilities realistic: finds a temperature, a divisor of its scores, on held-out records.
 
 Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural Networks (2017).
 """
@@ -16,11 +16,11 @@ HALVINGS = 60  # halvings of the bracket of the log temperature: exact to a floa
 
 
 def find_temperature(scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Return the temperature that minimises the log loss of scores (n, k) / temperature for the targets.
+    """Return the divisor of scores (n, k) that gives the most realistic probabilities, with the least log loss.
 
     Targets are class codes (n,), or zeros and ones (n, k) of independent labels. A temperature below 1 makes scores
-    more confident. It is found for targets with about one mistake in all, because few records without a mistake do not
-    show how confident others may be (Platt, 1999). It is never worse than 1.
+    more confident. About one mistake is added to the targets, because few records without a mistake do not show how
+    confident others may be (Platt, 1999). The loss is never worse than without a divisor.
     """
     scores = np.asarray(scores, np.float64)
     weights = np.ones(len(scores)) if weights is None else np.asarray(weights, np.float64)
@@ -39,10 +39,9 @@ def find_temperature(scores: np.ndarray, targets: np.ndarray, weights: np.ndarra
 
 
 def _solve(scores: np.ndarray, given: np.ndarray, weights: np.ndarray, expect: Expect) -> float:
-    """Return the temperature at which the mean expected score under the probabilities is the mean of ``given`` (n,).
+    """Return the temperature with the least log loss, where the mean expected score equals the mean of ``given`` (n,).
 
-    There the derivative of the log loss by 1 / temperature is 0. The log loss is convex in 1 / temperature: the sign of
-    the derivative says on which side the best temperature lies.
+    The log loss is convex in 1 / temperature, so the derivative's sign says on which side the best temperature lies.
     """
     low, high = np.log(COLDEST), np.log(HOTTEST)
     for _ in range(HALVINGS):
@@ -55,7 +54,7 @@ def _solve(scores: np.ndarray, given: np.ndarray, weights: np.ndarray, expect: E
 
 
 def _expected_of_classes(scores: np.ndarray, sharpness: float) -> np.ndarray:
-    """Return the expected score (n,) of the class under the probabilities at 1 / temperature."""
+    """Return each record's expected score (n,) under the class probabilities at 1 / temperature."""
     powers = sharpness * (scores - scores.max(axis=1, keepdims=True))
     np.exp(powers, out=powers)
     expected: np.ndarray = (powers * scores).sum(axis=1) / powers.sum(axis=1)
@@ -63,7 +62,7 @@ def _expected_of_classes(scores: np.ndarray, sharpness: float) -> np.ndarray:
 
 
 def _expected_of_labels(scores: np.ndarray, sharpness: float) -> np.ndarray:
-    """Return the expected sum (n,) of label scores under the probabilities at 1 / temperature."""
+    """Return each record's expected sum (n,) of scores under the label probabilities at 1 / temperature."""
     probabilities = np.exp(-np.logaddexp(0, -sharpness * scores))
     expected: np.ndarray = (scores * probabilities).sum(axis=1)
     return expected

@@ -1,4 +1,4 @@
-"""Classifier: a neural net that predicts one class of several, or several yes-or-no labels."""
+"""The classifier: a neural net that predicts one class of several, or several yes-or-no labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dsinga.job import Job
 
 
 def _known(y: np.ndarray) -> np.ndarray:
-    """Return classes. Raises UserError if one is missing, or if they cannot be compared with each other."""
+    """Return classes as they are; raise UserError if one is missing, or if they cannot be compared."""
     labels = y.ravel().tolist() if y.dtype.kind in "Of" else []
     if any(
         label is None or type(label).__name__ == "NAType" or (isinstance(label, float) and label != label)
@@ -41,19 +41,18 @@ def _known(y: np.ndarray) -> np.ndarray:
 
 
 def _unique(y: np.ndarray) -> np.ndarray:
-    """Return the distinct classes of a part of y."""
     return np.unique(_known(y))
 
 
 def _given(classes: Any) -> np.ndarray:
-    """Return the distinct classes that a caller names. Raises UserError if there are none."""
+    """Return the distinct ``classes`` that a caller names; raise UserError if there are none."""
     if np.ndim(classes) != 1 or not len(classes):
         raise UserError(f"classes is {value_text(classes)}; list all classes that y may have, as in classes=[0, 1]")
     return _unique(column_or_1d(classes))
 
 
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Turn classes into positions in ``classes``, int64. Raises ValueError for an unknown class."""
+    """Replace classes by their positions in ``classes``, int64."""
     unknown = np.setdiff1d(_known(y), classes)
     if len(unknown):
         raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call")
@@ -65,13 +64,12 @@ class Classifier(ClassifierMixin, Supervised):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 
     For dask arrays, dask frames and xarray arrays of dask chunks, ``fit`` trains on the current client's cluster, or
-    ``client=``. Predictions are then lazy: a dask array, an xarray array, or a series or frame with the frame's index.
-    A zarr array of more than 128 MiB is read with ``da.from_zarr`` and predicted chunk by chunk. Other arrays are
-    trained on in this process; a cluster of one worker gives the same bits.
+    ``client=``, and predictions are lazy. A zarr array of more than 128 MiB is read with ``da.from_zarr`` and predicted
+    chunk by chunk. Other arrays are trained on in this process; a cluster of one worker gives the same bits.
 
-    A sparse matrix of at most 128 MiB as float32 becomes dense; a larger one becomes dense batch by batch, with the
-    same params. If a batch has all records, their order is fixed, and equal records count as one with the sum of their
-    weights: weights and repeated records give the same bits.
+    A sparse matrix of at most 128 MiB as float32 becomes dense; a larger one becomes dense batch by batch. If a batch
+    has all records, equal records count as one with the sum of their weights: weights and repeated records give the
+    same bits.
 
     For data frames the default net learns piecewise-linear functions of each number with 47 kinks. Categories with at
     most 8 codes (400 with the preset) are one-hot, others embedded.
@@ -87,15 +85,15 @@ class Classifier(ClassifierMixin, Supervised):
             steps, or 500 for data frames.
         batchsize: records of one step; by default the batch size of ``net``, or 200 for the default net, 256 for the
             preset.
-        learning_rate: of the default net's updater, Adam: 0.01, for data frames 0.001, for the preset 0.0007.
-        weight_decay: of the default net's updater: 0.01, for data frames 0.0001, for the preset 0.0003.
+        learning_rate: of Adam, for the default net: 0.01, for data frames 0.001, for the preset 0.0007.
+        weight_decay: for the default net: 0.01, for data frames 0.0001, for the preset 0.0003.
         warm_start: whether ``fit`` continues from the params of the last ``fit``.
         random_state: an int for the same result each time. By default it is random for the default net, and the seed of
             ``net`` otherwise.
         early_stopping: whether training stops if the loss of held-out records no longer falls; the net keeps the params
             of the best epoch. The held-out records are ``validation_data`` of ``fit``, or some of the records, which
-            are then not trained on. By default the default net stops early above 10,000 records, as scikit-learn's
-            HistGradientBoostingClassifier; a ``net`` only with True. ``partial_fit`` never does.
+            are then not trained on. By default the default net stops early above 10,000 records, a ``net`` only with
+            True. ``partial_fit`` never does.
         validation_fraction: the share of the records that is held out, the same from each class. For dask arrays, each
             chunk gives its share. With ``groups`` of ``fit`` it is a share of the groups.
         validation_split: a scikit-learn splitter instead of ``validation_fraction``, such as TimeSeriesSplit() for
@@ -103,8 +101,8 @@ class Classifier(ClassifierMixin, Supervised):
         n_iter_no_change: training stops after this many epochs in a row without improvement: by default 10, 5 for data
             frames, 16 for the preset.
         tol: an improvement must lower the least loss by more than this.
-        workers: the number of workers that train on a cluster, by default all. Params depend on it to the bit: set it
-            to get the same bits on a cluster of any size, or in this process alone.
+        workers: the number of workers that train on a cluster, by default all. Set it to get the same bits on a
+            cluster of any size.
         class_weight: as in scikit-learn: a factor for the loss of each class, by class, 1 for the others. "balanced" is
             n / (k·n_c) for a class with n_c of the n records, of k classes. ``sample_weight`` multiplies it.
         preset: "strong" for TabM, an ensemble in one net, on learnt columns of a data frame or an array (n, d). By
@@ -146,7 +144,10 @@ class Classifier(ClassifierMixin, Supervised):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None, client: Any = None
     ) -> Self:
-        """Train one more epoch on the records X. The first call needs ``classes`` unless y has all of them."""
+        """Train one more epoch on the records X, such as the next part of a large data set.
+
+        The first call requires ``classes`` unless y has all of them.
+        """
         return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, classes=classes, epochs=1)
 
     @public
@@ -179,16 +180,13 @@ class Classifier(ClassifierMixin, Supervised):
 
     @lazily("class")
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the score of each class or label (n, k); for two classes, the second's score minus the first's (n,).
-
-        The predicted class has the largest score; of two classes, the second is predicted above 0.
-        """
+        """Return the score of each class or label (n, k); of two classes, their difference (n,)."""
         scores = self._outputs(X).astype(np.float64)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 and not self._multilabel else scores
 
     @public
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of right predictions; computed block by block for collections."""
+        """Return the accuracy, the share of right predictions; block by block for collections."""
         y = in_order(y, getattr(self, "_label_order", ()))
         if not is_dask_collection(X):
             return super().score(X, _known(np.asarray(y)), sample_weight)
@@ -219,7 +217,7 @@ class Classifier(ClassifierMixin, Supervised):
     def _learn_classes(
         self, shape: Sequence[int], multilabel: bool, first: bool, find: Callable[[], np.ndarray]
     ) -> None:
-        """Keep the classes of the first call. Raises ValueError for other targets in further calls."""
+        """Keep the classes of the first call. Raises ValueError if later targets do not fit them."""
         if first:
             self._multilabel = multilabel
             self.classes_ = np.arange(shape[1]) if multilabel else find()

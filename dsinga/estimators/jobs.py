@@ -1,4 +1,4 @@
-"""Makes the jobs of estimators: small default nets, and users' nets prepared for arrays."""
+"""Makes the jobs that estimators train: small default nets, and users' nets prepared for arrays."""
 
 from __future__ import annotations
 
@@ -38,15 +38,10 @@ DEFAULT_EPOCHS = 10  # the epochs of a net that names neither epochs nor steps
 
 
 class NetDefaults(NamedTuple):
-    """The net's defaults for estimator arguments that are None.
+    """The values of an estimator's arguments that are None.
 
     Attributes:
-        hidden: the units of each hidden layer.
-        learning_rate: of the updater.
-        weight_decay: of the updater.
-        batchsize: records of one step.
         steps: the least number of steps without early stopping, so that small data are read often.
-        patience: the epochs without a better validation loss before training stops early.
         dropout: the share of numbers after each hidden layer that are 0 in a training step.
         bins: the bins of each number of a table; the net's function is linear in each.
     """
@@ -71,10 +66,7 @@ def fully_connected_job(
     hidden: Sequence[int], activation: str, outputs: int, loss: LayerBuilder, columns: TableDefinition | None,
     defaults: NetDefaults, distribution: str | None = None, **fields: Any,
 ) -> Job:  # fmt: skip
-    """Return the job of a fully connected net with a loss of labels, or of classes if ``distribution`` is None.
-
-    Records are numbers or, with ``columns``, rows of a table. Outputs are params of a ``distribution``, if any.
-    """
+    """Return the job of the default net: fully connected layers and a loss of classes, labels or numbers."""
     data, out = _records(columns, defaults.bins)
     for number, size in enumerate(hidden, 1):
         out = nn.Dense(size, kernel_initializer="he_normal", name=f"fc{number}")(out)
@@ -89,10 +81,7 @@ def fully_connected_job(
 
 
 def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilder, int, str]:
-    """Return a loss that is a mean over targets, the outputs for each, and the distribution or "".
-
-    Raises UserError for an unknown loss, and for quantile levels that are not in (0, 1) or do not increase.
-    """
+    """Return the loss of a Regressor, a mean over targets, its outputs for each target, and the distribution or ""."""
     if loss in ERRORS:
         return ERRORS[loss](1 / targets, name="loss"), 1, ""
     if loss == "quantile":
@@ -106,7 +95,7 @@ def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilde
 
 
 def predicts_counts(loss: Any) -> bool:
-    """Whether a loss is the likelihood of a distribution of counts, for targets that must not be scaled."""
+    """Whether a loss is the likelihood of counts, which must not be scaled."""
     return loss in DISTRIBUTION_NAMES and _distribution(loss).support == "counts"
 
 
@@ -118,7 +107,7 @@ def _distribution(loss: str) -> Any:
 
 
 def autoencoder_job(sizes: Sequence[int], activation: str, **fields: Any) -> Job:
-    """Return the job of an auto-encoder from ``sizes[0]`` numbers to a code of ``sizes[-1]``, the layer "code"."""
+    """Return the job of an auto-encoder from ``sizes[0]`` numbers to ``sizes[-1]``, in the layer "code"."""
     data = x = nn.Input(sizes[0])
     path = [*sizes[1:], *reversed(sizes[:-1])]
     for number, size in enumerate(path, 1):
@@ -129,7 +118,7 @@ def autoencoder_job(sizes: Sequence[int], activation: str, **fields: Any) -> Job
 
 
 def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
-    """Return the job of a restricted Boltzmann machine with binary units, the layer "code"."""
+    """Return the job of a restricted Boltzmann machine with binary units, in the layer "code"."""
     size, init = {"hdim": units}, {"type": "kGaussian", "std": 0.1}
     visible = [{"name": "w", "init": init}, {"name": "b1"}]
     hidden = [{"name": "wt", "share_from": "w"}, {"name": "b2"}]
@@ -141,7 +130,7 @@ def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
 
 
 def _records(columns: TableDefinition | None, bins: int) -> tuple[Symbol, Symbol]:
-    """Begin a net with its input layer, and encode a table's categories: return the input and the feature."""
+    """Begin a net: return its input layer, and the feature with a table's categories encoded."""
     if columns is None:
         data = nn.Input(1)
         return data, data
@@ -159,14 +148,14 @@ def _activation(number: int, activation: str) -> LayerBuilder:
 
 
 def _job(layers: Symbol | Sequence[LayerConf], learning_rate: float, weight_decay: float, **fields: Any) -> Job:
-    """Return the job of a net that ends in a loss, or of the layers above the input."""
+    """Return the job of a net that ends in a loss, trained by Adam."""
     layers = confs_of(layers) if isinstance(layers, Symbol) else layers
     updater = nn.Adam(learning_rate, epsilon=1e-8, weight_decay=weight_decay)
     return Job(**{"name": "estimator", "updater": updater, "net": {"layer": [input_layer("data"), *layers]}, **fields})
 
 
 def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
-    """Return the job of ``net``: a Job, the path of a job file, or a model of dsinga.nn.
+    """Return the user's ``net`` as a job: a Job, the path of a job file, or a model of dsinga.nn.
 
     ``shape`` is the shape of a record, for a model that does not define it.
     """
@@ -190,10 +179,7 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
 
 
 def _training_net(job: Job) -> Job:
-    """Return the job with only the training net's layers, for all phases.
-
-    The same layers then compute predictions. Raises UserError for a job with several input layers.
-    """
+    """Return the job with only the layers of training, which then compute predictions, too."""
     if job.resume:
         text = "an estimator begins with its params, not with a checkpoint; leave resume out, or use warm_start=True"
         raise job.error(text, "resume")
@@ -205,12 +191,12 @@ def _training_net(job: Job) -> Job:
 
 
 def first_params(job: Job) -> ParamArrays:
-    """Return a job's initial params, from its ``checkpoint_path`` and its own."""
+    """Return the params with which training begins, from a job's ``checkpoint_path`` and its own."""
     return read_all_params(job.checkpoint_path, roots(job, None)) | dict(job.params)
 
 
 def layers_text(job: Job) -> list[str]:
-    """Write each layer except inputs as text, to see whether two nets differ."""
+    """Return each layer except inputs as text, to see whether two nets differ."""
     return [str(layer) for layer in job.neuralnet.layer if not layer_class(layer).is_input]
 
 
@@ -226,14 +212,14 @@ def losses(job: Job) -> list[LayerConf]:
 
 
 def output_name(job: Job) -> str:
-    """Return the layer that the last loss compares with the targets. Raises UserError without a loss."""
+    """Return the name of the layer that gives predictions, the last loss's source."""
     if not losses(job):
         raise job.neuralnet.error("the net has no loss layer, whose source predictions are made from; add one")
     return losses(job)[-1].srclayers[0]
 
 
 def batchsize_of(job: Job) -> int:
-    """Return the number of records in a batch."""
+    """Return how many records a job's batch has."""
     inputs = [layer for layer in job.neuralnet.layer if layer_class(layer).is_input]
     sizes = [layer.store_conf.batchsize for layer in inputs if layer.store_conf]
     return sum(sizes[0]) if sizes else 1

@@ -1,4 +1,4 @@
-"""Missing targets of a Regressor: weights of 0 remove them from the loss."""
+"""Missing targets of a Regressor (NaN): weights of 0 remove them from the loss."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NOT_SCORED = "y has NaN, and a score needs every target; leave such records out,
 
 
 def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
-    """Replace NaN in targets (n, k) by a number; return them and a mask (n, k) of what was NaN.
+    """Replace NaN among several targets (n, k) by a number; return them and the mask (n, k) of NaN.
 
-    Targets without NaN, and of one column, are returned unchanged with None.
+    Other targets are returned unchanged with None.
     """
     if issparse(y) or len(y.shape if hasattr(y, "shape") else np.asarray(y).shape) != 2:
         return y, None
@@ -33,10 +33,7 @@ def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
 
 
 def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
-    """Return records with numbers of weight 0, (n, k), for missing targets, NaN among (n, k).
-
-    Other records are unchanged. The targets of dask arrays are read once.
-    """
+    """Give NaN among several targets a weight of 0 and a number, so that the loss ignores them."""
     y, weights = records.y, records.weights
     if y.ndim != 2 or y.shape[1] == 1 or y.dtype.kind != "f":
         return records
@@ -51,7 +48,7 @@ def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
 
 
 def check_known_targets(weights: Any, names: Sequence[Any] | None, client: Any) -> None:
-    """Raise UserError if all targets of a column have the weight 0; ``names`` are column names."""
+    """Raise UserError if a column of targets has no number to train on."""
     if weights is None or weights.ndim == 1:
         return
     for column, is_known in enumerate(compute((weights > 0).any(axis=0), client)):

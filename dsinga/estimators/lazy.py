@@ -29,7 +29,7 @@ SCATTERED_BYTES = 1 << 20  # larger nets are scattered to a client's workers ins
 
 @contextlib.contextmanager
 def running_client(client: Any) -> Iterator[Any]:
-    """Yield a Dask client for the cluster of :func:`dsinga.train`; None if it would start one."""
+    """Yield a client of the running cluster that :func:`dsinga.train` would use; None if it would start one."""
     runner: Any = runner_of(find_runner(client, waits=True), False)
     with contextlib.nullcontext() if runner is THIS_PROCESS else runner.open() as opened:
         yield opened
@@ -37,7 +37,7 @@ def running_client(client: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def computing_on(client: Any) -> Iterator[Any]:
-    """Yield a Dask client once its cluster has a worker: ``client``, or that of a running cluster; None for none."""
+    """Yield ``client``, or one of a running cluster, once it has a Dask worker; None without a cluster."""
     with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
         if running is not None:
             from dsinga.cluster.connecting.expected_workers import await_number_of_workers
@@ -47,7 +47,7 @@ def computing_on(client: Any) -> Iterator[Any]:
 
 
 def compute(values: Any, client: Any) -> Any:
-    """Compute dask collections on the cluster that is in use; return other values unchanged."""
+    """Compute dask collections on the running cluster; return other values unchanged."""
     if not any(map(is_dask_collection, values if isinstance(values, (list, tuple)) else (values,))):
         return values
     import dask
@@ -57,17 +57,17 @@ def compute(values: Any, client: Any) -> Any:
 
 
 class Collection(NamedTuple):
-    """A Dask or xarray collection as a dask array (n, ...), with its column names or None."""
+    """A Dask or xarray collection opened as a dask array (n, ...), with its column names or None."""
 
     array: Any
     names: Sequence[str] | None = None
 
 
 def open_collection(data: Any, lengths: bool = False) -> Collection:
-    """Return a collection as a dask array; a numpy array becomes one chunk.
+    """Convert a Dask or xarray collection to a dask array; a numpy array becomes one chunk.
 
-    ``lengths`` computes an unknown number of records, such as a data frame's. Each chunk has whole records. Raises
-    ValueError for data without records along the first axis.
+    ``lengths`` computes an unknown number of records, such as a data frame's. Raises ValueError for data without
+    records along the first axis.
     """
     import dask.array as da
 
@@ -94,7 +94,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
 
 
 def plain_dtypes(data: Any) -> dict[Any, str] | str:
-    """Return numpy's dtypes for columns of pandas' nullable and Arrow numbers, by name; a series' own dtype.
+    """Return numpy's dtypes to use for pandas' nullable and Arrow numbers, by column; a series' own.
 
     Booleans next to numbers become small integers, because one array of both would have objects.
     """
@@ -116,7 +116,7 @@ def plain_dtypes(data: Any) -> dict[Any, str] | str:
 
 
 def _as_plain(part: Any) -> Any:
-    """Return a part of a data frame with numpy's numbers. Raises UserError for NA among integers."""
+    """Convert a part of a data frame to numpy's numbers. Raises UserError for NA among integers."""
     dtypes = plain_dtypes(part)
     try:
         return part.astype(dtypes)
@@ -128,10 +128,7 @@ def _as_plain(part: Any) -> Any:
 
 
 def as_result(data: Any, result: Any, name: str) -> Any:
-    """Return ``result`` as an xarray array with ``data``'s sample dimension and coordinates, if ``data`` is one.
-
-    The second axis is called ``name``. Other results are unchanged.
-    """
+    """Give a result the sample dimension and coordinates of ``data``, if that is an xarray array."""
     if not is_data_array(data):
         return result
     import xarray
@@ -147,10 +144,9 @@ def as_result(data: Any, result: Any, name: str) -> Any:
 
 
 def lazily(name: str) -> Callable[[F], F]:
-    """Return a decorator for a method on records that makes its result lazy for dask collections.
+    """Return a decorator that makes a method on numpy records compute dask collections lazily.
 
-    For xarray arrays the result is an xarray array with a second axis called ``name``. The method itself accepts and
-    returns numpy arrays.
+    For xarray arrays the result is one, too, with a second axis called ``name``.
     """
 
     def decorate(method: F) -> F:
@@ -183,10 +179,7 @@ def average(array: Any, weights: Any = None) -> Any:
 
 
 def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return targets and predictions for records, both as dask arrays of known lengths.
-
-    Raises ValueError if the numbers of records and targets differ.
-    """
+    """Return targets and predictions of the same records as dask arrays, to compute a score."""
     records, targets = open_collection(estimator.as_trained(x), lengths=True), open_collection(y, lengths=True).array
     if len(records.array) != len(targets):
         raise ValueError(f"X has {len(records.array)} records, but y has {len(targets)}; give both as many")
@@ -195,17 +188,16 @@ def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def raw_scores(estimator: Any, x: Any) -> Any:
-    """Return the net's output for records opened by ``fit``, lazily for a dask array."""
+    """Return the net's output for records that ``fit`` has opened, lazily for a dask array."""
     if is_dask_collection(x):
         return map_records(estimator, "_outputs", x, "class")
     return estimator.for_blocks()._outputs(x.matrix if isinstance(x, SparseRecords) else x)
 
 
 def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
-    """Return the lazy result of ``estimator.method`` for ``data``, of the kind of ``data``.
+    """Apply ``estimator.method`` to each chunk of ``data``, lazily.
 
-    Each chunk of records is one task. The estimator is one object in the graph, or scattered to the workers; Dask sends
-    it to each worker once.
+    The result is of the kind of ``data``. Dask sends the estimator to each worker once.
     """
     from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, not needed for numpy arrays
 
@@ -220,10 +212,10 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
 
 
 def map_partitions(estimator: Any, method: str, frame: Any, name: str) -> Any:
-    """Apply ``estimator.method`` to each partition of a dask data frame, lazily, with its index and partitions.
+    """Apply ``estimator.method`` to each partition of a dask data frame, lazily, and keep its index.
 
-    It is a series, or a data frame with a column for each class, quantile, feature or target. Results with three axes,
-    such as quantiles of several targets, are a dask array.
+    The result is a series, or a data frame with a column for each class, quantile, feature or target. Results with
+    three axes, such as quantiles of several targets, are a dask array.
     """
     meta = _as_plain(frame._meta)
     estimator.check_shape((len(frame.columns),), [str(column) for column in frame.columns])
@@ -237,7 +229,7 @@ def map_partitions(estimator: Any, method: str, frame: Any, name: str) -> Any:
 
 
 def _compute_partition(part: Any, estimator: Any, method: str, empty: Any) -> Any:
-    """Task: return the result for one partition of a data frame, or ``empty`` for a partition without rows."""
+    """Task: compute one partition of a data frame; ``empty`` is the result for a partition without rows."""
     if not len(part):
         return empty
     columns = empty.columns if empty.ndim == 2 else None
@@ -245,14 +237,14 @@ def _compute_partition(part: Any, estimator: Any, method: str, empty: Any) -> An
 
 
 def _labelled(result: np.ndarray, index: Any, columns: Any) -> Any:
-    """Return an array as a pandas series, or as a data frame with these columns."""
+    """Return a result as a pandas series, or as a data frame with these columns."""
     import pandas
 
     return pandas.Series(result, index) if columns is None else pandas.DataFrame(result, index, columns)
 
 
 def shared(value: Any) -> Any:
-    """Make ``value`` available to tasks: a client's workers keep a large one in memory."""
+    """Return ``value`` in a form for many tasks: a large one is kept in the workers' memory."""
     import dask
 
     from dsinga.cluster.clients import current_client

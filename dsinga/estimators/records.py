@@ -1,4 +1,4 @@
-"""Checks records and targets against ``fit``'s, scales them, and merges equal records."""
+"""Checks that records and targets match those in ``fit``, scales them, and merges equal records."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
 
 @contextlib.contextmanager
 def _explained(X: Any) -> Iterator[None]:
-    """Say in an error of scikit-learn's checks what dsinga takes, without scikit-learn's frames and the array."""
+    """Replace errors of scikit-learn's checks by shorter ones that say what to write for dsinga."""
     try:
         yield
     except ValueError as error:
@@ -75,7 +75,7 @@ def _explained(X: Any) -> Iterator[None]:
 
 
 class TrainingSet(NamedTuple):
-    """Records (n, ...), targets (n, ...) or None, and weights, float64 or None for equal ones.
+    """What ``fit`` trains on: records (n, ...), targets (n, ...) or None, and weights, float64 or None for equal ones.
 
     Weights are (n,), or (n, k) if each of k targets has its own.
     """
@@ -86,10 +86,9 @@ class TrainingSet(NamedTuple):
 
 
 def canonical(records: TrainingSet) -> TrainingSet:
-    """Sort the records by their values and merge equal ones, adding up their weights: for results free of the order.
+    """Sort records and merge equal ones, adding up their weights, so that their order does not change results.
 
-    A batch of all records has the same loss in any order, and for a repeated record or twice its weight, but float32
-    sums differ. In this form they are equal to the bit. Records of weight 0 are left out.
+    Otherwise float32 sums of a batch of all records differ in their last bits. Records of weight 0 are left out.
     """
     x, y = np.asarray(records.x), None if records.y is None else np.asarray(records.y)
     weights = np.ones(len(x)) if records.weights is None else records.weights
@@ -113,10 +112,7 @@ def mean_one(weights: np.ndarray | None) -> np.ndarray | None:
 
 
 class EstimatorRecords(BaseEstimator, ABC):
-    """Base of the estimators that opens, checks and scales their records.
-
-    Its attributes are what ``fit`` has trained, and the shape, column names and scaling of its records.
-    """
+    """Base of the estimators that opens, checks and scales their records."""
 
     columns_: TableDefinition | None = None
     _has_number_codes = True  # whether whole numbers next to columns of other kinds are categories, too
@@ -140,20 +136,20 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     @abstractmethod
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
-        """Return records and targets as arrays; the first call sets ``classes_``, ``n_features_in_`` and so on."""
+        """Return checked records and targets as arrays; the first call sets ``n_features_in_`` and so on."""
 
     @abstractmethod
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
-        """Return targets (n, ...), a dask array, checked as by :meth:`_validate`."""
+        """Return targets of a collection as a dask array (n, ...), checked as in :meth:`_validate`."""
 
     @abstractmethod
     def _targets(self, y: Any) -> Any:
-        """Return validated targets as the labels of the net."""
+        """Convert validated targets to the labels of the net."""
 
     def as_trained(self, X: Any) -> Any:
-        """Bring records into the form of those in ``fit``: xarray objects in its order, large zarr arrays by chunks.
+        """Bring records into the form of those in ``fit``: order of axes, chunks of large zarr arrays, encoded tables.
 
-        Small scipy.sparse matrices become dense. A table with learnt columns becomes encoded records.
+        Small scipy.sparse matrices become dense.
         """
         X = small_as_dense(X)
         if self.columns_ is not None and is_table(X):
@@ -168,13 +164,13 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     @property
     def _is_strong(self) -> bool:
-        """Whether it has the preset "strong", which learns columns of arrays, too."""
+        """Whether the estimator has the preset "strong", which learns columns of arrays, too."""
         return getattr(self, "preset", None) is not None
 
     def _learn_columns(self, X: Any, client: Any) -> Frame | None:
-        """Learn the columns of a data frame, or of an array with the preset, and return the frame.
+        """Learn the columns of a data frame, or of an array with the preset; return the frame.
 
-        Without the preset, a frame of numbers without gaps is used as it is: return None.
+        None for a frame of numbers without gaps, which is used as it is.
         """
         self.columns_ = None
         self.__dict__.pop("feature_names_in_", None)  # from an earlier fit
@@ -189,11 +185,11 @@ class EstimatorRecords(BaseEstimator, ABC):
         return None
 
     def _column_names(self) -> list[str]:
-        """Return a table's column names: the frame's, or x0, x1, ... as in scikit-learn."""
+        """Return a table's column names: the frame's, or scikit-learn's x0, x1 and so on."""
         return [*getattr(self, "feature_names_in_", (f"x{number}" for number in range(self.n_features_in_)))]
 
     def _validate_cells(self, X: Any, first: bool = False) -> Any:
-        """Return a table's numbers as an array (n, columns) with gaps, or as such a dask array."""
+        """Return a table's numbers as an array (n, columns), or dask array, in which NaN marks gaps."""
         if is_dask_collection(X):
             array = open_collection(X, lengths=first).array
             if array.ndim != 2:
@@ -209,7 +205,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return validate_data(self, X, reset=first, dtype="numeric", ensure_all_finite="allow-nan")
 
     def _validate_both(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[np.ndarray, Any]:
-        """Return records and targets as arrays, after scikit-learn's checks; a table's records need none."""
+        """Check records and targets as scikit-learn does; return them as arrays."""
         X, y = with_nan(X, "X"), with_nan(y, "y")
         if self.columns_ is not None:
             if y is None:
@@ -223,7 +219,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return by_block(x), y
 
     def _validate_records(self, X: Any, first: bool) -> Any:
-        """Return records as an array, or as a sparse matrix that becomes dense block by block."""
+        """Check records; return an array, or a sparse matrix that becomes dense block by block."""
         if self.columns_ is None:
             X, allow_nd = with_nan(X, "X"), self.net is not None
             with _explained(X):
@@ -291,7 +287,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return TrainingSet(x, y, weights)
 
     def _open_validation(self, data: Any, client: Any) -> TrainingSet | None:
-        """Return the records of ``validation_data``."""
+        """Open the records of ``validation_data`` in the form of ``fit``."""
         if data is None:
             return None
         x, y, *weights = data if isinstance(data, tuple) else (data, None)
@@ -313,7 +309,7 @@ class EstimatorRecords(BaseEstimator, ABC):
             raise ValueError(f"X has the columns {list(names)}, but {cls} was fitted to {list(trained)}")
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
-        """Find the scaling of records for the default net."""
+        """Find the means and deviations with which the default net's records are scaled."""
         weights = records.weights
         if weights is not None and weights.ndim > 1:
             weights = weights.max(axis=1)
@@ -321,12 +317,12 @@ class EstimatorRecords(BaseEstimator, ABC):
         self._scaling = find_scaling(records.x, weights, client) if has_scaling else None
 
     def _marked(self, job: Job) -> Job:
-        """Return the net's job, marked as useless without the estimator if that scales its inputs or outputs."""
+        """Mark the net's job as useless without the estimator if that scales its inputs or outputs."""
         scales = self._scaling is not None or getattr(self, "_target_scaling", None) is not None
         return with_store(job, scaled=ScaledRecords(by=type(self).__name__) if scales else None)
 
     def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
-        """Return records, targets and weights in the form for the net."""
+        """Convert records, targets and weights to the form that the net is trained on."""
         y = None if records.y is None else self._targets(records.y)
         if is_dask_collection(records.weights):
             weights = records.weights / compute(records.weights.mean(), client)
@@ -335,7 +331,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         return TrainingSet(self._scaled(records.x), y, weights)
 
     def _scaled(self, x: Any) -> Any:
-        """Return records, numpy or dask arrays, in the form for the net."""
+        """Scale records, numpy or dask arrays, for the net."""
         if self._scaling is not None:
             return x.scaled(self._scaling) if isinstance(x, SparseRecords) else self._scaling.apply(x)
         return x if isinstance(x, SparseRecords) else x.astype(record_dtype(x.dtype), copy=False)

@@ -1,4 +1,4 @@
-"""Regressor: a neural net that predicts one or several numbers for each record."""
+"""The regressor: a neural net that predicts one or several numbers for each record."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ LOGNORMAL = "lognormal"  # its targets are divided by their mean, and stay posit
 class Regressor(RegressorMixin, Supervised):
     """A neural net that predicts one or several numbers for each record.
 
-    :class:`dsinga.estimators.Classifier` explains the parameters; ``class_weight`` and ``calibrate`` do not exist here.
-    The two below are for the default net; a ``net`` has its own loss. With the default net, targets are scaled to mean
-    0 and deviation 1, too. Counts are not scaled, and targets of "lognormal" are divided by their mean. For a data
-    frame of at most 2,000 records the default net is as small as for arrays.
+    :class:`dsinga.estimators.Classifier` explains the other parameters, except ``class_weight`` and ``calibrate``. The
+    two below are for the default net; a ``net`` has its own loss. With the default net, targets are scaled to mean 0
+    and deviation 1, too. Counts are not scaled, and targets of "lognormal" are divided by their mean. For a data frame
+    of at most 2,000 records the default net is as small as for arrays.
 
     Args:
         loss: what to predict: "squared_error" (the mean), "absolute_error" (the median), "quantile" (the
@@ -64,7 +64,10 @@ class Regressor(RegressorMixin, Supervised):
 
     @public
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, client: Any = None) -> Self:
-        """Train one more epoch on the records X. The first call determines the scaling of records and targets."""
+        """Train one more epoch on the records X, such as the next part of a large data set.
+
+        The first call determines the scaling of records and targets.
+        """
         return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, epochs=1)
 
     @public
@@ -91,8 +94,8 @@ class Regressor(RegressorMixin, Supervised):
     def predict_interval(self, X: Any, coverage: float | None = None) -> np.ndarray:
         """Return each target's central interval with the probability ``coverage``, (n, 2) or (n, k, 2).
 
-        By default it reaches from the lowest to the highest predicted quantile; for a distribution or an ensemble its
-        probability is 0.9. Raises ValueError for bad input.
+        By default it reaches from the lowest to the highest predicted quantile, or with probability 0.9 for a
+        distribution or an ensemble. Raises ValueError for bad input.
         """
         if coverage is not None and not 0 < coverage < 1:
             raise UserError(f"coverage must be in (0, 1), not {coverage:g}")
@@ -129,11 +132,11 @@ class Regressor(RegressorMixin, Supervised):
         return self._levels if axis == "quantile" else getattr(self, "_target_names", None)
 
     def _form(self) -> ForecastForm | None:
-        """Return the meaning of several outputs for each target, None for single outputs."""
+        """Return what several outputs for each target mean, such as quantiles; None for single outputs."""
         return forecast_form(jobs.losses(self.job_)[-1])
 
     def _known_form(self) -> ForecastForm:
-        """Return the meaning of the outputs for each target. Raises UserError for single outputs, without quantiles."""
+        """Return what the outputs for each target mean; raise UserError for single outputs, without quantiles."""
         if (form := self._form()) is None:
             raise UserError(
                 "the net predicts one number for each target, without quantiles; train "

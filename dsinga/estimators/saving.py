@@ -49,15 +49,15 @@ _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
 
 
 def loadable(cls: type[T]) -> type[T]:
-    """Register a class of estimators for :func:`load`."""
+    """Decorate a class of estimators so that :func:`load` can read it."""
     _KINDS[cls.__name__] = cls
     return cls
 
 
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
-    """Save a fitted estimator in a folder, for :func:`dsinga.estimators.load`.
+    """Write a fitted estimator to a folder, for :func:`dsinga.estimators.load`.
 
-    As for models, the net is in ``job.conf``, its params in ``params.safetensors`` and the updater's state in
+    The net is in ``job.conf``, its params in ``params.safetensors`` and the updater's state in
     ``optimizer.safetensors``; the rest is in ``estimator.json``. Raises UserError if the folder is not empty or cannot
     be written.
     """
@@ -96,7 +96,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a history, a numpy number or an array into the form for JSON. Raises TypeError for other objects."""
+    """Convert a history, a numpy number or an array for JSON."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, History):
@@ -107,7 +107,7 @@ def _plain(value: Any) -> Any:
 @with_types
 @public
 def load(path: str | os.PathLike[str]) -> Any:
-    """Return the fitted estimator saved in a folder. Raises UserError if it is missing or damaged."""
+    """Read the fitted estimator that ``save`` wrote to a folder. Raises UserError if it is missing or damaged."""
     folder = local_folder(path)
     return read_saved(folder, FILES, lambda place: _read(folder, place))
 
@@ -129,7 +129,7 @@ def _read(folder: Path, place: Callable[[str], Path]) -> Any:
 
 
 def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, trained: Trained) -> Any:
-    """Return the estimator from the contents of its files. Damaged files raise various errors."""
+    """Make the estimator from the contents of its files; damaged files raise various errors."""
     parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in described["parameters"].items()}
     if parameters["net"] is not None:
         parameters["net"] = job

@@ -1,4 +1,4 @@
-"""The store message ``scaled { }``: an estimator scales the inputs and outputs of its net."""
+"""The mark ``scaled { }`` in a job: its net needs the estimator that scales its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class ScaledRecords(RecordsDefinition):
     by: str = setting("", "the estimator that trained the net, such as Regressor")
 
     def check_source(self, source: Any) -> NoReturn:
-        """Raise UserError: the net alone accepts no records."""
+        """Raise UserError, because the net alone accepts no records."""
         raise UserError(
             f"the net was trained by a {self.by}, which scales records and targets outside the net; call predict of "
             "the estimator, which dsinga.estimators.load(folder) reads, or its export"
         )
 
     def takes(self, source: Any) -> bool:
-        """Return True: every source is opened here, and refused."""
+        """Return True, so that every source is opened here, and refused."""
         return True
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> RecordSource:
-        """Raise UserError: the net alone accepts no records."""
+        """Raise UserError, because the net alone accepts no records."""
         self.check_source(source)

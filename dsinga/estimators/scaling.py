@@ -18,13 +18,13 @@ CACHED_BYTES = 1 << 18  # the size of a temporary array that stays in the caches
 
 
 class Scaling(NamedTuple):
-    """The map x -> (x - offset) / scale of each column, to float32; ``offset`` and ``scale`` are float64."""
+    """The scaling of records' columns, x -> (x - offset) / scale, to float32; ``offset`` and ``scale`` are float64."""
 
     offset: np.ndarray
     scale: np.ndarray
 
     def apply(self, x: Any) -> Any:
-        """Return scaled numbers, float32, in the shape of ``x``, which may be a dask array."""
+        """Scale numbers to float32; ``x`` may be a dask array."""
         if not isinstance(x, np.ndarray):
             return ((x - self.offset) / self.scale).astype(np.float32)
         scaled = np.empty(x.shape, np.float32)
@@ -33,15 +33,12 @@ class Scaling(NamedTuple):
         return scaled
 
     def undo(self, x: np.ndarray) -> np.ndarray:
-        """Return the unscaled numbers of ``x``, float64."""
+        """Return the original numbers of scaled ones, float64."""
         return x * self.scale + self.offset
 
 
 def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:
-    """Return the scaling to weighted mean 0 and deviation 1 of each column; a dask array is read twice.
-
-    Raises UserError for NaN or infinity in a dask array, which messages call ``name``.
-    """
+    """Find the scaling of each column to weighted mean 0 and deviation 1; a dask array is read twice."""
     if not is_dask_collection(x):
         return standard_scaling(x, weights, name)
     import dask.array as da
@@ -53,7 +50,7 @@ def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:
 
 
 def find_range(x: Any, client: Any) -> Scaling:
-    """Return the scaling of each column to [0, 1]; a dask array is read once."""
+    """Find the scaling of each column to [0, 1]; a dask array is read once."""
     low, high = compute((x.min(axis=0), x.max(axis=0)), client)
     low = np.asarray(low, np.float64)
     _check_finite(x, low + high, client, "X")
@@ -61,10 +58,7 @@ def find_range(x: Any, client: Any) -> Scaling:
 
 
 def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
-    """Raise UserError for the first NaN or infinity in ``x``, if the ``sums`` of its columns are not finite.
-
-    Scaled by such sums, all numbers of a column would be NaN.
-    """
+    """Raise UserError for the first NaN or infinity in ``x``, if the ``sums`` of its columns are not finite."""
     if np.isfinite(sums).all() or not is_dask_collection(x) or not len(x):
         return
     import dask.array as da
@@ -77,10 +71,7 @@ def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
 
 
 def standard_scaling(x: np.ndarray, weights: np.ndarray | None, name: str) -> Scaling:
-    """Return the scaling to weighted mean 0 and deviation 1 of each column; a constant column is only shifted.
-
-    Raises UserError, with the ``name`` of the array, for numbers with infinite squares.
-    """
+    """Find a numpy array's scaling to weighted mean 0 and deviation 1; a constant column is only shifted."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = weighted_mean(x, weights, lambda block: block)
         variance = weighted_mean(x, weights, lambda block: np.square(block - mean))
@@ -94,7 +85,7 @@ def standard_scaling(x: np.ndarray, weights: np.ndarray | None, name: str) -> Sc
 
 
 def weighted_mean(x: np.ndarray, weights: np.ndarray | None, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the mean over records of ``of(block)``, float64, for blocks of rows of ``x``."""
+    """Return the weighted mean over records of ``of(block)``, float64, for blocks of rows of ``x``."""
     total, count = np.zeros(x.shape[1:]), np.zeros(())
     for rows in row_blocks(x):
         block = of(np.asarray(x[rows], np.float64))
@@ -109,11 +100,11 @@ def weighted_mean(x: np.ndarray, weights: np.ndarray | None, of: Callable[[np.nd
 
 
 def row_blocks(x: np.ndarray, nbytes: int = BLOCK_BYTES) -> Iterator[slice]:
-    """Yield slices of rows with at most ``nbytes`` each in float64, to keep temporary arrays small."""
+    """Split rows into slices of at most ``nbytes`` each in float64, to keep temporary arrays small."""
     size = max(1, nbytes // max(1, 8 * math.prod(x.shape[1:])))
     yield from (slice(start, start + size) for start in range(0, len(x), size))
 
 
 def without_zeros(scale: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    """Return ``scale`` with 1 for columns that are constant up to rounding."""
+    """Replace the scale of columns that are constant up to rounding by 1."""
     return np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(offset), scale, 1.0)

@@ -1,4 +1,4 @@
-"""A fitted estimator as a model for ``export``, with a server's computations before and after the net."""
+"""Exports a fitted estimator for servers, with its computations before and after the net."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from dsinga.nn.model.from_job import JobModel, OpenSaved
 
 
 class EstimatorModel(JobModel):
-    """The net of a fitted estimator, served with the estimator's predictions.
+    """The net of a fitted estimator as a model for ``export``, with the estimator's predictions.
 
-    ``served`` has the column ``names`` of a frame, or the names of the ``cells`` of an array with learnt columns. It
-    has the ``scaling`` of numbers, limited to [0, 1] if it ``clips``. For classes it has ``classes``, independent
-    labels if ``multilabel``, and the ``temperature`` of their scores. For numbers it has the number of ``targets``, 0
-    for features, with their ``target_scaling`` and ``form``.
+    ``served`` has the column ``names`` of a frame, or the ``cells`` of an array with learnt columns, and the
+    ``scaling`` of numbers, limited to [0, 1] if it ``clips``. For classes it has ``classes``, ``multilabel`` and
+    ``temperature``. For numbers it has the number of ``targets``, 0 for features, with ``target_scaling`` and ``form``.
     """
 
     def __init__(self, estimator: Any):
@@ -46,11 +45,11 @@ class EstimatorModel(JobModel):
         )
 
     def output_layers(self) -> list[str]:
-        """Return the layer that predictions are made from."""
+        """Return the name of the layer that gives predictions."""
         return [self.estimator._output]
 
     def predict(self, x: Any = None, **options: Any) -> Any:
-        """Return the server's outputs: labels and probabilities, or numbers (n, k)."""
+        """Return what a server should return: labels and probabilities, or numbers (n, k)."""
         if is_classifier(self.estimator):
             return [self.estimator.predict(x), self.estimator.predict_proba(x)]
         of = self.estimator.predict if is_regressor(self.estimator) else self.estimator.transform
@@ -60,5 +59,5 @@ class EstimatorModel(JobModel):
 @register("saved", "estimator.json")
 @implements(OpenSaved)
 def estimator_model(folder: Path) -> EstimatorModel:
-    """Return the estimator saved in a folder as a model, for ``dsinga export``."""
+    """Read the estimator saved in a folder as a model, for ``dsinga export``."""
     return EstimatorModel(load(folder))

@@ -1,4 +1,4 @@
-"""Checks the settings of estimators, and suggests replacements for names of other libraries."""
+"""Checks the settings of estimators, and suggests replacements for other libraries' names."""
 
 from __future__ import annotations
 
@@ -29,15 +29,12 @@ WHOLE = "workers", "epochs", "batchsize", "n_iter_no_change"
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def estimator(cls: type[T]) -> type[T]:
-    """Give a class a constructor of its fields; for an unknown argument the error says what to write instead.
-
-    :func:`dsinga.estimators.load` can then make estimators of the class.
-    """
+    """Decorate an estimator class: give it a constructor of its fields that explains unknown arguments."""
     return loadable(check_settings(dataclasses.dataclass(eq=False, repr=False, kw_only=True)(cls), instead=INSTEAD))
 
 
 def check_estimator(estimator: Any) -> None:
-    """Raise UserError for a wrong setting, or one without effect next to a preset or a net."""
+    """Raise UserError for a wrong setting, or one that a preset or a net makes ineffective."""
     for name in WHOLE:
         if (value := getattr(estimator, name)) is not None:
             check_whole(name, value, 1)
@@ -72,7 +69,7 @@ def _check_preset(estimator: Any, preset: Any) -> None:
 
 
 def resolve_auto(name: str, value: Any, default: bool) -> bool:
-    """Return a setting as a bool; "auto" means ``default``. Raises UserError for others."""
+    """Return a setting as a bool; "auto" means ``default``."""
     if isinstance(value, str) and value == "auto":
         return default
     if not isinstance(value, (bool, np.bool_)):

@@ -1,4 +1,4 @@
-"""Records of a large scipy.sparse matrix that become dense block by block when they are read."""
+"""Reads a large scipy.sparse matrix block by block as dense records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.data.stores.store_format import SMALL_BYTES, block_rows
 
 
 class SparseRecords:
-    """The rows of a CSR matrix (n, d); a slice is a dense array, scaled if there is a scaling."""
+    """The rows of a CSR matrix (n, d) as records; a slice is a dense array, scaled if there is a scaling."""
 
     ndim = 2
 
@@ -32,16 +32,16 @@ class SparseRecords:
         return block if self.scaling is None else self.scaling.apply(block)
 
     def chosen(self, mask: np.ndarray) -> SparseRecords:
-        """Return the records chosen by a mask (n,)."""
+        """Return the records that a mask (n,) selects."""
         return SparseRecords(self.matrix[mask], self.scaling)
 
     def scaled(self, scaling: Any) -> SparseRecords:
-        """Return the records with a scaling, or None, to apply to dense rows."""
+        """Return the records with a scaling, or None, that dense rows get when they are read."""
         return SparseRecords(self.matrix, scaling)
 
 
 class SparseColumn(Column):
-    """Records of a sparse matrix, made dense when a block is loaded. A pickle contains the matrix."""
+    """Records of a sparse matrix for training, made dense when a block is loaded."""
 
     from_files = False
 
@@ -58,7 +58,7 @@ class SparseColumn(Column):
 
 @register("records", "dsinga.SparseRecords")
 def sparse_kind(value: Any) -> Kind:
-    """Return the kind of records of a sparse matrix."""
+    """Return how training reads the records of a sparse matrix."""
     return Kind("a sparse matrix", _sparse_records)
 
 
@@ -73,5 +73,5 @@ def small_as_dense(X: Any) -> Any:
 
 
 def by_block(x: Any) -> Any:
-    """Let a scipy.sparse matrix become dense block by block while it is read; return arrays unchanged."""
+    """Let a scipy.sparse matrix become dense block by block; return arrays unchanged."""
     return SparseRecords(x.tocsr()) if issparse(x) else x

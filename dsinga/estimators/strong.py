@@ -19,7 +19,7 @@ MEMBERS, DEPTH, WIDTH, DROPOUT = 8, 2, 256, 0.5
 def strong_job(
     columns: TableDefinition | None, outputs: int, task: Any, learning_rate: float, weight_decay: float, seed: int
 ) -> Job:
-    """Return the job of the ensemble for the records of a table.
+    """Return the job that trains the ensemble on the records of a table.
 
     ``task`` is "classes", "answers" or "numbers", and ``outputs`` is their count.
     """

@@ -1,4 +1,4 @@
-"""Data frames in estimators: ``fit`` learns their columns, and all other calls apply them by name."""
+"""Data frames in estimators: ``fit`` learns their columns, and all other calls encode them by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
 
 
 def needs_columns(X: Any, client: Any) -> bool:
-    """Whether a data frame has more than numbers and booleans without gaps."""
+    """Whether a data frame must be encoded: it has more than numbers and booleans without gaps."""
     if is_frame(X):
         from pandas.api.types import is_numeric_dtype  # type: ignore[import-untyped]
 
@@ -42,10 +42,7 @@ def needs_columns(X: Any, client: Any) -> bool:
 
 
 def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the columns of Polars or Arrow one by one, because Polars would turn dates into numbers.
-
-    A column that is no array (n,) in numpy, such as structs or lists, becomes an empty array of objects.
-    """
+    """Yield the columns of Polars or Arrow one by one, because Polars would turn dates into numbers."""
     for name in distinct_names(frame_columns(X), "X"):
         try:
             array = np.asarray(X[name])
@@ -55,11 +52,11 @@ def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool) -> tuple[TableDefinition, Frame]:
-    """Return the columns of a data frame or an array (n, d), and the frame they were learnt from.
+    """Learn how to encode the columns of a data frame or an array (n, d); return them and the frame.
 
-    ``names`` are the columns of an array. With ``number_codes`` whole numbers are categories, too, unless all columns
-    are numbers or booleans without gaps. Partitions of a Dask collection are summarised on the cluster of ``client``.
-    Raises UserError for values that tables do not support, and if pyarrow or the add-on of tables is missing.
+    With ``number_codes`` whole numbers are categories, too, unless all columns are numbers or booleans without gaps.
+    Dask collections are summarised on the cluster of ``client``. Raises UserError for unsupported values, and if
+    pyarrow or the add-on of tables is missing.
     """
     lookup("definition", "TableDefinition")  # raises UserError with the add-on's name if that is missing
     from dsinga.addons.tables.frames import import_arrow
@@ -83,10 +80,9 @@ def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool)
 
 
 def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
-    """Return the records (n, width) float32 of a data frame, or of an array with columns called ``names``.
+    """Encode a data frame, or an array with columns called ``names``, as records (n, width) float32.
 
-    A Dask data frame gives a Dask data frame with the same index, a dask array a lazy dask array. Raises UserError for
-    a missing column, or one with values of another kind.
+    Dask collections are encoded lazily. Raises UserError for a missing column, or one with values of another kind.
     """
     columns = columns_of_table(definition)
     if not is_dask_collection(X):
@@ -103,19 +99,18 @@ def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
 
 
 def _encode_part(part: Any, columns: TableColumns) -> Any:
-    """Task: return the records of a partition as a data frame with its index."""
+    """Task: encode a partition; return the records as a data frame with its index."""
     import pandas  # type: ignore[import-untyped]
 
     return pandas.DataFrame(columns.encode(_to_arrow(part, ())), index=part.index)
 
 
 def _encode_block(block: np.ndarray, columns: TableColumns, names: Sequence[str]) -> np.ndarray:
-    """Task: return the records of a chunk of a dask array."""
     return columns.encode(_to_arrow(block, names))
 
 
 def _to_arrow(X: Any, names: Sequence[str]) -> Any:
-    """Return a data frame in memory, or an array with columns called ``names``, as an Arrow table."""
+    """Convert a data frame in memory, or an array with columns ``names``, to an Arrow table."""
     import pyarrow
 
     from dsinga.addons.tables.frames import to_arrow
@@ -160,27 +155,26 @@ def check_no_gaps(X: Any) -> None:
 
 
 def columns_of_table(definition: TableDefinition) -> TableColumns:
-    """Return the columns of a table, which make its records."""
+    """Return the columns that encode a table's rows as records."""
     from dsinga.addons.tables.columns import TableColumns
 
     return TableColumns(definition)
 
 
 def _has_numbers_alone(definition: TableDefinition) -> bool:
-    """Whether all columns are numbers or booleans without gaps: codes worsened their predictions."""
+    """Whether all columns are numbers or booleans without gaps; codes worsened their predictions."""
     numbers = {column.name for column in definition.column if column.kind in ("number", "boolean")}
     return all(column.name in numbers and not column.missing for column in definition.column)
 
 
 def _without_number_codes(definition: TableDefinition) -> TableDefinition:
-    """Return the definition without categories made from numbers."""
     numbers = {column.name for column in definition.column if column.kind == "number"}
     columns = [column for column in definition.column if column.kind != "category" or column.name not in numbers]
     return definition.replace(column=columns)
 
 
 def with_store(job: Job, **fields: Any) -> Job:
-    """Return the job with fields of its input layer's store, such as a ``table`` for data frames."""
+    """Change fields of the store of a job's input layer, such as ``table`` for data frames."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(**fields))
         if layer.store_conf is not None and layer_class(layer).is_input

@@ -1,4 +1,4 @@
-"""Trains an estimator's job in this process or on a cluster, and makes rows of epochs from its history."""
+"""Trains an estimator's job in this process or on a cluster, and turns its history into rows of epochs."""
 
 from __future__ import annotations
 
@@ -30,19 +30,14 @@ from dsinga.reading.learnt_statistics import normalised, with_steps
 
 @dataclass
 class Continued(ThisProcess):
-    """This process, with records and random numbers that continue after earlier training.
-
-    Attributes:
-        before: the batches that running statistics had seen before these steps.
-        shuffle: whether records are shuffled.
-    """
+    """Trains in this process as a continuation of earlier training, as ``partial_fit`` needs."""
 
     before: int = 0
     shuffle: bool = True
 
     @contextlib.contextmanager
     def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
-        """Yield a function that goes on with the training of a job of one worker in this process."""
+        """Yield a function that continues the training of a job of one worker."""
         if steps := checked.job.updater.earlier_steps:  # the layers count them, too
             before = {conf.name: self.before for conf in normalised(checked.job)}
             checked = checked.with_job(with_steps(checked.job, before))
@@ -54,11 +49,10 @@ def train_net(
     job: Job, records: TrainingSet, validation: TrainingSet | None, trained: Trained, client: Any, *, on_cluster: bool,
     goes_on: bool, workers: int | None, extensions: Sequence[Extension],
 ) -> None:  # fmt: skip
-    """Train a job from what is ``trained``, or initial values; an extension keeps the result.
+    """Train an estimator's job from given params, or initial values; an extension keeps the result.
 
     ``client`` None starts a cluster in this process for the run. ``goes_on`` says that training will continue from the
-    result. ``workers`` is the number of workers on a cluster, by default the job's, or the cluster's. Raises UserError
-    for bad input, Diverged if a loss is not finite.
+    result. Raises UserError for bad input, Diverged if a loss is not finite.
     """
     shuffle = batchsize_of(job) < len(records.x)
     if records.weights is not None or (validation is not None and validation.weights is not None):
@@ -84,7 +78,7 @@ def train_net(
 
 
 def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row]:
-    """Return a row for each epoch from the rows of a run that began after ``epochs`` epochs."""
+    """Combine the rows of a run that began after ``epochs`` epochs into one for each epoch."""
     by_step: dict[int, Row] = {}
     for row in rows:
         if row["step"] == 0:  # a test before training
@@ -98,7 +92,7 @@ def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row
 
 
 def best_epoch(stopping: Extension | None, rows: Iterable[Row], earlier_steps: int) -> int | None:
-    """Return the epoch of the best params of a run that stops early; None otherwise, or before the first epoch."""
+    """Return the epoch that gave the best params of a run with early stopping; None without any."""
     step = earlier_steps + stopping.state_dict()["best_step"] if stopping is not None else None
     return next((row["epoch"] for row in rows if row["step"] == step), None)
 
@@ -110,9 +104,6 @@ def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
 
 
 def _reported_by_epoch(job: Job, length: int, tests: bool) -> Job:
-    """Return the job with a row of metrics per epoch; jobs with ``epochs`` need no frequencies.
-
-    ``tests`` says whether there are records to test on.
-    """
+    """Return the job set to report metrics once per epoch, with ``tests`` also validation metrics."""
     steps = 0 if job.epochs else math.ceil(length / batchsize_of(job))
     return job.replace(disp_freq=steps, test_freq=steps if tests else 0)

@@ -1,4 +1,4 @@
-"""Transformer: features from a layer of a net, by default an auto-encoder or a Boltzmann machine."""
+"""The transformer: features from a layer of a net, by default an auto-encoder or a Boltzmann machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dsinga.job import Job
 
 @estimator
 class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimator):
-    """A neural net with a layer that computes features of each record.
+    """A neural net that computes features of each record, such as the code of an auto-encoder.
 
     By default it is an auto-encoder, trained to reproduce the records from ``n_components`` numbers.
 
@@ -55,7 +55,10 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         return self._fit(X, y, go_on=self.warm_start, validation_data=validation_data, client=client)
 
     def partial_fit(self, X: Any, y: Any = None, *, client: Any = None) -> Self:
-        """Train one more epoch on the records X. The first call determines the scaling of records."""
+        """Train one more epoch on the records X, such as the next part of a large data set.
+
+        The first call determines the scaling of records.
+        """
         return self._fit(X, y, go_on=True, client=client, epochs=1)
 
     def transform(self, X: Any) -> Any:
@@ -75,7 +78,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         return outputs.astype(dtype if dtype in (np.float32, np.float64) else np.float64)
 
     def as_trained(self, X: Any) -> Any:
-        """Return records in the form of ``fit``; a Boltzmann machine clips them, so they are always dense."""
+        """Return records in the form of ``fit``; a Boltzmann machine's are always dense."""
         dense = self.net is None and self.method == "rbm" and issparse(X)
         return super().as_trained(X.toarray() if dense else X)
 

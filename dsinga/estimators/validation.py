@@ -20,7 +20,7 @@ from dsinga.job import Job
 
 
 class ChunkMask(NamedTuple):
-    """A mask of records as a dask array of bool (n,), and each chunk's number of chosen records."""
+    """Selects records of a dask array: a mask as a dask array of bool (n,), and each chunk's number of them."""
 
     mask: Any
     counts: Sequence[int]
@@ -36,19 +36,14 @@ def split_records(
     splitter: Any = None,
     client: Any = None,
 ) -> tuple[TrainingSet, TrainingSet]:
-    """Return the records for training and for validation, in order, with targets and weights.
+    """Split records into those for training and those for validation, in order.
+
+    ``fraction`` is the share of the records, or of ``groups`` (n,), for validation, in (0, 1). With ``by_class`` each
+    class gives this share and keeps at least one record to train on. The last split of ``splitter``, a scikit-learn
+    splitter, replaces the share.
 
     Each chunk of a dask array gives its share at random, whatever its classes, without computing. With ``groups`` or
     ``splitter``, the groups, or the targets too, are computed.
-
-    Args:
-        records: the records; the targets are class codes if ``by_class``.
-        fraction: the share of the records, or of the groups, for validation, in (0, 1).
-        seed: determines which ones.
-        by_class: whether each class gives this share of its records, and keeps at least one to train on.
-        groups: the group of each record (n,); the records of a group stay together.
-        splitter: a scikit-learn splitter; its last split replaces the share.
-        client: the client of the cluster that computes dask arrays.
 
     Raises:
         UserError: a wrong ``splitter``, or no records to train on or to validate.
@@ -83,7 +78,7 @@ def create_stopping(job: Job, n_iter_no_change: int, tol: float) -> EarlyStoppin
 
 
 def _opened_groups(groups: Any, length: int) -> np.ndarray:
-    """Return the group of each of ``length`` records. Raises UserError for a wrong number or a missing group."""
+    """Return the group of each record; raise UserError for a wrong number or a missing group."""
     if np.ndim(groups) == 0:
         raise UserError(f"groups is {groups!r}; give the group of each record, such as frame['patient']")
     if len(groups := column_or_1d(groups)) != length:
@@ -96,7 +91,7 @@ def _opened_groups(groups: Any, length: int) -> np.ndarray:
 
 
 def _masks_at_random(length: int, fraction: float, seed: int, codes: Any) -> tuple[Any, Any]:
-    """Return masks for training and validation; each class of ``codes`` (n,) gives its share."""
+    """Select random records for validation, with masks; each class of ``codes`` (n,) gives its share."""
     rng = np.random.default_rng(seed)
     order, mask = rng.permutation(length), np.zeros(length, bool)
     if codes is None:
@@ -111,7 +106,7 @@ def _masks_at_random(length: int, fraction: float, seed: int, codes: Any) -> tup
 
 
 def _masks_by_group(groups: np.ndarray, fraction: float, seed: int) -> tuple[Any, Any]:
-    """Return masks for training and validation, with a share of the groups for validation."""
+    """Select the records of random groups for validation; return masks for training and validation."""
     names = np.unique(groups)
     count = math.ceil(len(names) * fraction)
     mask = np.isin(groups, np.random.default_rng(seed).permutation(names)[:count])
@@ -119,7 +114,7 @@ def _masks_by_group(groups: np.ndarray, fraction: float, seed: int) -> tuple[Any
 
 
 def _masks_by_splitter(splitter: Any, length: int, y: Any, groups: Any) -> tuple[Any, Any]:
-    """Return masks for training and validation from the last split; in time order, it trains on most."""
+    """Select records by the last split of a scikit-learn splitter; return masks for training and validation."""
     if not hasattr(splitter, "split"):
         raise UserError(
             f"validation_split is {splitter!r}; give a splitter of scikit-learn, such as TimeSeriesSplit(), or the "
@@ -133,7 +128,7 @@ def _masks_by_splitter(splitter: Any, length: int, y: Any, groups: Any) -> tuple
 
 
 def _masks_by_chunk(sizes: Sequence[int], fraction: float, seed: int) -> tuple[Any, Any]:
-    """Return lazy masks for training and validation; each chunk gives its share."""
+    """Select a share of each chunk of a dask array; return lazy masks for training and validation."""
     import dask.array as da
 
     offset = np.random.default_rng(seed).random()
@@ -143,14 +138,14 @@ def _masks_by_chunk(sizes: Sequence[int], fraction: float, seed: int) -> tuple[A
 
 
 def _draw(fraction: float, seed: int, offset: float, block_info: Any = None) -> np.ndarray:
-    """Task: draw which records of a chunk are for validation, from the seed and the chunk's position."""
+    """Task: select a chunk's records for validation, from the seed and the chunk's position."""
     ((start, stop),) = block_info[None]["array-location"]
     before, after = np.floor(np.array([start, stop]) * fraction + offset).astype(int)
     return np.random.default_rng((seed, start)).permutation(stop - start) < after - before
 
 
 def _chosen(array: Any, mask: Any, records: Any) -> Any:
-    """Return the rows chosen by a mask; rows of a dask array have the chunks of ``records``."""
+    """Return the rows that a mask selects; rows of a dask array have the chunks of ``records``."""
     if isinstance(array, SparseRecords):
         return array.chosen(mask)
     if not is_dask_collection(records):
@@ -167,5 +162,4 @@ def _chosen(array: Any, mask: Any, records: Any) -> Any:
 
 
 def _rows(block: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Task: return the rows of a chunk chosen by a mask."""
     return block[mask]

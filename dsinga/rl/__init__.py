@@ -1,4 +1,4 @@
-"""Reinforcement learning, after PARL: models, algorithms and agents, which dsinga's training loop trains.
+"""Reinforcement learning: models, algorithms (DQN, PPO, ...) and agents that learn from environments, after PARL.
 
 First values of settings, and when to change them:
 
@@ -19,13 +19,12 @@ First values of settings, and when to change them:
   100,000 stacks of four 84 by 84 images fit in 2.8 GB, because each observation is stored once, as uint8.
 - ``n_steps``: transitions end with their rollout, so set ``rollout_steps`` to several times ``n_steps``.
 
-Agents with memory: a ``nn.GRU`` or ``nn.SimpleRNN`` with ``carry=True`` carries its state from step to step. PPO and
-A2C learn such a net. Other algorithms, ``nn.LSTM``, worker groups and ``central_inference`` refuse it. Training,
-evaluation, actors and resumed runs carry the state, which is 0 when an episode begins. The gradient goes back to the
-beginning of the episode or rollout, so ``rollout_steps`` limits the distance of cause and effect. A minibatch of PPO
-has all steps of some environments: use at least as many ``environments`` as ``minibatches``. In your own loop, pass
-``agent.hidden_states(n)`` to ``agent.predict`` or :class:`Collector`, and call its ``reset([i])`` when the episode
-of environment i ends.
+Agents with memory: a ``nn.GRU`` or ``nn.SimpleRNN`` with ``carry=True`` carries its state from step to step. Only PPO
+and A2C learn such a net, and not in worker groups or with ``central_inference``. The state is 0 when an episode begins.
+The gradient goes back to the beginning of the episode or rollout, so ``rollout_steps`` limits the distance of cause and
+effect. A minibatch of PPO has all steps of some environments: use at least as many ``environments`` as ``minibatches``.
+In your own loop, pass ``agent.hidden_states(n)`` to ``agent.predict`` or :class:`Collector`, and call its
+``reset([i])`` when the episode of environment i ends.
 
 Your own loop needs only ``agent.sample``, ``agent.learn`` and :class:`Collector`.
 """

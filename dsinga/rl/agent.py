@@ -1,4 +1,4 @@
-"""Agent: chooses actions by an algorithm, learns from rewards, saves and restores itself."""
+"""The agent that you train and use: it chooses actions, learns from rewards, and saves and restores itself."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from dsinga.rl.recurrence import HiddenStates
 
 
 class Agent:
-    """Chooses actions by an algorithm and a random generator, for one observation or a batch.
+    """Chooses actions with an algorithm, learns from experience, and writes checkpoints.
 
     Override ``sample`` or ``predict`` to prepare observations, ``learn`` to prepare experience.
 
     Args:
-        algorithm: chooses actions and learns.
         seed: determines the random numbers of ``sample``.
     """
 
@@ -38,11 +37,11 @@ class Agent:
         self.rng = np.random.default_rng(seed)
 
     def hidden_states(self, count: int) -> HiddenStates | None:
-        """Return ``count`` environments' initial hidden states; None if the model has none."""
+        """Return initial hidden states for ``count`` environments; None if the net has no memory."""
         return self.algorithm.hidden_states(count)
 
     def sample(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Sampled:
-        """Return exploring actions for observations (N, ...), or one for one observation.
+        """Draw an action for each observation (N, ...), or for a single one, to explore.
 
         ``hidden``, the states before the observations, is updated in place.
         """
@@ -57,7 +56,7 @@ class Agent:
         return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
 
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Any:
-        """Return the best actions for observations (N, ...), or for one, as in :meth:`sample`."""
+        """Return the best action for each observation (N, ...), or for a single one."""
         batch, is_single = self._batch(observations)
         try:
             actions = self.algorithm.predict(batch, *_states(hidden))
@@ -67,7 +66,7 @@ class Agent:
         return actions[0] if is_single else actions
 
     def learn(self, batch: Any) -> dict[str, float]:
-        """Learn from experience, and return metrics."""
+        """Update the params from a rollout or a batch of transitions; return metrics such as "loss"."""
         try:
             return self.algorithm.learn(batch)
         except UserError:
@@ -76,15 +75,15 @@ class Agent:
             raise
 
     def check_environments(self, environments: VectorEnvironment) -> None:
-        """Raise UserError unless the environments accept the algorithm's actions."""
+        """Raise UserError if the environments do not accept the actions that the algorithm chooses."""
         check_same_actions(self.algorithm.spaces.action, environments.spaces.action, environments.name)
 
     def state(self) -> dict[str, Any]:
-        """Return the state: nested dicts of arrays and plain values."""
+        """Return params, updater state and random generator, to continue bit for bit."""
         return {"algorithm": self.algorithm.state(), "rng": self.rng.bit_generator.state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net."""
+        """Restore a state from :meth:`state`. Raises UserError if it is for another net."""
         self.algorithm.restore(state["algorithm"])
         self.rng.bit_generator.state = state["rng"]
 
@@ -97,7 +96,7 @@ class Agent:
         )
 
     def restore(self, folder: str | os.PathLike[str]) -> None:
-        """Restore a checkpoint, or a folder's newest one; learning continues bit for bit.
+        """Read a checkpoint, or a folder's newest one, so that learning continues bit for bit.
 
         ``folder`` can be a workspace of :func:`dsinga.rl.train`; from worker groups only the params are restored.
         Raises UserError if there is no checkpoint, or if it is for another net or algorithm.
@@ -121,7 +120,7 @@ class Agent:
             raise UserError(f"{path} is no checkpoint of an agent: its params are not all that {name} goes on from")
 
     def _batch(self, observations: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return observations as a batch (N, ...), and whether it was a single one."""
+        """Return the observations as a batch (N, ...), and whether a single one was given."""
         space = self.algorithm.spaces.observation
         if isinstance(observations, tuple) and len(observations) == 2 and isinstance(observations[1], dict):
             raise UserError(

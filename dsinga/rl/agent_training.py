@@ -1,4 +1,4 @@
-"""Trains a job with ``reinforcement { }``: in this process, perhaps with remote actors, or by worker groups."""
+"""Trains the agent of a job with ``reinforcement { }``: in this process, with remote actors, or in worker groups."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OF_GROUPS = {
 
 @dataclass(repr=False)
 class AgentResult(Result):
-    """The history and agent after training; steps count all environments together.
+    """The trained agent with its history; steps count all environments together.
 
     Rows of the phase "test" are evaluations of the best actions.
     """
@@ -73,10 +73,7 @@ def _mean_return(row: Mapping[str, Any]) -> str:
 
 @register("engine", "agents")
 class AgentTraining:
-    """Trains the agent of a job, with the interface of :class:`dsinga.api.execution.JobTraining`.
-
-    Args:
-        make_task: returns an agent and its environment; by default the job's.
+    """Lets :func:`dsinga.train` train an agent, with the interface of :class:`dsinga.api.execution.JobTraining`.
 
     Attributes:
         job: the trained job; with worker groups its steps are updates.
@@ -96,7 +93,7 @@ class AgentTraining:
 
     @staticmethod
     def without_effect(job: Job) -> dict[str, str]:
-        """Return options without effect on training an agent, with what applies instead."""
+        """Return the options of :func:`dsinga.train` that an agent ignores, each with what applies instead."""
         assert job.reinforcement is not None
         if has_groups(job):
             return WITHOUT_EFFECT
@@ -108,13 +105,13 @@ class AgentTraining:
 
     @staticmethod
     def without_effect_on_test() -> dict[str, str]:
-        """Return options of the command ``test`` without effect on an agent, with what applies instead."""
+        """Return the options of ``dsinga test`` that an agent ignores, each with what applies instead."""
         here = dict.fromkeys((*CLUSTER_OPTIONS, *OF_GROUPS, "workers"), "it is evaluated in this process")
         return {**WITHOUT_EFFECT, **here, "phase": "it is evaluated in its environment"}
 
     @staticmethod
     def check(job: Job, options: Any) -> None:
-        """Raise UserError for job settings, or options of :func:`dsinga.train`, without effect on an agent."""
+        """Raise UserError for a job setting or an option of :func:`dsinga.train` that an agent ignores."""
         job.reinforcement.check(job)
         default = type(options)()
         for name, instead in AgentTraining.without_effect(job).items():
@@ -126,7 +123,7 @@ class AgentTraining:
     net_job = staticmethod(net_job)
 
     def metric_names(self) -> Mapping[str, Sequence[str]]:
-        """Return the known names of metrics by phase."""
+        """Return the names of the metrics that the run will report, by phase."""
         names = self._task.metric_names()
         return names if self._groups is None else {phase: names[phase] for phase in names if phase != "train"}
 
@@ -137,7 +134,7 @@ class AgentTraining:
 
     @contextlib.contextmanager
     def training(self, runner: Runner, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
-        """Yield the function that trains the agent, in this thread or on a cluster."""
+        """Yield a function that trains the agent, in this thread or on a cluster."""
         if not self.needs_cluster:
             yield partial(train_agent, self._task, None)
             return
@@ -156,7 +153,7 @@ class AgentTraining:
     def _train_groups(
         self, client: Client, placing: Mapping[str, Any], observer: Observer, options: RunOptions
     ) -> TrainedParams:
-        """Train in worker groups; ``placing`` has arguments of :func:`dsinga.cluster.run.driver.train`."""
+        """Train in worker groups on the Dask workers that ``placing`` selects."""
         from dsinga.cluster.run.driver import train
 
         assert self._groups is not None
@@ -167,7 +164,7 @@ class AgentTraining:
         return outcome
 
     def _train_with_actors(self, client: Client, observer: Observer, options: RunOptions) -> TrainedParams:
-        """Train in this thread with actors, once there are enough Dask workers."""
+        """Wait for enough Dask workers, then train in this thread with actors on them."""
         from dsinga.cluster.connecting.expected_workers import await_number_of_workers
 
         patience, conf = patience_of(self._task.job), reinforcement_of(self._task.job)
@@ -184,7 +181,7 @@ class AgentTraining:
 
     @staticmethod
     def test(job: Job, checkpoint: str | os.PathLike[str] | None) -> dict[str, Any]:
-        """Return the mean return and length of episodes of the trained agent."""
+        """Let a trained agent play episodes; return their mean return and length."""
         settings, agent = reinforcement_of(job), trained_agent(job, checkpoint)
         return evaluate(agent, settings.environment, max(1, settings.evaluation_episodes), seed=job.seed).summary()
 
@@ -192,17 +189,14 @@ class AgentTraining:
     def earlier_result(
         job: Job, params: ParamArrays, history: Any, step: int, workspace: Path | None, stopped: str
     ) -> AgentResult:
-        """Return the result of an earlier run; its agent gets these params."""
+        """Return the result of a run that ended before, with its trained agent."""
         agent = AgentTask.of(job).agent
         agent.algorithm.take_params(params)
         return AgentResult(job, params, history, agent.algorithm.net.net, step, workspace, stopped, agent=agent)
 
 
 def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) -> Agent:
-    """Return a job's agent with a checkpoint's params, by default the newest in its workspace.
-
-    Raises UserError if there is no checkpoint, or if it is for another net.
-    """
+    """Return a job's agent with params from a checkpoint, by default the newest in its workspace."""
     with contextlib.closing(make_environments(reinforcement_of(job).environment, 1)) as environments:
         agent = agent_of(job, environments.spaces)
     params = trained_params(job, checkpoint, [])
@@ -224,7 +218,7 @@ def train(
     in_groups: bool = False,
     **settings: Any,
 ) -> AgentResult:
-    """Train an agent in environments, and return it with its history.
+    """Train an agent by reinforcement learning; return it with its history.
 
     Args:
         agent: an agent, a job with ``reinforcement { }``, or a job's path, as for :func:`dsinga.train`.
@@ -233,7 +227,7 @@ def train(
             has a process for each actor.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; defaults to the job's, if any.
         resume: continue from the workspace's newest checkpoint, or from a path. "auto" starts from scratch if there is
-            none. The result is bit-equal to an unbroken run.
+            none.
         progress: show a progress line (in a notebook: a picture of the metrics).
         extensions: called between rollouts, as for :func:`dsinga.train`.
         in_groups: use a worker group, with params on servers, even if ``groups`` and ``workers`` are 1.
@@ -259,17 +253,15 @@ def train(
               ``actors`` are per worker, and rows count updates.
             - ``cluster``: the topology of worker groups, a :class:`dsinga.job.ClusterConf`.
 
-    With PPO, A2C and REINFORCE the seed and number of actors determine the bits, wherever the actors are. Other
-    algorithms do not wait for slow actors; with a replay memory, ``max_staleness`` 0 makes them as exact. IMPALA learns
-    from as many rollouts at once as keep all actors busy. If an actor's Dask worker is lost, another actor computes the
-    same rollout. Worker groups continue from their last snapshot or checkpoint, with new episodes.
+    With PPO, A2C and REINFORCE the seed and number of actors determine the bits. Other algorithms do not wait for slow
+    actors; with a replay memory, ``max_staleness`` 0 makes them as exact. Worker groups that lose a Dask worker
+    continue from their last snapshot or checkpoint, with new episodes.
 
     A group adds up its workers' gradients: two A2C workers with four environments each learn like one with eight. PPO
-    workers draw minibatches from their own environments, so the numbers differ. Groups learn independently; ``cluster``
-    says how they share params. A2C in several groups is A3C. Worker groups with ``actors`` require IMPALA.
+    workers draw minibatches from their own environments, so the numbers differ. Groups learn independently; A2C in
+    several groups is A3C. Worker groups with ``actors`` require IMPALA.
 
-    Records, ``epochs`` and validations are refused. The learning rate's schedule counts updates. What is due within a
-    rollout happens at its end.
+    The learning rate's schedule counts updates. Evaluations and checkpoints happen at the end of a rollout.
 
     Raises UserError for a fault in the job, environment or settings, RunError if an environment fails.
     """
@@ -287,7 +279,7 @@ def _task_maker(
     settings: Mapping[str, Any],
     in_groups: bool,
 ) -> tuple[Job, Callable[[Job], AgentTask]]:
-    """Return a run's job with its settings, and a function that makes its AgentTask."""
+    """Return the job with the settings of ``rl.train``, and a function that makes its AgentTask."""
     if isinstance(agent, Agent):
         if environment is None or "steps" not in settings:
             raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")

@@ -1,4 +1,4 @@
-"""Algorithm: the base class of algorithms that learn a model's params from experience, and default updaters."""
+"""The base class of reinforcement learning algorithms: params, updater, and losses added to a model."""
 
 from __future__ import annotations
 
@@ -26,29 +26,23 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 class Algorithm(ABC):
-    """Base class of algorithms, which learn a model's params, for any net and environment.
+    """Base class of an algorithm: adds losses to a model, chooses actions, and learns the params.
 
-    A subclass adds input and loss layers to the model, chooses actions, and learns from experience. Experience is a
-    :class:`Rollout` if ``on_policy``, else :class:`Transitions` of a replay memory. If ``corrects_older_actions``,
-    older params can have chosen a rollout's actions. If ``learns_sequences``, recurrent layers can ``carry`` hidden
-    states from step to step.
+    Experience is a :class:`Rollout` if ``on_policy``, else :class:`Transitions` of a replay memory. If
+    ``corrects_older_actions``, older params can have chosen a rollout's actions. If ``learns_sequences``, recurrent
+    layers can ``carry`` hidden states from step to step.
 
     A subclass can declare settings in a class ``Conf``. Its constructor and jobs accept them by name; they are in
     ``self.settings``.
 
     Args:
-        model: the net.
-        spaces: the environment's spaces.
-        layers: the layers that the algorithm adds.
-        examples: an array (1, ...) for each added input layer, by name; only shapes and dtypes matter.
-        labels: labels (1,) or (1, ...) of the observation, int64 or float32, if layers read labels from the model's
-            input layer; then :meth:`update` requires labels. Only shape and dtype matter.
+        examples: an array (1, ...) for each added input layer, by name, for its shape and dtype.
+        labels: labels (1,) or (1, ...), int64 or float32, if layers read labels from the model's input layer.
         updater: the updater, such as ``nn.Adam(learning_rate=3e-4)``; defaults to ``default_updater``.
-        seed: determines the initial params.
 
     Attributes:
         params: float32 arrays by name.
-        updater: the updater with its state.
+        updater: with its state.
         net: the net with the algorithm's layers, for any batch size.
         examples: an array (1, ...) for each input layer, by name.
         sampled: with a replay memory, environment steps with actions from ``sample``.
@@ -66,7 +60,7 @@ class Algorithm(ABC):
     learns_sequences: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Make the constructor accept and check settings, model, spaces and all names."""
+        """Make a subclass's constructor check its settings, model, spaces and all argument names."""
         super().__init_subclass__(**keywords)
         if "Conf" in vars(cls):
             take_settings(cls)
@@ -125,7 +119,7 @@ class Algorithm(ABC):
         return ()
 
     def check_heads(self) -> None:  # noqa: B027, by default any heads will do
-        """Raise UserError unless the heads have the algorithm's sizes; call :meth:`check_head`."""
+        """Raise UserError unless the model's heads have the sizes that the algorithm needs; call :meth:`check_head`."""
 
     @abstractmethod
     def predict(self, observations: np.ndarray) -> np.ndarray:
@@ -137,31 +131,34 @@ class Algorithm(ABC):
 
     @abstractmethod
     def learn(self, batch: Any) -> dict[str, float]:
-        """Update the params from experience, and return metrics such as "loss"."""
+        """Update the params from a rollout or transitions; return metrics such as "loss"."""
 
     def hidden_states(self, count: int) -> HiddenStates | None:
-        """Return ``count`` environments' initial hidden states; None if the model has none."""
+        """Return initial hidden states for ``count`` environments; None if the net has no memory."""
         return None if self.recurrence is None else self.recurrence.hidden_states(count)
 
     def errors(self, batch: Transitions) -> np.ndarray:
-        """Return errors (B,) of transitions for prioritised replay. Raises UserError if there are none."""
+        """Return each transition's temporal-difference error, (B,), as the priority in prioritised replay.
+
+        Raises UserError if the algorithm has none.
+        """
         raise UserError(f"{type(self).__name__} has no errors of transitions; use a replay memory without priorities")
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Make this copy act as one of ``actors`` remote actors, with the given params.
+        """Prepare this copy to choose actions as one of ``actors`` remote actors, with new ``params``.
 
-        ``sampled`` counts the steps of all actors. A subclass can make each actor explore differently.
+        A subclass can make each actor explore differently.
         """
         self.params, self.sampled = params, sampled
 
     def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
-        """Return the heads' outputs, each (N, ...), by default with ``self.params``."""
+        """Compute the outputs of all heads for observations, each (N, ...), by default with ``self.params``."""
         heads, params = self.model.heads, self.params if params is None else params
         outputs = self.net.forward(params, observations, layers=heads).outputs
         return tuple([outputs[head] for head in heads])
 
     def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
-        """Do an updater step for a batch: arrays by input layer, and labels."""
+        """Do an updater step on a batch (arrays by input layer, and labels); return the metrics."""
         gradients, metrics = self.net.backward(
             self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
         )
@@ -169,20 +166,20 @@ class Algorithm(ABC):
         return metrics
 
     def labels_by_layer(self, labels: np.ndarray | None) -> dict[str, np.ndarray] | None:
-        """Return the labels by input layer, as :class:`LocalNet` requires."""
+        """Return labels in the form that :class:`LocalNet` requires, by input layer."""
         return None if labels is None else {self.model.input: labels}
 
     def job(self, rows: int) -> Job:
-        """Return a job of the net with the algorithm's layers, fed with ``rows`` rows, not a store."""
+        """Return a job of the algorithm's net on batches of ``rows`` rows of experience, not a store."""
         return experience_job(self.net.job, self.examples, rows, self.labels_by_layer(self._label_example))
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning: nested dicts of arrays and plain values."""
+        """Return all that learning needs to continue bit for bit, as nested dicts."""
         steps = self.updater.steps
         return {"algorithm": type(self).__name__, "params": self.params, "updater": self.updater.state, "steps": steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another algorithm, updater or net."""
+        """Restore a state from :meth:`state`. Raises UserError if it is for another algorithm, updater or net."""
         name = type(self).__name__
         if state.get("algorithm", name) != name:
             raise UserError(f"the saved agent learns by {state['algorithm']}, this one by {name}; make the same one")
@@ -191,7 +188,7 @@ class Algorithm(ABC):
         self.params = params
 
     def take_params(self, params: Mapping[str, np.ndarray]) -> None:
-        """Copy params. Raises UserError if they are for another net."""
+        """Replace the params by copies of the given ones. Raises UserError if they are for another net."""
         self.params = self._copy_params(params)
 
     def _copy_params(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -202,14 +199,14 @@ class Algorithm(ABC):
         return copies
 
     def check_scores(self, head: str) -> None:
-        """Raise UserError if the head of discrete actions ends in a softmax: the algorithm applies one."""
+        """Raise UserError if a head of scores ends in a softmax, because the algorithm applies one."""
         conf = next(layer for layer in self.model.layers if layer.name == head)
         if conf.type is LayerType.kSoftmax and isinstance(self.spaces.action, DiscreteSpace):
             name = type(self).__name__
             raise conf.error(f"the head {head!r} ends in a softmax, but {name} takes scores; leave the softmax out")
 
     def check_head(self, head: str, size: int, what: str) -> None:
-        """Raise UserError unless the head has the ``size`` numbers that ``what`` needs."""
+        """Raise UserError unless the head has ``size`` outputs, as ``what`` requires."""
         given = int(np.prod(self.net.feature_shape(head)))
         if given != size:
             raise UserError(
@@ -221,10 +218,7 @@ class Algorithm(ABC):
 def experience_job(
     job: Job, examples: Mapping[str, np.ndarray], rows: int, labels: Mapping[str, np.ndarray] | None = None
 ) -> Job:
-    """Return a job with input layers fed with ``rows`` rows instead of a store.
-
-    ``examples`` has an array (n, ...) for each input layer, ``labels`` any labels; only shapes and dtypes matter.
-    """
+    """Return a job that reads ``rows`` rows of experience in memory instead of a store."""
     sources = {
         name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype), (labels or {}).get(name))
         for name, array in examples.items()
@@ -236,12 +230,12 @@ Experience = Rollout | Transitions
 
 
 def adam(learning_rate: float, epsilon: float = 1e-7) -> UpdaterConf:
-    """Return the updater Adam, like ``nn.Adam``."""
+    """Return settings of the updater Adam, with bias correction, as ``nn.Adam`` has."""
     return _updater(UpdaterType.kAdam, learning_rate, epsilon, adam_conf={"bias_correction": True})
 
 
 def rmsprop(learning_rate: float, rho: float, epsilon: float) -> UpdaterConf:
-    """Return the updater RMSProp, like ``nn.RMSprop``."""
+    """Return settings of the updater RMSProp, as in ``nn.RMSprop``."""
     return _updater(UpdaterType.kRMSProp, learning_rate, epsilon, rmsprop_conf={"rho": rho})
 
 
@@ -251,15 +245,12 @@ def _updater(type_: UpdaterType, rate: float, epsilon: float, **settings: Any) -
 
 
 def copy_params(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a copy of params (a hard update)."""
+    """Return a copy of the params, for target params that later updates do not change."""
     return {name: value.copy() for name, value in params.items()}
 
 
 def follow(target: Mapping[str, np.ndarray], params: Mapping[str, np.ndarray], share: float) -> None:
-    """Move ``target`` in place towards ``params``: (1 - share)·target + share·params.
-
-    This is the soft update of Lillicrap et al. 2016, with ``share`` as tau; a share of 1 copies.
-    """
+    """Move target params towards the newest ones, in place: (1 - share)·target + share·params (a soft update)."""
     for name, value in target.items():
         if share < 1:
             value += np.float32(share) * (params[name] - value)

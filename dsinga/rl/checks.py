@@ -1,4 +1,4 @@
-"""Checks the arguments of algorithms, agents and runs: names and values of settings, nets, spaces."""
+"""Checks the arguments of algorithms, agents and runs, to refuse wrong settings, nets and spaces early."""
 
 from __future__ import annotations
 
@@ -63,11 +63,7 @@ check_settings = functools.partial(arguments.check_settings, instead=INSTEAD)
 
 
 def take_settings(cls: type[Any]) -> None:
-    """Make an algorithm's constructor accept its ``Conf``'s settings as keyword arguments.
-
-    They are checked and set as ``self.settings`` before the constructor runs, and added to the class's signature and
-    docstring.
-    """
+    """Make an algorithm's constructor accept the settings of its ``Conf`` as keyword arguments."""
     constructor, conf = getattr(cls.__init__, "_constructor", cls.__init__), cls.Conf
 
     @functools.wraps(constructor)
@@ -92,7 +88,7 @@ def take_settings(cls: type[Any]) -> None:
 
 
 def check_model_and_spaces(given: Mapping[str, Any]) -> None:
-    """Raise UserError unless an algorithm's model and spaces are objects of this package."""
+    """Raise UserError unless an algorithm was given a dsinga.rl.Model and dsinga's spaces."""
     model, spaces = given.get("model"), given.get("spaces")
     if "model" in given and not isinstance(model, Model):
         example = "dsinga.rl.Model(net)" if isinstance(model, KerasModel) else "dsinga.rl.Model(dsinga.nn.Model(...))"
@@ -108,7 +104,7 @@ def check_model_and_spaces(given: Mapping[str, Any]) -> None:
 
 
 def check_finite(observations: Any) -> None:
-    """Raise UserError unless all observations are finite."""
+    """Raise UserError naming the place if an observation is NaN or infinite."""
     array = np.asarray(observations)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         place = np.argwhere(~np.isfinite(array))[0]
@@ -119,7 +115,7 @@ def check_finite(observations: Any) -> None:
 
 
 def check_same_actions(agent: Space, environment: Space, name: str) -> None:
-    """Raise UserError unless the agent's actions fit the environment ``name``."""
+    """Raise UserError unless the environment ``name`` accepts the agent's actions."""
     if isinstance(agent, BoxSpace) and isinstance(environment, BoxSpace):
         if np.array_equal(agent.low, environment.low) and np.array_equal(agent.high, environment.high):
             return

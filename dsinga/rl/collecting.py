@@ -1,4 +1,4 @@
-"""Collector: steps environments by an agent's actions, and keeps the steps as rollouts or in a replay memory."""
+"""Steps environments with an agent's actions, and collects the steps as rollouts or in a replay memory."""
 
 from __future__ import annotations
 
@@ -18,22 +18,19 @@ Values = Callable[..., np.ndarray]
 
 
 class TransitionStore(Protocol):
-    """An object that keeps transitions, such as a replay memory."""
+    """Interface of an object that stores the steps of environments, such as a replay memory."""
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
         """Store a step of N environments: observations before the step, actions, and results."""
 
 
 class Collector:
-    """Steps environments by a policy's actions, and collects the steps as rollouts or in a memory.
+    """Steps environments with a policy's actions, to produce rollouts or fill a replay memory.
 
     Args:
-        environments: the environments; they are reset.
         hidden: the agent's hidden states, ``agent.hidden_states(count)``; they are reset at an episode's end.
 
     Attributes:
-        observations: (N, ...), before the next step.
-        statistics: returns and lengths of the episodes so far.
         ended: the episodes that ended in the last call of :meth:`rollout` or :meth:`fill`.
     """
 
@@ -45,13 +42,12 @@ class Collector:
         self.hidden = hidden
 
     def rollout(self, sample: Sample, steps: int, values: Values | None = None) -> Rollout:
-        """Return a rollout of ``steps`` steps of each environment.
+        """Step each environment ``steps`` times; return the steps as a rollout to learn from.
 
         Args:
             sample: returns actions for observations (N, ...), like ``agent.sample``.
             steps: T.
-            values: returns the values (K,) of observations (K, ...), which replace the rewards after a cut-off episode;
-                by default 0.
+            values: returns the values (K,) of observations (K, ...), for rewards after a cut-off episode.
 
         Raises RunError if an environment fails.
         """
@@ -66,19 +62,19 @@ class Collector:
         return recorder.finish(self.observations, values, hidden)
 
     def fill(self, memory: TransitionStore, sample: Sample, steps: int) -> None:
-        """Put ``steps`` steps of each environment into a memory. Raises RunError as :meth:`rollout`."""
+        """Step each environment ``steps`` times, and store the steps in a replay memory."""
         self.ended = []
         for _ in range(steps):
             observations, actions = self.observations, sample(self.observations).actions
             memory.add(observations, actions, self._step(actions))
 
     def step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Step each environment by actions chosen elsewhere. Raises RunError as :meth:`rollout`."""
+        """Step each environment with actions that another process has chosen; count the episodes that end."""
         self.ended = []
         return self._step(actions)
 
     def _end_states(self, step: EnvironmentStep) -> HiddenStates | None:
-        """Return the hidden states at the end of ended episodes, and reset them."""
+        """Return the last hidden states of ended episodes, and reset them."""
         if self.hidden is None:
             return None
         states = self.hidden.of_rows(step.ended)
@@ -92,12 +88,12 @@ class Collector:
         return step
 
     def state(self) -> dict[str, Any]:
-        """Return the state of collecting: nested dicts of arrays and plain values."""
+        """Return environments, statistics and hidden states, to continue bit for bit."""
         state = {"environments": self.environments.state(), "statistics": self.statistics.state()}
         return state if self.hidden is None else {**state, "hidden": self.hidden.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state."""
+        """Restore a state from :meth:`state`."""
         self.observations = self.environments.restore(state["environments"])
         self.statistics.restore(state["statistics"])
         if self.hidden is not None:
@@ -105,7 +101,7 @@ class Collector:
 
 
 class RolloutRecorder:
-    """Records T = ``steps`` steps of N = ``count`` environments one by one, and returns them as a rollout."""
+    """Builds a rollout of ``steps`` steps of ``count`` environments, step by step."""
 
     def __init__(self, spaces: Spaces, steps: int, count: int):
         shape = (steps, count)
@@ -123,7 +119,7 @@ class RolloutRecorder:
         return self._recorded == len(self._rewards)
 
     def begin(self, observations: np.ndarray, sampled: Sampled) -> None:
-        """Record the observations (N, ...) before the next step, and their actions."""
+        """Record the observations (N, ...) before the next step, and the actions chosen for them."""
         t = self._recorded
         self._observations[t], self._actions[t] = observations, sampled.actions
         for name, array in sampled.extras.items():
@@ -132,7 +128,7 @@ class RolloutRecorder:
             self._extras[name][t] = array
 
     def add(self, step: EnvironmentStep, hidden: HiddenStates | None = None) -> None:
-        """Record a step's result; ``hidden`` are the hidden states of ended episodes."""
+        """Record the result of a step; ``hidden`` has the hidden states of ended episodes."""
         t = self._recorded
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         if len(step.ended):
@@ -140,10 +136,7 @@ class RolloutRecorder:
         self._recorded += 1
 
     def finish(self, last: np.ndarray, values: Values | None, hidden: HiddenStates | None = None) -> Rollout:
-        """Return the rollout; ``last`` are the observations after it, ``hidden`` the states before it.
-
-        ``values`` is as for :meth:`Collector.rollout`.
-        """
+        """Return the rollout; ``last`` are the observations after it, ``hidden`` the states before it."""
         bootstrap = np.zeros_like(self._rewards)
         if values is not None:
             _bootstrap(bootstrap, self._endings, values)
@@ -156,7 +149,7 @@ class RolloutRecorder:
 def _bootstrap(
     bootstrap: np.ndarray, endings: list[tuple[int, EnvironmentStep, HiddenStates | None]], values: Values
 ) -> None:
-    """Write the final observations' values of episodes that were cut off, not terminated."""
+    """Write the values of cut-off episodes' final observations, in place of later rewards."""
     steps, environments, finals, states = [], [], [], []
     for t, step, hidden in endings:
         cut = step.truncated[step.ended] & ~step.terminated[step.ended]

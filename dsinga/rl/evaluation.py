@@ -1,4 +1,4 @@
-"""Evaluates an agent: returns, lengths and pictures of episodes in which it takes its best actions."""
+"""Measures an agent by episodes with its best actions: returns, lengths, and pictures."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ LONGEST_EPISODE = 1_000_000  # steps
 
 
 class Policy(Protocol):
-    """An object that chooses actions, such as an agent or an algorithm."""
+    """Interface of an object that chooses actions, such as an agent or an algorithm."""
 
     @property
     def predict(self) -> Callable[..., Any]:
-        """A method that returns the best actions for observations (N, ...), and accepts any hidden states."""
+        """A method that returns the best actions for observations (N, ...)."""
 
 
 class BestActions:
-    """Chooses an agent's best actions for ``count`` environments, and carries any hidden states."""
+    """Chooses an agent's best actions in ``count`` environments, and carries any hidden states."""
 
     def __init__(self, agent: Policy, count: int):
         self._predict = agent.predict
@@ -51,18 +51,18 @@ class BestActions:
 
 
 class EvaluatedEpisodes(NamedTuple):
-    """The returns (n,) float64 and the lengths (n,) int64 of n episodes."""
+    """The returns (n,) float64 and lengths (n,) int64 of n evaluated episodes."""
 
     returns: np.ndarray
     lengths: np.ndarray
 
     @property
     def mean_return(self) -> float:
-        """The mean over the episodes."""
+        """The mean return of the episodes."""
         return float(self.returns.mean())
 
     def summary(self) -> dict[str, float]:
-        """Return the means of ``episode_return`` and ``episode_length``."""
+        """Return the mean ``episode_return`` and ``episode_length``, as a row of metrics."""
         return {"episode_return": self.mean_return, "episode_length": float(self.lengths.mean())}
 
     def __str__(self) -> str:
@@ -76,10 +76,9 @@ class EvaluatedEpisodes(NamedTuple):
 def evaluate(
     agent: Policy, environment: Environment, episodes: int = 100, *, seed: int = 0, **settings: Any
 ) -> EvaluatedEpisodes:
-    """Return the returns and lengths of episodes in which an agent takes its best actions.
+    """Let an agent play episodes with its best actions; return their returns and lengths.
 
-    Environments are stepped together, each for a fixed number of episodes: the first ``episodes`` to end would be short
-    ones.
+    Each environment plays a fixed number of episodes, because the first to end would be short ones.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
@@ -124,7 +123,7 @@ def evaluate(
 
 
 def check_length(environments: VectorEnvironment, steps: int) -> None:
-    """Raise RunError if an episode's length, ``steps``, reaches LONGEST_EPISODE."""
+    """Raise RunError if an episode has reached LONGEST_EPISODE steps, because it may never end."""
     if steps >= LONGEST_EPISODE:
         raise RunError(
             f"an episode of {environments.name!r} did not end within {LONGEST_EPISODE} steps; give the environment a "
@@ -141,7 +140,7 @@ FRAMES_PER_SECOND = 30  # if the environment names no speed
 
 
 class RecordedEnvironment:
-    """Wraps an environment and keeps a frame of each step of its first episode."""
+    """Wraps an environment to keep a picture of each step of its first episode."""
 
     def __init__(self, name: str, environment: Any):
         self._name, self._environment = name, environment
@@ -150,14 +149,14 @@ class RecordedEnvironment:
         self._episodes = 0
 
     def reset(self, *, seed: int) -> Any:
-        """Reset the environment; at the first reset, keep a frame."""
+        """Reset the environment; at the first reset, keep its picture."""
         result = self._environment.reset(seed=seed)
         self._episodes += 1
         self._render()
         return result
 
     def step(self, action: Any) -> Any:
-        """Step the environment and keep a frame."""
+        """Step the environment and keep its picture."""
         result = self._environment.step(action)
         self._render()
         return result
@@ -189,7 +188,7 @@ class RecordedEnvironment:
 def record_episode(
     agent: Policy, environment: Environment, path: str | os.PathLike[str], *, seed: int = 0, **settings: Any
 ) -> Episode:
-    """Write pictures of an episode with an agent's best actions; return its return and length.
+    """Write an episode with an agent's best actions as pictures; return its return and length.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
@@ -231,7 +230,7 @@ def record_episode(
 
 
 def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
-    """Write frames (height, width, 3) uint8 as an animation of the original duration, at most MOST_FRAMES."""
+    """Write frames (height, width, 3) uint8 as a GIF of the original duration, with at most MOST_FRAMES."""
     every = -(-len(frames) // MOST_FRAMES)
     images = [_image(frame) for frame in [*frames[:-1:every], frames[-1]]]
     # Browsers show frames of less than 20 ms slowly.
@@ -240,7 +239,7 @@ def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
 
 
 def write_strip(frames: list[np.ndarray], path: Path) -> None:
-    """Write STRIP_FRAMES evenly spaced frames, first and last included, as PNG, STRIP_COLUMNS a row."""
+    """Write STRIP_FRAMES evenly spaced frames, with first and last, as one PNG."""
     numbers = np.linspace(0, len(frames) - 1, min(STRIP_FRAMES, len(frames))).round().astype(int)
     images = [_image(frames[number]) for number in numbers]
     width, height = images[0].size

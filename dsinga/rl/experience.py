@@ -1,4 +1,4 @@
-"""Arrays of experience: episodes' returns, rollouts of successive steps, and transitions."""
+"""What an agent learns from: rollouts of successive steps, transitions, and returns of episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.rl.environments.vector_environment import EnvironmentStep
 
 
 class Sampled(NamedTuple):
-    """Sampled actions (N, ...) for N observations.
+    """Actions (N, ...) that a policy has drawn for N observations.
 
     ``extras`` has arrays (N, ...) float32 by name, such as "value" and "log_probability".
     """
@@ -29,7 +29,6 @@ class Rollout:
     Attributes:
         observations: (T, N, ...), before each step.
         actions: (T, N) int64, or (T, N, n) float32.
-        rewards: (T, N) float32.
         terminated: (T, N) bool, whether the episode ended by itself in the step; no reward follows.
         truncated: (T, N) bool, whether it was cut off, as by a time limit; ``bootstrap`` replaces the missing rewards.
         bootstrap: (T, N) float32, the final observation's value if the step was cut off, else 0.
@@ -56,16 +55,13 @@ class Rollout:
 
 @dataclass
 class Transitions:
-    """A batch of B transitions (environment steps in no order) from a replay memory.
+    """A batch of B environment steps in random order, drawn from a replay memory.
 
     Attributes:
-        observations: (B, ...).
         actions: (B,) int64, or (B, n) float32.
         rewards: (B,) float32; for n steps, the discounted sum.
         next_observations: (B, ...), after the step; the final one of a cut-off episode.
-        terminated: (B,) bool.
         weights: (B,) float32, a factor of each loss; 1 without priorities.
-        indices: (B,) int64, positions in the memory.
         discounts: (B,) float32, the factor of ``next_observations``' value: the discount to the power of the steps.
         targets: (B,) float32, the action values' targets, if already computed for errors.
     """
@@ -81,13 +77,13 @@ class Transitions:
     targets: np.ndarray | None = None
 
     def take_targets(self, compute: Callable[[Transitions], np.ndarray]) -> np.ndarray:
-        """Return the targets, stored or computed, and drop them: an update makes them outdated."""
+        """Return the targets, stored or computed, and forget them: the next update makes them outdated."""
         targets, self.targets = self.targets, None
         return compute(self) if targets is None else targets
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Concatenate rollouts of equal length along the environments, (T, sum of N, ...)."""
+    """Join several actors' rollouts to one with all their environments, (T, sum of N, ...)."""
     if len(rollouts) == 1:
         return rollouts[0]
 
@@ -107,7 +103,7 @@ LATEST = 100  # episodes over which means are taken
 
 
 class Episode(NamedTuple):
-    """An ended episode: its sum of rewards, length in steps, and environment's number."""
+    """An ended episode: its return (sum of rewards), length in steps, and environment number."""
 
     total_reward: float
     length: int
@@ -115,11 +111,9 @@ class Episode(NamedTuple):
 
 
 class EpisodeStatistics:
-    """Adds up rewards and lengths of the episodes of N environments.
+    """Counts environment steps and episodes, and keeps the latest returns and lengths.
 
     Attributes:
-        steps: steps of all environments.
-        episodes: number of ended episodes.
         latest: the latest ended episodes, at most :data:`LATEST`.
     """
 
@@ -132,7 +126,7 @@ class EpisodeStatistics:
         self._starts = np.zeros(count, np.int64)
 
     def begin(self) -> None:
-        """Drop the sums of unfinished episodes, as after a reset of all environments."""
+        """Forget the sums of unfinished episodes, after all environments were reset."""
         self._rewards[:] = 0
         self._starts[:] = self._passes
 
@@ -144,7 +138,7 @@ class EpisodeStatistics:
         return self._end(step.ended) if len(step.ended) else ()
 
     def extend(self, steps: int, episodes: Sequence[Episode]) -> None:
-        """Add steps and ended episodes reported by other processes."""
+        """Add steps and ended episodes that other processes report."""
         self.steps += steps
         self.episodes += len(episodes)
         self.latest.extend(episodes)
@@ -157,7 +151,7 @@ class EpisodeStatistics:
         return {"episode_return": float(np.mean(rewards)), "episode_length": float(np.mean(lengths))}
 
     def state(self) -> dict[str, Any]:
-        """Return the state of counting: a dict of arrays and plain values."""
+        """Return steps, latest episodes and unfinished sums, for :meth:`restore`."""
         return {
             "steps": self.steps,
             "episodes": self.episodes,
@@ -167,7 +161,7 @@ class EpisodeStatistics:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state."""
+        """Restore a state from :meth:`state`."""
         self.steps, self.episodes = int(state["steps"]), int(state["episodes"])
         self.latest.clear()
         self.latest.extend(Episode(float(total), int(length), int(i)) for total, length, i in state["latest"])

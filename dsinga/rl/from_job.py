@@ -26,7 +26,7 @@ KIND = ReinforcementConf.kind
 
 
 def algorithm_fields(algorithm: Any) -> dict[str, Any]:
-    """Return the ``reinforcement`` fields that name an algorithm; {} if it is not registered."""
+    """Return the fields of ``reinforcement`` that name an algorithm; {} if it is not registered."""
     name = next((name for name, cls in imported(KIND).items() if cls is type(algorithm)), None)
     if name is None:
         return {}
@@ -34,14 +34,14 @@ def algorithm_fields(algorithm: Any) -> dict[str, Any]:
 
 
 def reinforcement_of(job: Job) -> ReinforcementConf:
-    """Return the ``reinforcement`` settings of a job. Raises UserError if it has none."""
+    """Return the ``reinforcement`` settings of a job; raise UserError if it has none."""
     if job.reinforcement is None:
         raise UserError(f"the job {job.name!r} has no reinforcement {{ ... }}; train it by dsinga.train")
     return job.reinforcement
 
 
 def agent_of(job: Job, spaces: Spaces) -> Agent:
-    """Return a job's agent for environments with these spaces. Raises UserError for a fault in the job."""
+    """Make a job's agent for environments with these spaces."""
     conf = reinforcement_of(job)
     if not conf.type_name:
         raise conf.error("ReinforcementConf needs the field 'algorithm'")
@@ -68,7 +68,7 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
 
 
 def net_job(job: Job) -> Job:
-    """Return the job of the net, with losses, that a job with ``reinforcement { }`` trains."""
+    """Return the job of the net that an agent of a job trains, with losses, to show or check it."""
     conf = reinforcement_of(job)
     with contextlib.closing(make_environments(conf.environment, 1)) as one:
         return agent_of(job, one.spaces).algorithm.job(conf.num_environments).replace(name=job.name)
@@ -76,7 +76,7 @@ def net_job(job: Job) -> Job:
 
 @takes_arguments(INSTEAD)
 class ReplaySettings(ReplayConf):
-    """Settings of a replay memory, and when its algorithm learns from it. Steps are of environments."""
+    """The size of a replay memory, and when the agent learns from it. Steps count all environments."""
 
     discount: Unit = setting(0.99, "factor of the next step's reward, gamma")
 
@@ -105,10 +105,7 @@ NAMES = (*JOB, *REINFORCEMENT, *CLUSTER, "cluster", "replay")
 
 
 def with_settings(job: Job, settings: Mapping[str, Any], environment: Environment | None = None) -> Job:
-    """Return a job with a run's settings and environment name in ``reinforcement``.
-
-    Raises UserError for an unknown setting or a wrong type.
-    """
+    """Write the arguments of ``rl.train`` into a job's fields; return the new job."""
     arguments.check_names("rl.train", NAMES, settings, INSTEAD)
     for table, message in ((JOB, Job), (REINFORCEMENT, ReinforcementConf), (CLUSTER, ClusterConf)):
         for name, field in table.items():
@@ -140,12 +137,12 @@ def _replay_fields(replay: Any) -> dict[str, Any]:
 
 
 def name_of(environment: Environment) -> str:
-    """Return the name of an environment, "" for a function without a name."""
+    """Return the name of an environment for messages, "" for a function without a name."""
     return environment if isinstance(environment, str) else getattr(environment, "__name__", "")
 
 
 def layout_of(conf: ReinforcementConf) -> dict[str, Any]:
-    """Return the settings that a resumed run must share."""
+    """Return the settings that a resumed run must share with the saved one."""
     return {
         "environment": conf.environment,
         "environments": conf.num_environments,

@@ -1,4 +1,4 @@
-"""Lets an agent learn from environments in this process: by rollouts, by a replay memory, or by evolution."""
+"""The loops in which an agent learns in this process: from rollouts, a replay memory, or evolution."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class Learning(Protocol):
-    """Interface of the ways in which an agent learns from environments, in this process or on actors."""
+    """Interface of the loops in which an agent learns, in this process or with actors."""
 
     agent: Agent
 
     @property
     def statistics(self) -> EpisodeStatistics:
-        """The steps and statistics of episodes so far."""
+        """The environment steps and episodes so far."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Take ``steps`` steps of each environment and learn; return metrics, {} if nothing was learnt."""
+        """Step each environment ``steps`` times and learn; return metrics, {} if nothing was learnt."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a bit-exact continuation: nested dicts of arrays and plain values."""
+        """Return what a resumed run needs to continue bit for bit: nested dicts of arrays and plain values."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for another net, environment or memory."""
+        """Restore a state from :meth:`state`. Raises UserError for another net, environment or memory."""
 
     def close(self) -> None:
         """Free the resources of the environments."""
 
 
 class CollectingLearning:
-    """Base of the ways to learn from environments that this process steps."""
+    """Base of the loops in which this process steps the environments."""
 
     def __init__(self, agent: Agent, collector: Collector):
         agent.check_environments(collector.environments)
@@ -47,7 +47,7 @@ class CollectingLearning:
 
     @property
     def statistics(self) -> EpisodeStatistics:
-        """The steps and statistics of episodes so far."""
+        """The environment steps and episodes so far."""
         return self.collector.statistics
 
     def state(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class CollectingLearning:
         return {"agent": self.agent.state(), "collector": self.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for another net, environment or memory."""
+        """Restore a state, as in :meth:`Learning.restore`."""
         self.agent.set_state(state["agent"])
         self.collector.restore(state["collector"])
 
@@ -65,26 +65,23 @@ class CollectingLearning:
 
 
 class OnPolicyLearning(CollectingLearning):
-    """Trains an agent that learns once from each rollout, with the params that chose its actions."""
+    """Learns once from each rollout, with the params that chose its actions (PPO, A2C, REINFORCE)."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Learn from a rollout of ``steps`` steps of each environment; return metrics."""
+        """Collect a rollout of ``steps`` steps of each environment, and learn from it; return metrics."""
         values = getattr(self.agent.algorithm, "values", None)
         return self.agent.learn(self.collector.rollout(self.agent.sample, steps, values))
 
 
 class OffPolicyLearning(CollectingLearning):
-    """Trains an agent on transitions of a replay memory, at regular intervals.
-
-    ``settings`` are as for :class:`ReplayUpdates`.
-    """
+    """Learns from transitions of a replay memory, at regular intervals (DQN, DDPG, TD3)."""
 
     def __init__(self, agent: Agent, collector: Collector, memory: ReplayMemory, **settings: int):
         super().__init__(agent, collector)
         self.memory, self.updates = memory, ReplayUpdates(agent, memory, **settings)
 
     def advance(self, steps: int) -> dict[str, float]:
-        """Take ``steps`` steps of each environment and do the updates due; return mean metrics."""
+        """Step each environment ``steps`` times, and do the updates that are due; return mean metrics."""
         updates: list[dict[str, float]] = []
         for _ in range(steps):
             self.collector.fill(self.memory, self.agent.sample, 1)
@@ -96,22 +93,22 @@ class OffPolicyLearning(CollectingLearning):
         return {**super().state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for another net, environment or memory."""
+        """Restore a state, as in :meth:`Learning.restore`."""
         super().restore(state)
         self.updates.restore(state)
 
 
 class EvolutionLearning(CollectingLearning):
-    """Trains an agent of the algorithm ES; each candidate acts in all environments for an episode."""
+    """Learns by evolution (ES): each candidate acts in all environments for an episode."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Do one generation, however many steps it takes; return the metrics."""
+        """Evaluate and learn one generation of candidates, however many steps it takes; return the metrics."""
         algorithm = self.agent.algorithm
         assert isinstance(algorithm, ES)
         return self.agent.learn([self._mean_return(algorithm, params) for params in algorithm.candidates()])
 
     def _mean_return(self, algorithm: ES, params: ParamArrays) -> float:
-        """Return the mean return of each environment's first episode."""
+        """Return the mean return of a candidate over one episode of each environment."""
         environments, statistics = self.collector.environments, self.collector.statistics
         statistics.begin()
         observations = environments.reset()
@@ -126,14 +123,13 @@ class EvolutionLearning(CollectingLearning):
 
 
 class ReplayUpdates:
-    """Updates an agent with transitions of a replay memory, once in a set number of steps.
+    """Decides when an agent learns from a replay memory, and updates it with random transitions.
 
     Args:
         memory: the replay memory; errors set the priorities, if it has any.
         batch_size: transitions of an update.
         learn_every: environment steps for each update.
         learn_after: environment steps before the first update.
-        seed: determines which transitions are drawn.
     """
 
     def __init__(
@@ -152,7 +148,7 @@ class ReplayUpdates:
         self._due = 0.0
 
     def learn(self, steps: int, taken: int) -> list[dict[str, float]]:
-        """Do the updates due after ``steps`` more of ``taken`` steps in all; return each one's metrics."""
+        """Do the updates that are due after ``steps`` further environment steps; return each one's metrics."""
         if taken < self.learn_after:
             return []
         self._due += steps / self.learn_every
@@ -173,14 +169,14 @@ class ReplayUpdates:
         return {"memory": self.memory.state(), "rng": self.rng.bit_generator.state, "updates_due": self._due}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for a memory of other sizes."""
+        """Restore a state from :meth:`state`. Raises UserError for a memory of other sizes."""
         self.memory.restore(state["memory"])
         self.rng.bit_generator.state = state["rng"]
         self._due = float(state["updates_due"])
 
 
 def mean_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return each metric's mean over the updates that have it."""
+    """Average each metric over the updates that report it."""
     values: dict[str, list[float]] = {}
     for metrics in updates:
         for name, value in metrics.items():

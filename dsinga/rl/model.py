@@ -1,4 +1,4 @@
-"""Model: a net from observations to heads, such as action scores and a value; and the critic as a net of its own."""
+"""The net of an agent, from observations to heads such as action scores and a state value."""
 
 from __future__ import annotations
 
@@ -21,30 +21,26 @@ FIELDS = ("gpu", "precision")  # fields of a job that say where and how its net 
 
 @runtime_checkable
 class KerasModel(Protocol):
-    """Protocol of a model of :mod:`dsinga.nn`, which this package may not import."""
+    """Interface of a model of :mod:`dsinga.nn`, which this package may not import."""
 
     def job(self) -> Job:
-        """Return the job of its net."""
+        """Return the job with the model's net."""
 
     def output_layers(self) -> list[str]:
         """Return the names of the output layers."""
 
 
 class Model:
-    """A net with one input layer, for observations, and one or more heads (outputs), used by an algorithm.
+    """A net for an agent: one input layer for observations, and heads (outputs) that an algorithm uses.
 
     The first head has the scores or values of actions (or their distribution's parameters), the second the value of a
-    state. Algorithms keep the params.
+    state.
 
     Args:
         net: a model of :mod:`dsinga.nn`; its outputs are the heads. Or a job, its ``neuralnet``, or the text
             ``neuralnet { ... }``; a job's ``gpu`` and ``precision`` apply.
-        heads: names of layers; defaults to the outputs, or the layers that are no sources.
 
     Attributes:
-        layers: the layers of the net.
-        input: the name of the input layer.
-        heads: the names of the heads.
         fields: the job's fields that say where and how the net is computed.
 
     Raises UserError for an unknown source or head, a cycle, a loss, a duplicate name, or not exactly one input layer.
@@ -80,20 +76,20 @@ class Model:
                 raise UserError(f"the net has no layer {head!r}{phase}{hint}")
 
     def job(self, layers: Sequence[LayerConf] = (), updater: UpdaterConf | None = None, seed: int = 0) -> Job:
-        """Return a job of the model's layers and further ``layers``, such as losses and their inputs."""
+        """Return a job of the model's net with further ``layers``, such as losses and their inputs."""
         fields = self.fields if updater is None else {**self.fields, "updater": updater}
         net = NetConf(layer=[*self.layers, *layers])
         # For one row: all input layers of a net have the same batch size when it is made.
         return with_batchsize(Job(name="model", seed=seed, neuralnet=net, **fields), 1)
 
     def with_layers(self, layers: Sequence[LayerConf]) -> Model:
-        """Return a model with the same input and heads but other, unchecked layers."""
+        """Return a model with other, unchecked layers but the same input and heads."""
         model = copy.copy(self)
         model.layers = list(layers)
         return model
 
     def layers_over(self, steps: int) -> list[LayerConf]:
-        """Return the layers for rows that are sequences of ``steps`` steps, (B, T, ...)."""
+        """Return the layers for sequences of ``steps`` steps, (B, T, ...), instead of single steps."""
         layers = []
         for layer in self.layers:
             if layer.name == self.input:
@@ -105,7 +101,7 @@ class Model:
         return layers
 
     def head(self, number: int, meaning: str) -> str:
-        """Return the name of a head. Raises UserError, with its ``meaning``, if there are too few heads."""
+        """Return the name of a head; raise UserError with its ``meaning`` if the model has too few."""
         if number < len(self.heads):
             return self.heads[number]
         raise UserError(
@@ -114,7 +110,7 @@ class Model:
         )
 
     def check_observations(self, space: Space) -> None:
-        """Raise UserError if the input layer's record shape does not fit the observations."""
+        """Raise UserError if the environment's observations do not fit the input layer's shape."""
         conf = next(layer for layer in self.layers if layer.name == self.input)
         named = tuple(conf.store_conf.shape) if conf.store_conf else ()
         lengths, given = ([length for length in shape if length > 1] for shape in (named, space.shape))
@@ -138,7 +134,7 @@ class Model:
 
 
 def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:
-    """Return the layers that ``values`` need, except ``action`` and layers that only ``action`` needs.
+    """Return the names of the critic's layers: ``values`` depend on them, other than through ``action``.
 
     Raises UserError if a value does not depend on the action.
     """
@@ -161,14 +157,14 @@ def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:
 
 
 def critic_of(model: Model, action: str, values: Sequence[str]) -> Model:
-    """Return a model's critic as a separate net, with ``action`` as an input layer."""
+    """Return the critic as a separate net with ``action`` as an input layer."""
     critic = critic_layers(model, action, values)
     layers = [input_layer(action) if layer.name == action else layer for layer in model.layers]
     return model.with_layers([layer for layer in layers if layer.name in critic or layer.name == action])
 
 
 def with_static_params(model: Model, layers: Collection[str], net: NeuralNet) -> Model:
-    """Return a model with frozen params in ``layers``, which ``net`` has."""
+    """Return a model with frozen params in some layers, as an actor's loss needs a fixed critic."""
 
     def static(layer: Any) -> Any:
         count = len(net.layer(layer.name).params)

@@ -1,9 +1,8 @@
-"""The losses kPolicyGradientLoss, kPPOLoss and kEntropyLoss of policies, and kTDLoss of action values.
+"""Loss layers for policies (policy gradient, PPO, entropy) and for action values (temporal differences).
 
-The first source of a policy loss is the policy. A categorical policy is (B, K) scores of K actions; the softmax gives
-their probabilities. A Gaussian policy is (B, 2n): means of n numbers, then logs of their standard deviations. Actions,
-advantages and log probabilities are records without gradients. Gradients are of the mean over the global batch, times
-``scale``.
+The first source of a policy loss is the policy. A categorical policy is (B, K) logits of K actions. A Gaussian policy
+is (B, 2n): means of n numbers, then logs of their standard deviations. Gradients are of the mean over the global batch,
+times ``scale``.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 class ChosenActions(NamedTuple):
-    """Actions' log probabilities (or densities) (B,), and their derivatives by the policy, (B, K) or (B, 2n)."""
+    """Log probabilities of actions, (B,), and their derivatives by the policy, (B, K) or (B, 2n)."""
 
     log_probability: Array
     derivative: Array
 
 
 def chosen_actions(distribution: PolicyDistribution, policy: Array, action: Array, ops: Ops) -> ChosenActions:
-    """Return log probabilities and derivatives of actions, (B, 1) numbers 0 to K - 1 in any dtype, or (B, n)."""
+    """Return log probabilities of actions, (B, 1) numbers or (B, n), and derivatives by the policy."""
     xp = ops.xp
     if distribution is PolicyDistribution.kGaussian:
         means, logs = xp.split(policy, 2, axis=1)
@@ -76,7 +75,7 @@ def entropies(distribution: PolicyDistribution, policy: Array, ops: Ops) -> tupl
 
 
 def log_softmax(scores: Array, ops: Ops) -> tuple[Array, Array]:
-    """Return the logs of each row's softmax, and the softmax."""
+    """Return the log of each row's softmax, and the softmax."""
     xp = ops.xp
     columns = contiguous(scores.transpose())  # numpy takes far longer to reduce many short rows
     shifted = columns - columns.max(axis=0)
@@ -86,10 +85,7 @@ def log_softmax(scores: Array, ops: Ops) -> tuple[Array, Array]:
 
 
 def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> int:
-    """Return how many numbers an action has, by the first source. Raises UserError for a bad shape.
-
-    ``conf`` is the layer's configuration, with the distribution.
-    """
+    """Return how many numbers an action has; raise UserError for a policy of impossible shape."""
     shape = layer.expect_axes((2,), "a policy (batch, K)")
     if distribution is PolicyDistribution.kCategorical:
         return 1
@@ -104,7 +100,7 @@ def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> i
 
 
 def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int = 1) -> None:
-    """Raise UserError unless the actions of source ``index`` are 0 to ``count`` - 1."""
+    """Raise UserError if source ``index`` has actions other than 0 to ``count`` - 1."""
     if not len(action):
         return
     are_valid = ((action >= 0) & (action < count)).all()
@@ -117,7 +113,7 @@ def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int 
 
 
 class PolicyConf(Settings):
-    """Settings shared by losses of policies."""
+    """Settings that all losses of policies share: distribution and scale."""
 
     distribution: PolicyDistribution = setting(
         PolicyDistribution.kCategorical,
@@ -126,10 +122,7 @@ class PolicyConf(Settings):
 
 
 class PolicyLoss(Layer):
-    """Base of losses of a policy: the feature is (B, 1), a number for each row.
-
-    ``row_losses`` returns each row's loss (B,) and its derivatives by the policy.
-    """
+    """Base of loss layers of a policy; the feature (B, 1) is a loss for each row."""
 
     settings: Any
     is_loss = True
@@ -164,7 +157,7 @@ class PolicyLoss(Layer):
         return [output.saved * factor if needs[0] else None, *[None] * (len(needs) - 1)], ()
 
     def chosen(self, sources: Arrays, ctx: Context) -> tuple[Array, Array]:
-        """Return the actions' log probabilities (B,), and their derivatives by the policy."""
+        """Return the log probabilities (B,) of the actions taken, and their derivatives by the policy."""
         if self.distribution is PolicyDistribution.kCategorical:
             check_actions(self, sources[1], sources[0].shape[1], ctx.ops)
         return chosen_actions(self.distribution, sources[0], sources[1], ctx.ops)
@@ -172,9 +165,10 @@ class PolicyLoss(Layer):
 
 @register("layer", kPolicyGradientLoss=733)
 class PolicyGradientLoss(PolicyLoss):
-    """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000).
+    """Loss that makes actions with positive advantage more probable: -scale·Σ advantage·log π(action) / B.
 
-    Sources: policy, action, advantage (B, 1), the return minus a baseline. Metric: "loss".
+    Williams 1992; Sutton et al. 2000. Sources: policy, action, advantage (B, 1), the return minus a baseline. Metric:
+    "loss".
     """
 
     class Conf(PolicyConf):
@@ -234,7 +228,7 @@ class PPOLoss(PolicyLoss):
 
 @register("layer", kEntropyLoss=735)
 class EntropyLoss(PolicyLoss):
-    """Minus the entropy of the policy, -scale·Σ H(π) / B. It keeps a policy from being certain too early.
+    """Loss that keeps a policy from being certain too early: minus its entropy, -scale·Σ H(π) / B.
 
     Source: the policy. Metrics: "loss", and "entropy" in nats.
     """
@@ -258,11 +252,11 @@ WEIGHTS = 3  # the position of the source with weights
 
 @register("layer", kTDLoss=736)
 class TDLoss(Layer):
-    """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1).
+    """Loss that trains the value of the taken action towards a target: scale·Σ w·h(e) / B, e = Q[action] - target.
 
-    Sources: values Q (B, K), action (B, 1), target (B, 1), perhaps weights w (B, 1). h is Huber's loss: e²/2 up to |e|
-    = ``delta``, delta·(|e| - delta/2) above it. With a ``delta`` of 0 it is e²/2 everywhere. Only Q gets a gradient.
-    Metrics: "loss", and "value", the mean of Q[action].
+    Sources: values Q (B, K), action (B, 1), target (B, 1), perhaps weights w (B, 1). The feature is e, (B, 1). h is
+    Huber's loss: e²/2 up to |e| = ``delta``, delta·(|e| - delta/2) above it. Only Q gets a gradient. Metrics: "loss",
+    and "value", the mean of Q[action].
     """
 
     class Conf(Settings):

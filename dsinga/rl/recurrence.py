@@ -1,4 +1,4 @@
-"""Recurrent layers of an agent: hidden states carried from step to step, and learning from whole sequences of steps."""
+"""Agents with memory: hidden states carried from step to step, and learning from sequences of steps."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ BEGINS = "rl_begins"
 
 
 class HiddenStates(dict[str, np.ndarray]):
-    """The hidden states of N environments, (N, H) float32 by recurrent layer, updated by each step."""
+    """The memory of an agent's recurrent layers in N environments: (N, H) float32 by layer."""
 
     def reset(self, rows: Any = slice(None)) -> None:
-        """Set the hidden states of the environments ``rows``, by default all, to 0."""
+        """Set hidden states to 0, as at an episode's start, for environments ``rows`` (default: all)."""
         for array in self.values():
             array[rows] = 0
 
     def copy(self) -> HiddenStates:
-        """Return a copy of the arrays."""
+        """Return hidden states with copied arrays."""
         return HiddenStates({name: array.copy() for name, array in self.items()})
 
     def of_rows(self, rows: Any) -> HiddenStates:
-        """Return a copy of some environments' states."""
+        """Return a copy of the hidden states of some environments."""
         return HiddenStates({name: array[rows].copy() for name, array in self.items()})
 
 
 def carried_layers(model: Model) -> dict[str, int]:
-    """Return the hidden state's size of each recurrent layer with ``carry``.
+    """Return the recurrent layers that carry their state from step to step, with its size.
 
     Raises UserError for a layer that cannot carry its state from step to step.
     """
@@ -69,7 +69,7 @@ def carried_layers(model: Model) -> dict[str, int]:
 
 
 def with_state_inputs(model: Model) -> Model:
-    """Return a one-step model; recurrent layers with ``carry`` read their previous state from an input layer."""
+    """Return a model for one step, where recurrent layers read their previous state from input layers."""
     carried = carried_layers(model)
     if not carried:
         return model
@@ -78,19 +78,17 @@ def with_state_inputs(model: Model) -> Model:
 
 
 def state_input(layer: str) -> str:
-    """Return the name of the input layer for a recurrent layer's hidden state."""
+    """Return the name of the input layer that gives a recurrent layer its hidden state."""
     return f"state of {layer}"
 
 
 class Recurrence:
-    """Computes a model with recurrent layers, step by step or over sequences of steps.
+    """Computes a recurrent model step by step to act, and over sequences of steps to learn.
 
     A batch's rows are environment steps, sequence by sequence. BEGINS marks the first row of a sequence; in this row
     the state inputs have the state before the step.
 
     Args:
-        model: the one-step model, with input layers for states.
-        carried: sizes of the hidden states by layer.
         net: the one-step net, with the algorithm's losses.
         examples: an array (1, ...) for each input layer of ``net``.
     """
@@ -114,7 +112,7 @@ class Recurrence:
     ) -> np.ndarray:
         """Return a head's output for N observations, and write the new hidden states into ``hidden``.
 
-        If ``moves`` is false, the states stay. Raises UserError without states, or for another number of them.
+        If ``moves`` is false, the states stay.
         """
         count = len(observations)
         if hidden is None or any(len(array) != count for array in hidden.values()):
@@ -131,12 +129,12 @@ class Recurrence:
         return outputs[head]
 
     def head(self, params: ParamArrays, rows: Mapping[str, np.ndarray], head: str) -> np.ndarray:
-        """Return a head's output (R, ...) for rows of sequences."""
+        """Return a head's output (R, ...) for all steps of sequences, given as rows."""
         layout = self._layout(rows)
         return self._heads(params, self._padded(layout, rows), layout, (head,))[head]
 
     def backward(self, params: ParamArrays, rows: Mapping[str, np.ndarray], step: int) -> Backward:
-        """Return the gradient of the rows' mean loss, through each sequence's steps, and the metrics."""
+        """Return the gradient of the mean loss, back through each sequence's steps, and the metrics."""
         layout, net = self._layout(rows), self._net.net
         sequences = self._padded(layout, rows)
         heads = self._heads(params, sequences, layout, self._model.heads)
@@ -169,7 +167,7 @@ class Recurrence:
         return {name: outputs[name].reshape(-1, *outputs[name].shape[2:])[layout.places] for name in heads}
 
     def _sequence_net(self, steps: int) -> LocalNet:
-        """Return the model's net over sequences of ``steps`` steps, without losses."""
+        """Return the net for sequences of ``steps`` steps, without losses."""
         if steps not in self._sequence_nets:
             layers = [_over_steps(layer) for layer in self._model.layers_over(steps)]
             job = self._net.job.replace(neuralnet=NetConf(layer=layers))
@@ -183,7 +181,7 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The positions of rows in ``count`` padded sequences of ``steps`` steps each, (S, T).
+    """Where a batch's rows go in ``count`` padded sequences of ``steps`` steps, (S, T).
 
     ``starts`` are the sequences' first rows, ``places`` (R,) the positions of all rows among S·T steps.
     """
@@ -201,13 +199,13 @@ class _Layout:
 
 
 def _carrying(layer: LayerConf) -> tuple[str, RecurrentConf] | None:
-    """Return a recurrent layer's field and configuration if it has ``carry``, else None."""
+    """Return a recurrent layer's field name and configuration if the layer has ``carry``, else None."""
     confs = [(field, value) for field, value in vars(layer).items() if isinstance(value, RecurrentConf)]
     return next(((field, conf) for field, conf in confs if conf.carry), None)
 
 
 def _from_state(layer: LayerConf) -> LayerConf:
-    """Return the layer for one step; it reads the previous state from an input layer."""
+    """Return a recurrent layer that computes one step from a state in an input layer."""
     carried = _carrying(layer)
     assert carried is not None
     field, conf = carried
@@ -215,7 +213,7 @@ def _from_state(layer: LayerConf) -> LayerConf:
 
 
 def _over_steps(layer: LayerConf) -> LayerConf:
-    """Return a recurrent layer with its initial state from an input layer; other layers unchanged."""
+    """Return a recurrent layer that begins with a state from an input layer; other layers unchanged."""
     if layer.srclayers[1:] != [state_input(layer.name)]:
         return layer
     fields = {
@@ -234,16 +232,10 @@ def loss_gradients(
     seed: int = 0,
     step: int = 0,
 ) -> tuple[dict[str, np.ndarray], Metrics]:
-    """Return the gradients of a net's summed losses for some layers' outputs, and the losses' metrics.
+    """Compute a net's losses alone; return their gradients for the features below them, and metrics.
 
-    Args:
-        net: the net; its loss layers have no params and no label source.
-        features: features (R, ...) of the layers below the losses, by name.
-        records: records (R, ...) of input layers, without gradient.
-        seed: determines random numbers, with ``step``.
-        step: the number of the step.
-
-    Raises UserError if a loss has a source in neither ``features`` nor ``records``.
+    ``features`` (R, ...) belong to the layers below the losses, ``records`` (R, ...) to input layers without gradient.
+    The losses have no params and no label source.
     """
     ops = get_ops().for_worker()
     ops.enter()
@@ -268,7 +260,7 @@ def loss_gradients(
 
 
 def _before_splits(net: NeuralNet, position: int) -> str:
-    """Return the name of the layer at ``position``, or, for a split, of the layer that it copies."""
+    """Return the name of a layer, or, for a split, of the layer that it copies."""
     node = net.nodes[position]
     return _before_splits(net, node.sources[0]) if isinstance(node.layer, Split) else node.layer.name
 

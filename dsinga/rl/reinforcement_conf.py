@@ -1,4 +1,4 @@
-"""The message ``reinforcement { }`` of a job, and its checks."""
+"""The settings of an agent in a job, ``reinforcement { }``, and their checks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NO_RECORDS = (
 
 
 class LearningAlgorithm(TypeName, kind="learning_algorithm", user="kUserAlgorithm", number=107):
-    """The algorithms of reinforcement learning."""
+    """The built-in reinforcement learning algorithms, by their name in a job."""
 
 
 class ReplayConf(Settings):
-    """A replay memory for algorithms that learn from transitions, such as kDQN, and when they learn from it."""
+    """Settings of a replay memory, and when an algorithm such as kDQN learns from it."""
 
     capacity: Count = setting(100_000, "how many transitions are kept")
     batch_size: Count = setting(32, "transitions of an update")
@@ -87,11 +87,11 @@ class ReinforcementConf(Component):
 
     @property
     def is_tested(self) -> bool:
-        """Whether the job has tests: evaluations in episodes."""
+        """Whether the agent is evaluated in test episodes."""
         return bool(self.evaluation_episodes)
 
     def check(self, job: Job) -> None:
-        """Raise JobError for settings that are forbidden or have no effect with ``reinforcement``."""
+        """Raise JobError for settings that are forbidden, or have no effect, with ``reinforcement``."""
         for layer, message in iterate_messages(job):
             check_numbers(layer, message)
             if isinstance(message, ExtensionConf):

@@ -1,4 +1,4 @@
-"""Replay memories: numpy arrays that hold the latest transitions, and draw batches of them, perhaps by priority."""
+"""Replay memories: numpy arrays with the latest transitions, to draw batches from, perhaps by priority."""
 
 from __future__ import annotations
 
@@ -15,21 +15,16 @@ from dsinga.rl.experience import Transitions
 
 
 class ReplayMemory:
-    """Keeps the latest transitions of N environments; new ones replace the oldest.
+    """Keeps the latest transitions of N environments to learn from; new ones replace the oldest.
 
-    Each observation is stored once, in its own dtype, also as the previous step's next observation. The final
-    observations of cut-off episodes are stored separately. After an episode that ended by itself the next observation
-    is the next episode's first, and has no meaning.
+    Each observation is stored once, in its own dtype. The next observation of an episode that ended by itself has no
+    meaning.
 
     Args:
-        spaces: an environment's spaces.
         capacity: the most transitions, rounded down to a multiple of N, at least N.
-        count: N.
         n: steps of a transition. Its reward is the discounted sum of n rewards, of fewer at the end of the episode or
             at the newest step.
         discount: the factor of a reward one step later.
-
-    ``len(memory)`` is the number of transitions.
     """
 
     def __init__(self, spaces: Spaces, capacity: int, *, count: int = 1, n: int = 1, discount: float = 0.99):
@@ -56,7 +51,7 @@ class ReplayMemory:
 
     @property
     def capacity(self) -> int:
-        """The largest number of transitions."""
+        """The largest number of transitions that the memory holds."""
         return self.rows * self.count
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
@@ -73,7 +68,7 @@ class ReplayMemory:
         self._next, self._filled = following, min(self._filled + 1, self.rows)
 
     def extend(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Add another memory's steps of N environments; episodes are cut off after its newest step.
+        """Add the steps of an actor's memory; episodes are cut off after its newest step.
 
         Args:
             state: the other memory's state; it was never full, and its steps fit into this one.
@@ -111,7 +106,7 @@ class ReplayMemory:
         return self._transitions(indices, np.ones(len(indices), np.float32))
 
     def state(self) -> dict[str, Any]:
-        """Return the state for :meth:`restore`: arrays, with views that are valid until the next step."""
+        """Return the contents for :meth:`restore`, as views that are valid until the next step."""
         return {
             **{name: array[: self._used] for name, array in self._arrays().items()},
             "final_indices": np.array(list(self._finals), np.int64),
@@ -121,7 +116,7 @@ class ReplayMemory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for a memory of other sizes."""
+        """Replace the contents by a state's. Raises UserError for a memory of other sizes."""
         filled, position = int(state["filled"]), int(state["next"])
         for name, array in self._arrays().items():
             saved = np.asarray(state[name])
@@ -144,7 +139,6 @@ class ReplayMemory:
 
     @property
     def _used(self) -> int:
-        """The number of filled rows of the arrays."""
         return min(self._filled + 1, len(self._rewards))
 
     def _array(self, rows: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -175,7 +169,7 @@ class ReplayMemory:
             raise UserError("the replay memory is empty; put steps into it before drawing batches")
 
     def _transitions(self, indices: np.ndarray, weights: np.ndarray) -> Transitions:
-        """Return the transitions with these indices, row x N + environment."""
+        """Return the transitions at these indices, row x N + environment."""
         row, environment = np.divmod(indices, self.count)
         last, rewards, discounts = self._sums(row, environment)
         return Transitions(
@@ -190,7 +184,7 @@ class ReplayMemory:
         )
 
     def _sums(self, row: np.ndarray, environment: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the row of the transitions' last step, the discounted sum of rewards, and the last discount."""
+        """Return each transition's last row, discounted sum of rewards, and last discount."""
         if self.n == 1:
             return row, self._rewards[row, environment], np.full(len(row), self.discount, np.float32)
         rows = (row[:, np.newaxis] + np.arange(self.n)) % len(self._rewards)
@@ -212,10 +206,9 @@ CHILDREN = 64  # many, so that a tree has few levels: each level takes several n
 
 
 class SumTree:
-    """A tree of sums over weights, which finds the item at a point of the cumulative weights.
+    """A tree of sums over weights, to draw items in proportion to their weights.
 
-    Each level has the sums of :data:`CHILDREN` neighbours of the level below; the lowest level has the weights. Setting
-    and finding take a few numpy operations a level, for any number of items.
+    Each level has the sums of :data:`CHILDREN` neighbours of the level below; the lowest level has the weights.
     """
 
     def __init__(self, size: int):
@@ -235,7 +228,7 @@ class SumTree:
         return self._levels[0].reshape(-1)[items]
 
     def set(self, items: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights of items; for a repeated item the last weight counts."""
+        """Change the weights of items; for a repeated item the last weight counts."""
         self._levels[0].reshape(-1)[items] = weights
         for lower, upper in pairwise(self._levels):
             items = items // CHILDREN
@@ -258,7 +251,7 @@ class SumTree:
 
 
 class PrioritizedReplay(ReplayMemory):
-    """Proportional prioritised replay (Schaul et al. 2016, "Prioritized experience replay").
+    """Replay memory that draws transitions with large errors more often (Schaul et al. 2016, proportional).
 
     A transition's probability is proportional to (its error + ``floor``) to the power of ``alpha``; new transitions
     have the largest error so far. The weight is (size x probability) to the power of -``beta``, divided by the batch's
@@ -298,7 +291,7 @@ class PrioritizedReplay(ReplayMemory):
         self._tree.set(items, np.repeat([self._largest, 0.0], self.count))
 
     def sample(self, size: int, rng: np.random.Generator) -> Transitions:
-        """Draw ``size`` transitions by priority, one from each of ``size`` equal parts of the priorities' sum."""
+        """Draw ``size`` transitions by priority, one from each of ``size`` equal parts of their sum."""
         self._check_not_empty()
         points = (np.arange(size) + rng.random(size)) * (self._tree.total / size)
         indices = self._tree.find(points)
@@ -306,7 +299,7 @@ class PrioritizedReplay(ReplayMemory):
         return self._transitions(indices, (weights / weights.max()).astype(np.float32))
 
     def update_priorities(self, indices: np.ndarray, errors: np.ndarray) -> None:
-        """Set the priorities of transitions, by a batch's ``indices``, to their temporal-difference errors."""
+        """Set the priorities of a batch's transitions to their new temporal-difference errors."""
         priorities = (np.abs(errors).astype(np.float64) + self.floor) ** self.alpha
         if not np.all(np.isfinite(priorities)):
             raise UserError("errors are not finite; the values diverge: lower the learning rate")
@@ -315,12 +308,12 @@ class PrioritizedReplay(ReplayMemory):
         self._largest = max(self._largest, float(priorities.max()))
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the memory, and the priorities."""
+        """Return the contents of the memory and the priorities."""
         priorities = self._tree.weights(slice(self._used * self.count))
         return {**super().state(), "priorities": priorities, "largest": self._largest, "beta": self.beta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for a memory of other sizes."""
+        """Restore a state, as in :meth:`ReplayMemory.restore`."""
         super().restore(state)
         priorities = np.asarray(state["priorities"], np.float64)
         self._tree.set(np.arange(len(priorities)), priorities)

@@ -1,4 +1,4 @@
-"""Trains an agent in dsinga's training loop: the engine, the sources of experience, initial params, and checks."""
+"""Trains an agent in dsinga's training loop, with its metrics, evaluations, checkpoints and resumed runs."""
 
 from __future__ import annotations
 
@@ -44,14 +44,10 @@ SPEED_SECONDS = 1.0
 
 
 class AgentEngine(Engine):
-    """The training loop's engine for an agent: collects rollouts and learns from each; the last can exceed the end.
+    """Lets the training loop train an agent, one rollout at a time.
 
-    A training row has the latest episodes' mean return and length, and the last updates' metrics. A checkpoint includes
-    environments, random numbers and replay memory, so a run continues bit for bit.
-
-    Args:
-        learning: how the agent learns.
-        environment: the environment of evaluations.
+    The last rollout can exceed the run's end. A training row has the latest episodes' mean return and length, and the
+    last updates' metrics. A checkpoint includes environments and replay memory, so a run continues bit for bit.
     """
 
     def __init__(self, job: Job, learning: Learning, environment: Environment):
@@ -74,11 +70,11 @@ class AgentEngine(Engine):
 
     @property
     def phases(self) -> Collection[Phase]:
-        """Training, and evaluation in episodes, if the job has any."""
+        """The phases of the run: training, and test if the job has evaluations."""
         return training_phases(self.job)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state before :meth:`open`. Raises UserError if it has another layout."""
+        """Restore a state before :meth:`open`. Raises UserError if the saved run had other environments or actors."""
         saved = state["layout"]
         for name, value in layout_of(self._conf).items():
             if saved.get(name, value) != value:
@@ -90,7 +86,7 @@ class AgentEngine(Engine):
         self._step = self._learning.statistics.steps
 
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Take a rollout, and learn from it."""
+        """Collect a rollout, and learn from it."""
         self._use_factor()
         begun = time.perf_counter()
         self._metrics = self._learning.advance(self._conf.rollout_steps)
@@ -110,12 +106,12 @@ class AgentEngine(Engine):
         return steps / max(seconds, 1e-9)
 
     def reach(self) -> tuple[int, float]:
-        """Return the step after one more rollout, and its seconds, estimated from the last rollout."""
+        """Estimate the step after one more rollout, and its seconds, from the last rollout."""
         steps, seconds = self._speeds[-1] if self._speeds else (1, 0.0)
         return self.step + steps, seconds
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return a row's figures: the current ones for training, else the means of ``sums``."""
+        """Return a history row's figures: current ones for training, else the means of ``sums``."""
         if phase != "train":
             return super().means(phase, sums)
         statistics = self._learning.statistics
@@ -137,18 +133,18 @@ class AgentEngine(Engine):
         return {name: array.copy() for name, array in self._algorithm.params.items()}
 
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return copies of params and updater's state; :meth:`state` has the whole state."""
+        """Return copies of params and updater state, without environments and replay memory (see :meth:`state`)."""
         state = self._algorithm.updater.state
         return self.params(), {
             name: {slot: array.copy() for slot, array in slots.items()} for name, slots in state.items()
         }
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state of learning, and the layout that a resumed run must have."""
+        """Return the state of learning, and the settings that a resumed run must share."""
         return {"learning": self._learning.state(), "layout": layout_of(self._conf)}
 
     def learning_rate(self, step: int) -> float:
-        """Return the rate of the updater's schedule, which counts updates."""
+        """Return the learning rate of the next update; the schedule counts updates, not steps."""
         return self._algorithm.updater.rate(self._algorithm.updater.steps)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
@@ -178,11 +174,9 @@ OF_ROLLOUTS = ("env_steps_per_second", "staleness", "actors_in_batch")
 
 @dataclass(frozen=True)
 class AgentTask:
-    """An agent, the environment that it learns from, and the job that says how.
+    """An agent, its environment, and the job with the run's settings.
 
     Attributes:
-        job: a job with ``reinforcement``.
-        environment: as for :func:`dsinga.rl.make_environments`.
         in_groups: whether params are on servers, even if a single worker learns.
     """
 
@@ -193,21 +187,18 @@ class AgentTask:
 
     @classmethod
     def of(cls, job: Job, environment: Environment | None = None, in_groups: bool = False) -> AgentTask:
-        """Return the task of a checked job, optionally in another environment.
-
-        Raises UserError for a fault in the agent or the environment.
-        """
+        """Make a job's agent, optionally for another environment; return both as a task."""
         environment = reinforcement_of(job).environment if environment is None else environment
         with contextlib.closing(make_environments(environment, 1)) as environments:
             return cls(job, agent_of(job, environments.spaces), environment, in_groups)
 
     @property
     def has_groups(self) -> bool:
-        """Whether groups of workers train the agent."""
+        """Whether worker groups train the agent."""
         return self.in_groups or has_groups(self.job)
 
     def check(self) -> None:
-        """Raise UserError if the algorithm does not support the job's way of learning."""
+        """Raise UserError if the algorithm does not support the job's actors, groups or replay memory."""
         conf, algorithm = reinforcement_of(self.job), self.agent.algorithm
         name = type(algorithm).__name__
         if conf.num_actors and isinstance(algorithm, ES):
@@ -230,7 +221,7 @@ class AgentTask:
             _check_replay_with_actors(conf, replay, name)
 
     def metric_names(self) -> dict[str, Sequence[str]]:
-        """Return the known names of metrics by phase."""
+        """Return the names of the metrics that the run will report, by phase."""
         names: dict[str, Sequence[str]] = {"test": EPISODES} if Phase.kTest in training_phases(self.job) else {}
         algorithm = self.agent.algorithm
         if algorithm.metric_names and not any(map(is_user_code, (type(self.agent), type(algorithm)))):
@@ -239,7 +230,7 @@ class AgentTask:
 
 
 def _check_replay_with_actors(conf: ReinforcementConf, replay: ReplayConf, name: str) -> None:
-    """Raise UserError for settings that the algorithm ``name`` with a replay memory does not support with actors."""
+    """Raise UserError for settings that do not work with a replay memory and actors."""
     if conf.central_inference:
         raise conf.error(
             f"{name} learns from a replay memory, for which actors choose their actions; leave central_inference out",
@@ -279,14 +270,14 @@ class ReturnReached(Extension):
             self.run(loop)
 
     def run(self, loop: LoopView) -> None:
-        """Compare the newest value."""
+        """End training if the newest evaluation reached the value."""
         reached = loop.metrics[f"test/{EPISODES[0]}"]
         if reached >= self._value:
             loop.stop(f"the mean return {reached:.4g} of an evaluation has reached {self._value:g}")
 
 
 def stopping_rules(job: Job) -> list[Extension]:
-    """Return the extension that stops training at ``stop_return``, if the job sets one."""
+    """Return the extension that ends training at the job's ``stop_return``, if it is set."""
     value = reinforcement_of(job).stop_return
     return [] if value is None else [ReturnReached(value)]
 
@@ -296,7 +287,7 @@ def train_agent(task: AgentTask, client: Client | None, observer: Observer, opti
     """Train an agent in this process, with actors on the cluster of ``client`` if the job has any.
 
     Raises UserError before training for bad input, RunError if an environment fails, Diverged if a param is no longer
-    finite. Raises Cancelled if ``options.cancelled`` was set before the last step, and what an extension raises.
+    finite, Cancelled if ``options.cancelled`` is set.
     """
     started, cancellation = time.perf_counter(), Cancellation(options.cancelled)
     job = task.job
@@ -317,7 +308,7 @@ def train_agent(task: AgentTask, client: Client | None, observer: Observer, opti
 
 
 def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
-    """Set an agent's first params: its own, from the job's ``checkpoint_path``, or from the options, by name."""
+    """Set the params with which a run begins: the agent's, a checkpoint's, or given ones."""
     algorithm, job = task.agent.algorithm, task.job
     if options.params or job.checkpoint_path:
         if not algorithm.on_policy:
@@ -332,7 +323,7 @@ def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
 
 
 def _read_beginning(task: AgentTask, options: RunOptions) -> Snapshot:
-    """Return the checkpoint to continue from. Raises UserError if there is none, or if it does not fit the job."""
+    """Return the checkpoint from which a run resumes. Raises UserError if none fits the job."""
     path, checkpoint = find_checkpoint(options.workspace, options.resume)
     if "engine" not in checkpoint.loop:
         raise UserError(f"{path} has no checkpoint of rl.train; agent.restore reads those of agent.save")
@@ -341,7 +332,7 @@ def _read_beginning(task: AgentTask, options: RunOptions) -> Snapshot:
 
 
 def _learning_of(task: AgentTask, client: Client | None) -> Learning:
-    """Return the agent's way of learning: rollouts, a replay memory, evolution, or remote actors."""
+    """Return the loop in which the agent learns: rollouts, replay memory, evolution, or remote actors."""
     conf, agent, job = reinforcement_of(task.job), task.agent, task.job
     if client is not None:
         from dsinga.rl.remote.actor_learning import RemoteReplayLearning, create_remote_learning
@@ -366,7 +357,6 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
 
 
 def _memory_of(conf: ReinforcementConf, spaces: Spaces) -> ReplayMemory:
-    """Return an empty replay memory for environments of this process or of an actor."""
     replay = conf.replay_conf or ReplayConf()
     kind = PrioritizedReplay if replay.prioritized else ReplayMemory
     return kind(spaces, replay.capacity, count=conf.num_environments, n=replay.n_steps, discount=conf.discount)

@@ -1,4 +1,4 @@
-"""Contracts for layers, updaters, extensions, sources, engines, synchronisations and kernels, as pytest classes.
+"""Tests that your own layers, updaters, extensions, sources, engines and kernels must pass, as pytest classes.
 
 The built-in components pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
 :class:`SourceContract`, :class:`EngineContract`, :class:`GroupSyncContract`, :class:`CaptureContract` and
@@ -37,7 +37,7 @@ _find, __dir__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a contract at its first use: Dask workers can lack pytest and hypothesis."""
+    """Import a test class at its first use, because Dask workers can lack pytest and hypothesis."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""EngineContract: the checks that every engine must pass; results must have the same bits as in this process."""
+"""EngineContract: tests that an engine trains and predicts with the same bits as this process."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ DATA = {"train": (X, (X.sum(axis=1) > 0).astype(np.int32)), "test": (X[:20], np.
 
 
 class EngineContract:
-    """The checks that every engine must pass; a subclass, named ``Test...``, sets a ``runner``.
+    """The tests that every engine must pass; a subclass, named ``Test...``, sets a ``runner``.
 
     An engine is a subclass of :class:`dsinga.api.runners.Runner`, registered with ``@register("engine", NAME)``.
-    Training, evaluation and prediction on its runners must give the same bits as in this process.
 
     >>> from dsinga.api.runners import THIS_PROCESS
     >>> from dsinga.testing import EngineContract
@@ -45,7 +44,7 @@ class EngineContract:
     runner: Runner
 
     def test_a_run_has_the_rows_and_the_checkpoint_of_this_process(self, tmp_path: Path) -> None:
-        """Params, rows of metrics, and the last checkpoint's updater state are equal."""
+        """A run on the engine has the params, metrics and checkpoint of a run in this process."""
         there, here = (_train(tmp_path / name, where) for name, where in (("there", self.runner), ("here", None)))
         np.testing.assert_equal(there.params, here.params)
         rows = [[{**row, "time": 0} for row in result.history] for result in (there, here)]
@@ -62,7 +61,7 @@ class EngineContract:
         np.testing.assert_equal(result.params, _train(tmp_path / "whole", None).params)
 
     def test_figures_and_features_are_those_of_this_process(self, tmp_path: Path) -> None:
-        """Evaluations and predictions are equal, also if the last batch is short."""
+        """Evaluations and predictions match this process, also if the last batch is short."""
         params = _train(tmp_path, None).params
         clients: list[Any] = [self.runner, THIS_PROCESS]
         there, here = (evaluate(loads(JOB), params, client=client, data=DATA) for client in clients)
@@ -71,7 +70,7 @@ class EngineContract:
         np.testing.assert_array_equal(outputs, expected)
 
     def test_a_run_that_was_cancelled_ends(self) -> None:
-        """A run raises Cancelled if its event is set beforehand, like a run cancelled during training."""
+        """A run raises Cancelled if it was cancelled before it began."""
         cancelled = threading.Event()
         cancelled.set()
         options = TrainingOptions(data=DATA, progress=False)
@@ -79,13 +78,13 @@ class EngineContract:
             Execution(loads(JOB), self.runner, options, cancelled=cancelled).execute()
 
     def test_a_call_that_asks_for_a_cluster_gets_one(self) -> None:
-        """A runner of this process is not used for calls that ask for a cluster."""
+        """Calls that ask for a cluster do not use a runner of this process."""
         assert runner_of(self.runner, True) is not THIS_PROCESS
         assert runner_of(self.runner, False) is self.runner
 
 
 def _train(workspace: Path, runner: Any, steps: int = 30) -> Result:
-    """Train on a runner, None for this process, from the workspace's newest checkpoint."""
+    """Train on a runner, None for this process, from the workspace's newest checkpoint if any."""
     job = loads(JOB).replace(train_steps=steps)
     client: Any = runner or THIS_PROCESS
     return train(job, client, data=DATA, workspace=workspace, resume="auto", progress=False)

@@ -1,4 +1,4 @@
-"""The contracts of extensions of the training loop, and of add-ons that bring components by entry points."""
+"""Tests for extensions of the training loop, and for add-ons that bring components by entry points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECKPOINT_FREQ = 11  # steps; rows are at multiples of 5 and of 10
 
 
 class ExtensionContract:
-    """The checks that every extension must pass; a subclass, named ``Test...``, creates an extension.
+    """The tests that every extension must pass; a subclass, named ``Test...``, creates an extension.
 
     An extension must:
 
@@ -43,7 +43,7 @@ class ExtensionContract:
     """
 
     def create(self) -> Extension:
-        """Return a new extension. Subclasses implement this."""
+        """Return a new extension; subclasses implement this."""
         pytest.skip("the test class creates no extension")
 
     def metrics_of(self, phase: str, step: int) -> Mapping[str, float]:
@@ -52,7 +52,7 @@ class ExtensionContract:
         return {"loss": loss, "accuracy": 1 / loss}
 
     def simulate(self, extension: Extension, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
-        """Return a simulated run with the extension, from its beginning or a checkpoint.
+        """Simulate a run with the extension, from its beginning or from a checkpoint.
 
         A run from the beginning writes checkpoints at steps with all last digits; a resumed run writes only the last.
         """
@@ -67,7 +67,7 @@ class ExtensionContract:
             assert_same_run(self.simulate(self.create(), checkpoint), unbroken, f"resumed after {step} steps")
 
     def test_one_object_serves_several_runs(self) -> None:
-        """A run leaves nothing behind for the next one."""
+        """A second run with the same extension object equals the first."""
         extension = self.create()
         first, second = self.simulate(extension), self.simulate(extension)
         assert_same_run(second, first, "in a second run of one object")
@@ -78,7 +78,7 @@ class ExtensionContract:
         assert_same_run(seldom, self.simulate(self.create()), "without checkpoints on the way")
 
     def test_an_empty_state_is_that_of_a_new_run(self) -> None:
-        """After ``load_state({})``, the state equals a new object's."""
+        """After ``load_state({})``, the extension's state equals a new object's."""
         extension, new = self.create(), self.create()
         self.simulate(extension)
         extension.load_state({})
@@ -88,7 +88,7 @@ class ExtensionContract:
         assert extension.trigger.state_dict() == new.trigger.state_dict()
 
     def test_the_state_can_be_saved(self) -> None:
-        """Before and after a run, the state has only plain values and arrays."""
+        """The extension's state has only plain values and arrays, before and after a run."""
         extension = self.create()
         separate_arrays(extension.state_dict())
         self.simulate(extension)
@@ -117,21 +117,17 @@ def assert_same_state(state: Any, expected: Any) -> None:
 
 
 class AddonContract:
-    """Checks that a distribution's entry points name components, imported only on demand.
-
-    Attributes:
-        distribution: the name of the installed distribution.
-    """
+    """The tests that an installed distribution with components must pass: its entry points name them."""
 
     distribution: ClassVar[str]
 
     def names(self) -> dict[tuple[str, str], Any]:
-        """Return the entry points by kind and name."""
+        """Return the distribution's entry points by kind and name."""
         points = distribution(self.distribution).entry_points.select(group=GROUP)
         return {(point.name.partition(".")[0], point.name.partition(".")[2]): point for point in points}
 
     def test_each_name_is_that_of_a_kind_and_of_no_other_component(self) -> None:
-        """If two distributions share a name, a job that uses it is refused."""
+        """No other component has an entry point's name, because a job with a shared name is refused."""
         assert self.names()
         for kind, name in self.names():
             assert kind in KINDS
@@ -139,7 +135,7 @@ class AddonContract:
             assert name not in built_in(kind)
 
     def test_each_component_is_found_and_says_what_it_is(self) -> None:
-        """Tables of components, and completion, show the first lines."""
+        """Each component has a docstring, because tables and completion show its first line."""
         for kind, name in self.names():
             component = find(kind, name)
             assert component is not None
@@ -148,7 +144,7 @@ class AddonContract:
             assert settings is None or settings.__doc__
 
     def test_nothing_is_imported_before_it_is_asked_for(self) -> None:
-        """A process does not wait for components that it does not use."""
+        """Listing components imports none of them, so that processes do not wait for unused ones."""
         modules = {point.module for point in self.names().values()}
         listed = (
             f"from dsinga.base.registry import KINDS, registered; [*map(registered, KINDS)]; assert not {modules!r}"

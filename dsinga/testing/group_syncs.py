@@ -1,4 +1,4 @@
-"""GroupSyncContract: the checks that every way to synchronise server groups must pass."""
+"""GroupSyncContract: tests that every way to synchronise server groups must pass."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LINKS = {"pair": [(0, 1)], "all to all": [(0, 1), (0, 2), (1, 2)], "chain": [(0,
 
 
 class LinkedGroups:
-    """Linked server groups of one worker each, with a trainable slice 0 and a slice 1 of averages.
+    """Simulates linked server groups of one worker each, with messages in a chosen order.
 
-    Messages wait until :meth:`deliver`, oldest or newest first.
+    Slice 0 is trainable, slice 1 has averages. Messages wait until :meth:`deliver`.
     """
 
     def __init__(self, policy: Policy, links: Sequence[tuple[int, int]]):
@@ -45,14 +45,14 @@ class LinkedGroups:
         return self.messages[-1][-1]
 
     def deliver(self, newest: bool = False) -> None:
-        """Deliver all messages that are on their way, and those that they cause."""
+        """Deliver all messages that wait, and those that they cause, oldest or newest first."""
         while self.messages:
             group, route, keys, arrays, sender, arrival = self.messages.pop() if newest else self.messages.popleft()
             self.shards[group].group_sync.receive(route, keys, arrays, sender, 0)
             arrival.set_result(None)
 
     def train(self, newest: bool = False) -> None:
-        """Compute some steps in all groups, with different gradients and averages."""
+        """Do some steps in all groups, with different gradients and averages."""
         for step in range(STEPS):
             for group, shard in enumerate(self.shards):
                 pushed = np.random.default_rng([group, step]).normal(size=(2, SIZE)).astype(np.float32)
@@ -60,7 +60,7 @@ class LinkedGroups:
             self.deliver(newest)
 
     def flush(self, newest: bool = False) -> list[np.ndarray]:
-        """Flush until the numbers of messages stay equal; return each group's values, (2, SIZE)."""
+        """Flush all groups until no more messages follow; return each group's values, (2, SIZE)."""
         last: list[int] | None = None
         numbers: list[int] = []
         while numbers != last:
@@ -71,7 +71,7 @@ class LinkedGroups:
 
 
 class GroupSyncContract:
-    """The checks that every :class:`GroupSync` must pass; a subclass, named ``Test...``, creates its policy.
+    """The tests that every :class:`GroupSync` must pass; a subclass, named ``Test...``, creates its policy.
 
     In the end all server groups must have equal values, to rounding, for any links and any order of messages. Messages
     of another generation, and messages after the end, must be refused.
@@ -80,17 +80,17 @@ class GroupSyncContract:
     tolerance = 1e-5  # between the values of groups in the end
 
     def create(self, groups: int) -> Policy:
-        """Return the policy for ``groups`` server groups of one worker group each. Subclasses override this."""
+        """Return the policy for ``groups`` server groups of one worker group each; subclasses override this."""
         pytest.skip("the test class creates no policy")
 
     def test_it_is_sent_to_servers(self) -> None:
-        """The policy can be pickled."""
+        """The policy can be pickled, as it is for servers."""
         LinkedGroups(pickle.loads(pickle.dumps(self.create(2))), LINKS["pair"]).train()
 
     @pytest.mark.parametrize("links", LINKS)
     @pytest.mark.parametrize("newest", [False, True])
     def test_all_groups_have_the_same_values_in_the_end(self, links: str, newest: bool) -> None:
-        """The order of messages does not matter, and a second flush changes nothing."""
+        """All groups end with equal values for any order of messages, and a second flush changes nothing."""
         groups = LinkedGroups(self.create(2 if links == "pair" else 3), LINKS[links])
         groups.train(newest)
         values = groups.flush(newest)
@@ -98,7 +98,7 @@ class GroupSyncContract:
             np.testing.assert_allclose(value, values[0], rtol=self.tolerance, atol=self.tolerance)
 
     def test_a_slice_begins_once(self) -> None:
-        """A second begin changes nothing."""
+        """Beginning a slice a second time changes nothing."""
         once, twice = (LinkedGroups(self.create(2), LINKS["pair"]) for _ in range(2))
         for shard in twice.shards:
             for served_slice in shard.slices.values():
@@ -108,13 +108,13 @@ class GroupSyncContract:
         np.testing.assert_array_equal(once.flush(), twice.flush())
 
     def test_messages_of_another_generation_are_refused(self) -> None:
-        """A process that was given up can still send."""
+        """Messages of an older process, which was given up but can still send, are refused."""
         groups = LinkedGroups(self.create(2), LINKS["pair"])
         with pytest.raises(RunError, match="a message of server group 1 is of generation 3"):
             groups.shards[0].group_sync.receive(0, [0], [np.ones(SIZE, np.float32)], 1, 3)
 
     def test_nothing_waits_after_the_end(self) -> None:
-        """Flushes fail with the error of ``close``, and messages raise it."""
+        """After ``close``, flushes and messages fail with its error instead of waiting."""
         groups, error = LinkedGroups(self.create(2), LINKS["pair"]), RunError("the run has ended")
         for step in range(STEPS):
             groups.shards[0].push(Push(0, 0, step, 0), {0: np.ones(SIZE, np.float32)})

@@ -1,4 +1,4 @@
-"""The kernel contract for arrays, elementwise kernels, random numbers, and threads that compute at once."""
+"""Kernel tests for arrays, elementwise kernels, random numbers, and threads that compute at once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def small_net(ops: Ops, dtype: Any, batch: int, channels: int) -> list[Any]:
 
 
 class ArrayKernels(LayoutChecks):
-    """Checks of conversions, random numbers and crops, and of several threads at once."""
+    """Tests of conversions, random numbers and crops, and of several threads at once."""
 
     @given(
         shape=st.one_of(
@@ -165,7 +165,7 @@ class ArrayKernels(LayoutChecks):
                             np.testing.assert_array_equal(array, expected_array)
 
     def test_results_outlive_later_calls(self, backend: KernelBackend) -> None:
-        """A pool of result arrays must not reuse memory that a slice of a slice still uses."""
+        """A pool of result arrays does not reuse memory that a slice of a slice still uses."""
         results = small_net(backend.ops, backend.dtype, 64, 16)
         slices = [result.T[:1].T[..., :1] for result in results]
         copies = [backend.host(result).copy() for result in results]
@@ -187,7 +187,7 @@ class ArrayKernels(LayoutChecks):
 
 
 class ElementwiseKernels(LayoutChecks):
-    """Checks of kernels that treat each number, or each row of a matrix, separately."""
+    """Tests of kernels that compute each number, or each row of a matrix, separately."""
 
     @given(
         shape=st.one_of(

@@ -32,7 +32,7 @@ SETTINGS = settings(
 
 
 def given(**strategies: Any) -> Callable[[Any], Any]:
-    """Run a test method with random arguments, the same in every run of the tests."""
+    """Run a test method with random arguments, which are the same in every run of the tests."""
     return lambda test: SETTINGS(hypothesis_given(**strategies)(test))
 
 
@@ -42,14 +42,14 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def distinct(seed: int, *shape: int) -> np.ndarray:
-    """Return numbers at least 0.01 apart: a numerical gradient's small step does not change a maximum."""
+    """Return numbers at least 0.01 apart, so that a numerical gradient's small step changes no maximum."""
     size = int(np.prod(shape))
     return (np.random.default_rng([seed, *shape]).permutation(size) * 0.01 - size * 0.005 + 0.003).reshape(shape)
 
 
 @st.composite
 def windowed(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw an image or a volume, and windows that fit it: any kernel and stride, and a pad smaller than the kernel."""
+    """Draw a random image or volume, and pooling windows that fit it."""
     batch, channels = draw(BATCHES), draw(CHANNELS)
     sizes = draw(st.tuples(st.integers(1, 9), st.integers(1, 9)) | st.tuples(*[st.integers(1, 5)] * 3))
     kernel, pad = [], []
@@ -77,7 +77,7 @@ class LayoutChecks:
             assert is_channels_last(x)
 
     def assert_same_layout(self, result: Any, x: Any) -> None:
-        """Assert that a result has the layout of ``x``, if ``x`` has no gaps."""
+        """Assert that a result has the memory layout of ``x``, if ``x`` has no gaps."""
         if not self.channels_last:
             return
         if x.flags.c_contiguous:
@@ -91,24 +91,21 @@ WITH_WORKSPACE = ("max_pool", "lrn", "layer_norm", "rms_norm", "recurrent", "crf
 
 
 class KernelBackend:
-    """A backend that computes in one dtype; it is made when a test first uses it."""
+    """A kernel backend under test in one dtype, made when a test first uses it."""
 
     def __init__(self, make_ops: Callable[[], Ops], dtype: Any):
         self.make_ops, self.dtype = make_ops, dtype
 
     @functools.cached_property
     def ops(self) -> Ops:
-        """The backend; the test is skipped if making it raises UserError."""
+        """The backend's kernels; the test is skipped if making them raises UserError."""
         try:
             return self.make_ops()
         except UserError as error:
             pytest.skip(str(error))
 
     def run(self, kernel: str, *arguments: Any) -> Any:
-        """Call ``ops.kernel`` on arrays of the backend's dtype, and assert that it leaves them unchanged.
-
-        Results are in host memory, with their layout, except for workspaces, which stay unchanged.
-        """
+        """Call a kernel on arrays of the backend's dtype, and assert that it leaves them unchanged."""
         placed = [self.asarray(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
         copies = [self.host(argument).copy() if is_array(argument) else None for argument in placed]
         try:
@@ -124,7 +121,7 @@ class KernelBackend:
         return self.host(result)
 
     def host(self, result: Any) -> Any:
-        """Return arrays, also in sequences, in host memory with their layout; other values unchanged."""
+        """Copy arrays, also in sequences, to host memory with their layout; return other values unchanged."""
         if isinstance(result, tuple | list):
             return type(result)(map(self.host, result))
         if self.ops.xp is np or not is_array(result):
@@ -133,7 +130,7 @@ class KernelBackend:
         return self.ops.to_numpy(result.transpose(order)).transpose(np.argsort(order).tolist())
 
     def asarray(self, array: np.ndarray) -> Any:
-        """Return ``array`` for the backend, floats in its dtype; read-only in host memory."""
+        """Copy ``array`` to the backend, floats in its dtype; read-only in host memory."""
         if self.ops.xp is not np and isinstance(array, self.ops.xp.ndarray):
             return array
         if array.dtype.kind == "f" and array.dtype != self.dtype:
@@ -147,7 +144,7 @@ class KernelBackend:
         return self.ops.asarray(array)
 
     def place(self, values: np.ndarray, layout: str) -> Any:
-        """Put ``values`` into one of several memory layouts: channels last, rows, gaps or reversed."""
+        """Copy ``values`` to the backend in one of several layouts: channels last, rows, gaps or reversed."""
         array, xp = self.ops.asarray(values.astype(self.dtype, order="C")), self.ops.xp
         if layout == "channels last":
             return xp.ascontiguousarray(xp.moveaxis(array, 1, -1)).transpose(0, -1, *range(1, array.ndim - 1))
@@ -163,7 +160,7 @@ class KernelBackend:
 
 
 def axes_in_memory(array: Any) -> list[int]:
-    """Return the axes of an array, longest stride first."""
+    """Return the axes of an array in the order of its memory, longest stride first."""
     return np.argsort([-abs(stride) for stride in array.strides], kind="stable").tolist()
 
 

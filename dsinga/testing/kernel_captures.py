@@ -1,4 +1,4 @@
-"""CaptureContract: the checks of a backend that records passes and replays them, and of one that does not."""
+"""CaptureContract: tests of a backend that records passes and replays them, and of one that does not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS, STEPS = 8, 6
 
 
 class CaptureContract:
-    """The checks of :meth:`dsinga.ops.Ops.capture`; a subclass, named ``Test...``, sets ``make_ops``.
+    """The tests of :meth:`dsinga.ops.Ops.capture`; a subclass, named ``Test...``, sets ``make_ops``.
 
     A worker without capture must compute in host memory. A worker with capture must give the bits of calls, for
     forward passes and training. It must decline results that are not finite, and calls that raise NotCapturable.
@@ -124,12 +124,12 @@ class CaptureContract:
 
 
 def net_of(phase: Phase) -> NeuralNet:
-    """Return a small net with a loss."""
+    """Return a small net with a loss, to capture."""
     return create_net(NetConf(layer=LAYERS), phase, {"data": RecordInfo((5,), ROWS)})
 
 
 def records_of(step: int, first: float = 0.5) -> dict[str, Records]:
-    """Return the records of a step; one of their numbers is ``first``."""
+    """Return the records of a step; ``first`` replaces one number, for instance by infinity."""
     rng = np.random.default_rng(step)
     data = rng.standard_normal((ROWS, 5)).astype(np.float32)
     data[0, 0] = first

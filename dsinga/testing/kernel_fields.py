@@ -1,4 +1,4 @@
-"""The kernel contract for fields: transposed and grouped convolution, and normalisation by row and channel."""
+"""Kernel tests for fields: transposed and grouped convolution, and normalisation by row and channel."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SIZES = st.sampled_from([(), (3,), (3, 4), (12, 16), (2, 3, 4)])  # sizes of the
 
 
 class FieldKernels(LayoutChecks):
-    """Checks of kernels on fields (B, C, ...)."""
+    """Tests of kernels on fields (B, C, ...)."""
 
     @given(case=windowed(), filters=CHANNELS, bias=st.booleans())
     def test_transposed_convolution(
         self, backend: KernelBackend, case: dict[str, Any], filters: int, bias: bool
     ) -> None:
-        """It equals the gradient for a convolution's images, plus the bias."""
+        """A transposed convolution equals the gradient for a convolution's images, plus the bias."""
         channels, size, (kernel, stride, pad) = case["shape"][1], case["shape"][2:], case["window"]
         w = normal(case["seed"], filters, channels, *kernel)
         image = normal(case["seed"], *case["shape"])
@@ -107,7 +107,7 @@ class FieldKernels(LayoutChecks):
     def test_softmax_of_points(
         self, backend: KernelBackend, shape: tuple[int, int, tuple[int, ...]], layout: str, weighted: bool, coarse: bool
     ) -> None:
-        """Coarse scores have ties, where the first class counts."""
+        """The softmax of points equals the formula; among tied scores the first class counts."""
         batch, classes, size = shape
         points, x = math.prod(size), normal(1, batch, classes, *size)
         x = np.rint(x) if coarse else 3 * x
@@ -173,5 +173,4 @@ class FieldKernels(LayoutChecks):
 
 
 def _by_point(x: np.ndarray) -> np.ndarray:
-    """Return (B, K, *space) as (n, K), one row a point."""
     return np.moveaxis(x, 1, -1).reshape(math.prod((len(x), *x.shape[2:])), x.shape[1])

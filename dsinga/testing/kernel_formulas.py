@@ -1,4 +1,4 @@
-"""The formulas of the kernels for the kernel contract: plain loops in float64 that share no code with the backends.
+"""The expected results of kernels: plain loops in float64 that share no code with the backends.
 
 Gradients have no formula: :func:`assert_gradient` differentiates the forward formula numerically.
 """
@@ -26,7 +26,7 @@ def windows(
 
 
 def by_window(x: np.ndarray, channels: int, places: list[tuple[tuple[int, ...], np.ndarray]]) -> np.ndarray:
-    """Gather (place, value (B, channels)) into (B, channels, H', W')."""
+    """Assemble an image (B, channels, H', W') from values (B, channels) by place."""
     y = np.empty((x.shape[0], channels, *(last + 1 for last in places[-1][0])))
     for place, value in places:
         at: Any = (..., *place)
@@ -35,7 +35,7 @@ def by_window(x: np.ndarray, channels: int, places: list[tuple[tuple[int, ...], 
 
 
 def convolution(x: np.ndarray, w: np.ndarray, b: np.ndarray | None, stride: tuple, pad: tuple) -> np.ndarray:
-    """Return the cross-correlation, window by window."""
+    """Compute a cross-correlation, window by window."""
     bias = 0 if b is None else b
     axes = range(1, w.ndim)
     places = [
@@ -58,7 +58,7 @@ def avg_pool(x: np.ndarray, kernel: tuple, stride: tuple, pad: tuple) -> np.ndar
 
 
 def lrn(x: np.ndarray, size: int, alpha: float, beta: float, k: float) -> np.ndarray:
-    """Return each channel divided by the norm of its neighbours."""
+    """Divide each channel by the norm of its neighbours (local response normalisation)."""
     y = np.empty_like(x)
     for channel in range(x.shape[1]):
         near = x[:, max(channel - size // 2, 0) : channel + size // 2 + 1]
@@ -67,13 +67,13 @@ def lrn(x: np.ndarray, size: int, alpha: float, beta: float, k: float) -> np.nda
 
 
 def layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float) -> np.ndarray:
-    """Return each row scaled to mean 0 and variance 1, then multiplied by ``scale`` and shifted."""
+    """Scale each row to mean 0 and variance 1, then multiply by ``scale`` and shift."""
     rows = [scale * (row - row.mean()) / np.sqrt(row.var() + epsilon) + shift for row in x]
     return np.array(rows).reshape(x.shape)
 
 
 def rms_norm(x: np.ndarray, scale: np.ndarray, epsilon: float) -> np.ndarray:
-    """Return each row divided by the root of its mean square, then scaled."""
+    """Divide each row by the root of its mean square, then multiply by ``scale``."""
     rows = [scale * row / np.sqrt((row**2).mean() + epsilon) for row in x]
     return np.array(rows).reshape(x.shape)
 
@@ -104,7 +104,7 @@ def cell_step(
     params: Sequence[np.ndarray],
     activations: CellActivations = CELL_ACTIVATIONS,
 ) -> np.ndarray:
-    """Return the state of one row after one step."""
+    """Compute the state of a recurrent cell after one step, for one row."""
     gate, candidate, output = (FUNCTIONS[name] for name in activations)
     if cell == "rnn":
         w_x, w_h, b = (*params, 0.0)[:3]
@@ -129,7 +129,7 @@ def recurrent(
     reverse: bool,
     activations: CellActivations = CELL_ACTIVATIONS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the outputs and the last states of all rows."""
+    """Compute the outputs and last states of a recurrent cell for all rows."""
     size = params[1].shape[1] if cell != "gru" else params[3].shape[1]
     y, last = np.zeros((*x.shape[:2], size)), np.array(state)
     for row, length in enumerate(lengths):
@@ -148,7 +148,7 @@ def param_shapes(cell: str, inputs: int, size: int, bias: bool, reset_bias: bool
 
 
 def assert_close(actual: Any, expected: np.ndarray, dtype: Any, scale: float | None = None) -> None:
-    """Assert that shape, dtype and values are as expected.
+    """Assert that shape, dtype and values are as expected, to rounding.
 
     ``scale``, the largest magnitude among a sum's terms (by default, among its results), bounds the error. In float32,
     a sum of n products (n <= 500 here) is within n·6e-8 = 3e-5 of its largest term, in any order.
@@ -164,10 +164,9 @@ def assert_close(actual: Any, expected: np.ndarray, dtype: Any, scale: float | N
 def assert_gradient(
     loss: Callable[[np.ndarray], float], at: np.ndarray, gradient: Any, dtype: Any, step: float = 1e-5
 ) -> None:
-    """Assert that ``gradient`` has the shape of ``at`` and is the derivative of ``loss`` in several directions.
+    """Assert that ``gradient`` is the derivative of ``loss``, compared in several random directions.
 
-    Directions have norm 1. The difference quotient is exact to about step² = 1e-10, so the tolerances of float32 and
-    float64 are relative to the gradient's norm.
+    The difference quotient is exact to about step² = 1e-10, so tolerances are relative to the gradient's norm.
     """
     assert gradient.dtype == dtype
     assert gradient.shape == at.shape

@@ -1,4 +1,4 @@
-"""Tests that every backend's image kernels must pass: inner products, convolution, pooling and normalisation."""
+"""Kernel tests for images: inner products, convolution, pooling and normalisation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPSILON, SHARE, UNBIAS = 1e-5, 0.25, 1.5
 
 
 class ImageKernels(LayoutChecks):
-    """Checks of inner products, of kernels on images (B, C, H, W), and of normalisation."""
+    """Tests of inner products, of kernels on images (B, C, H, W), and of normalisation."""
 
     @given(case=windowed(), filters=CHANNELS, bias=st.booleans(), need_dx=st.booleans(), need_db=st.booleans())
     def test_convolution(
@@ -253,7 +253,7 @@ class ImageKernels(LayoutChecks):
 
 
 class NormalisationKernels:
-    """Checks of batch normalisation in training."""
+    """Tests of batch normalisation in training."""
 
     @given(batch=BATCHES, channels=CHANNELS, image=st.booleans(), layout=LAYOUTS)
     def test_batch_norm_of_a_whole_batch(
@@ -283,6 +283,6 @@ class NormalisationKernels:
 
 
 def compare(backend: KernelBackend, results: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
-    """Assert that arrays are equal but for rounding."""
+    """Assert that arrays are equal, except for rounding."""
     for result, exact in zip(backend.host(results), backend.host(expected), strict=True):
         assert_close(result.astype(backend.dtype), exact, backend.dtype)

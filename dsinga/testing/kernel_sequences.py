@@ -1,4 +1,4 @@
-"""The kernel contract for lookup, recurrent cells, attention, and CRFs by enumeration of all tags."""
+"""Kernel tests for lookup, recurrent cells, attention, and CRFs by enumeration of all tags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODES = st.lists(st.lists(st.integers(-1, SIZE - 1), min_size=3, max_size=3), ma
 
 @st.composite
 def sequences(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a cell, and rows of equal or different lengths, some with no step."""
+    """Draw a random cell, and rows of equal or different lengths, some with no step."""
     batch, times = draw(st.integers(0, 4)), draw(st.integers(1, 5))
     lengths = st.lists(st.integers(0, times), min_size=batch, max_size=batch)
     return {
@@ -40,7 +40,7 @@ def sequences(draw: st.DrawFn) -> dict[str, Any]:
 
 
 class SequenceKernels:
-    """Checks of one-hot vectors and embeddings, and of recurrent cells against plain loops."""
+    """Tests of one-hot vectors and embeddings, and of recurrent cells against plain loops."""
 
     @given(codes=CODES)
     def test_one_hot(self, backend: KernelBackend, codes: list[list[int]]) -> None:
@@ -127,7 +127,7 @@ class SequenceKernels:
 
 
 class TaggedSequences(NamedTuple):
-    """Sequences of different lengths, their tags, and the params of a conditional random field."""
+    """Sequences of different lengths with tags, and the params of a conditional random field."""
 
     x: np.ndarray
     tags: np.ndarray
@@ -158,19 +158,19 @@ def drawn_sequences(draw: st.DrawFn) -> TaggedSequences:
 
 
 def score(x: np.ndarray, tags: Any, transitions: np.ndarray, start: np.ndarray) -> float:
-    """Return the score of one sequence's tags, added up one by one."""
+    """Return the CRF score of one sequence's tags, added up one by one."""
     total = start[tags[0]] + sum(x[t, tag] for t, tag in enumerate(tags))
     return total + sum(transitions[a, b] for a, b in zip(tags, tags[1:], strict=False))
 
 
 def all_scores(case: TaggedSequences, row: int) -> dict[tuple[int, ...], float]:
-    """Return the scores of all possible tags of a row."""
+    """Return the CRF scores of all possible tags of a sequence."""
     all_tags = product(range(len(case.start)), repeat=int(case.lengths[row]))
     return {tags: score(case.x[row], tags, case.transitions, case.start) for tags in all_tags}
 
 
 def losses(case: TaggedSequences) -> np.ndarray:
-    """Return each row's loss, by enumeration of all tags."""
+    """Return each sequence's CRF loss, by enumeration of all tags."""
     values = []
     for row, length in enumerate(case.lengths):
         scores = all_scores(case, row)
@@ -180,7 +180,7 @@ def losses(case: TaggedSequences) -> np.ndarray:
 
 
 class CRFKernels:
-    """Checks of linear-chain conditional random fields, on sequences of different lengths."""
+    """Tests of linear-chain conditional random fields, on sequences of different lengths."""
 
     @given(case=drawn_sequences())
     def test_the_loss_is_that_of_an_enumeration_of_all_tags(
@@ -213,7 +213,7 @@ class CRFKernels:
             assert best == pytest.approx(max(scores.values()), rel=1e-5, abs=1e-5)
 
     def test_scores_far_apart_neither_overflow_nor_underflow(self, backend: KernelBackend) -> None:
-        """A forbidden transition is often written as -10,000."""
+        """Forbidden transitions, often written as -10,000, neither overflow nor underflow."""
         case = tagged_sequences([5, 3], 5, 3, seed=1, scale=300)
         case.transitions[0, 1] = -1e4
         loss, workspace = backend.run("crf", *case, True)
@@ -234,7 +234,7 @@ class AttentionCase(NamedTuple):
 
 @st.composite
 def attention_cases(draw: st.DrawFn) -> AttentionCase:
-    """Draw up to 3 rows; a query may see no key."""
+    """Draw random queries and keys in up to 3 rows; a query may see no key."""
     batch, queries, keys, heads, size = (draw(st.integers(low, 3)) for low in (0, 1, 1, 1, 1))
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     visible = rng.integers(0, keys + 1, (batch, queries)) if draw(st.booleans()) else None
@@ -244,7 +244,7 @@ def attention_cases(draw: st.DrawFn) -> AttentionCase:
 
 
 def weights_of(case: AttentionCase) -> np.ndarray:
-    """Return the weights, query by query."""
+    """Compute the weights of attention, query by query."""
     (batch, queries, _), keys, size = case.query.shape, case.keys.shape[1], case.query.shape[2] // case.heads
     weights = np.zeros((batch, case.heads, queries, keys))
     for b, h, i in np.ndindex(batch, case.heads, queries):
@@ -262,14 +262,14 @@ def weights_of(case: AttentionCase) -> np.ndarray:
 
 
 def means_of(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the weighted means of the values, head by head."""
+    """Compute the weighted means of attention's values, head by head."""
     heads = weights.shape[1]
     parts = np.split(values, heads, axis=2)
     return np.concatenate([np.einsum("bij,bjd->bid", weights[:, h], parts[h]) for h in range(heads)], axis=2)
 
 
 class AttentionKernels:
-    """Checks of the weights of attention, of weighted means, and of their gradients."""
+    """Tests of the weights of attention, of weighted means, and of their gradients."""
 
     @given(case=attention_cases())
     def test_the_weights_of_attention(self, backend: KernelBackend, case: AttentionCase) -> None:

@@ -1,4 +1,4 @@
-"""KernelContract: the checks that every kernel backend must pass."""
+"""KernelContract: tests that every kernel backend must pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KernelContract(
     CRFKernels,
     AttentionKernels,
 ):
-    """The checks that every kernel backend must pass; a subclass, named ``Test...``, sets ``make_ops``.
+    """The tests that every kernel backend must pass; a subclass, named ``Test...``, sets ``make_ops``.
 
     A backend must:
 
@@ -64,5 +64,5 @@ class KernelContract(
 
 @functools.cache
 def backend_of(make_ops: Callable[[], Ops], dtype: Any) -> KernelBackend:
-    """Return the backend of this factory and dtype, shared by all tests."""
+    """Return the backend to test for a factory and a dtype, shared by all tests."""
     return KernelBackend(make_ops, dtype)

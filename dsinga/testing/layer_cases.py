@@ -1,4 +1,4 @@
-"""Cases of the layer contract: a layer to build, random params and sources for it, and the backends that load."""
+"""Cases for the tests of layers: a layer to build, with random params and sources, and the backends to use."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dsinga.ops.layout import LAST, to_image, to_rows
 
 @dataclass(frozen=True)
 class LayerCase:
-    """A layer to check: its type, the shapes of its sources, its configuration, and the sources that it accepts.
+    """A layer to test: its type, the shapes of its sources, its configuration, and the sources that it accepts.
 
     - ``kind``: the layer's registered name: a type such as "kReLU", or the ``user_type`` of a user's layer.
     - ``shapes``: the shape of each source, batch first, of at least 2 rows; 5 suffice.
     - ``conf``: fields of the layer's configuration, such as ``{"dropout_conf": {"unit": "kRow"}}`` or
       ``{"extensions": {"mine": {...}}}``. An input layer also requires the ``info`` of its store.
-    - ``variant``: distinguishes several cases of one layer in pytest's output.
+    - ``variant``: distinguishes cases in pytest's output.
     - ``phases_differ``: whether training gives another feature than validation and test, as with dropout.
     - ``joins_rows``: whether the feature separates the rows of a part of the batch, as with kConcate on axis 0.
     - ``feature_dtype``: int64 for layers that return labels or codes.
@@ -61,7 +61,7 @@ class LayerCase:
         return f"{self.kind}-{self.variant}" if self.variant else self.kind
 
     def layer(self) -> Layer:
-        """Return a new layer, made as in a net; raise UserError if it refuses its configuration or sources."""
+        """Build the layer as a net does; raise UserError if it refuses its configuration or sources."""
         cls = lookup("layer", self.kind)
         shapes = [self.labels_shape(shape) if k == cls.labels.source else shape for k, shape in enumerate(self.shapes)]
         return make_layer(cls, self._layer_conf, shapes, self.info)
@@ -78,7 +78,7 @@ class LayerCase:
         return self.layer()
 
     def labels_shape(self, shape: Shape) -> Shape:
-        """Return the shape of labels at ``labels.source`` for the ``shape`` in ``shapes``."""
+        """Return the shape of labels at ``labels.source``, given the case's ``shape`` for it."""
         if self.steps:
             return (shape[0], self.steps)
         return shape[:1] if self.classes else tuple(shape)
@@ -95,7 +95,7 @@ class LayerCase:
         return type(layer).compute_gradient is not Layer.compute_gradient and not layer.is_output
 
     def needs(self) -> list[bool]:
-        """Return for each source whether it gets a gradient: labels and codes get none."""
+        """Return for each source whether it gets a gradient, unlike labels and codes."""
         label_source = self._example.labels.source
         return [index != label_source and not (index == 0 and self.codes) for index in range(len(self.shapes))]
 
@@ -114,14 +114,14 @@ class LayerCase:
         return [place(param) for param in params], placed
 
     def records(self, rng: np.random.Generator) -> Records:
-        """Return a batch of the store described by ``info``: bytes, and labels below 10 if it has labels."""
+        """Return a random batch of the store described by ``info``: bytes, and labels below 10 if it has labels."""
         assert self.info is not None, "a case of an input layer needs info=RecordInfo(...)"
         data = rng.integers(0, 256, (self.info.batchsize, *self.info.shape)).astype(np.uint8)
         labels = rng.integers(0, 10, self.info.batchsize) if self.info.has_labels else None
         return Records(read_only(data), labels)
 
     def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
-        """Return the source at ``index``: float64, or integers for labels and codes, which get no gradient."""
+        """Return a random source: float64, or integers for labels and codes."""
         shape = tuple(self.shapes[index])
         if index == layer.labels.source:
             return self._labels(shape, rng)
@@ -133,7 +133,7 @@ class LayerCase:
         return (numbers + 2) / 5 if index == self.probabilities else numbers
 
     def param(self, spec: ParamSpec, rng: np.random.Generator) -> np.ndarray:
-        """Return a float64 param: numbers from 0.3 to 1, all with one random sign, or positive for variances."""
+        """Return a random float64 param: numbers from 0.3 to 1, all of one sign, or positive for variances."""
         numbers = rng.uniform(0.3, 1.0, spec.shape)
         return numbers * (1 if "vari" in spec.role else rng.choice([-1, 1]))
 
@@ -167,7 +167,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def why_missing(backend: str) -> str:
-    """Return why ``backend`` does not load on this machine, "" if it does."""
+    """Return why a backend does not load on this machine, "" if it does."""
     if backend not in BACKENDS:
         return f"there is no backend {backend}"
     try:

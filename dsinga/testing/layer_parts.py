@@ -1,4 +1,4 @@
-"""Checks that a layer, cut by rows, by features or by regions of images, computes what the whole layer does."""
+"""Tests that a layer cut by rows, by features or by regions computes what the whole layer does."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def for_cases(choose: Callable[[LayerCase], bool]) -> Callable[[Any], Any]:
 
 
 def arrays_of(total: Any) -> list[Any]:
-    """Turn a summed metric, a number or a state into arrays that can be compared."""
+    """Convert a summed metric, a number or a state, to arrays that can be compared."""
     return [*total.arrays().values()] if isinstance(total, MetricState) else [total]
 
 
 class LayerParts:
-    """The checks of :class:`dsinga.testing.LayerContract` that cut layers; attributes are listed there."""
+    """The tests of :class:`dsinga.testing.LayerContract` for cut layers; attributes are listed there."""
 
     cases: ClassVar[Sequence[LayerCase]] = ()
     backends: ClassVar[Sequence[str] | None] = None
@@ -79,9 +79,9 @@ class LayerParts:
             np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), tolerance, tolerance)
 
     def test_parts_of_a_batch_add_up_to_the_whole(self, case: LayerCase, ops: Ops) -> None:
-        """Parts' features and source gradients are rows of the whole's; metrics and param gradients add up.
+        """The parts of a batch give the rows of the whole's feature; metrics and param gradients add up.
 
-        Cuts: two parts, three uneven parts, and two parts, one of them empty.
+        The batch is cut into two parts, three uneven ones, and two, one of them empty.
         """
         layer, (params, sources), batch = case.layer(), case.inputs(ops, np.float32), case.batch
         grad = gradient_for(case, params, sources, ops)
@@ -141,7 +141,7 @@ class LayerParts:
     @for_cases(lambda case: case.layer().cut.connection is not None)
     @pytest.mark.parametrize("phase", [Phase.kTrain, Phase.kTest], ids=lambda phase: phase.name)
     def test_parts_cut_by_features_make_the_whole(self, case: LayerCase, ops: Ops, phase: Phase) -> None:
-        """Two even parts, and three uneven ones."""
+        """Two even parts of a layer's features, and three uneven ones, make the whole."""
         for columns in feature_cuts(case.layer()):
             self.check_feature_cut(case, ops, phase, columns)
 
@@ -212,7 +212,7 @@ def is_chosen(case: LayerCase, choose: Callable[[LayerCase], bool]) -> bool:
 
 
 def feature_cuts(layer: Layer) -> list[list[Columns]]:
-    """Return cuts of a layer's features into two even, two uneven and three parts, if it is wide enough."""
+    """Return the ways to cut a layer's features: two even, two uneven and three parts, if it is wide enough."""
     columns = layer.shape[layer.cut.axis]
     width = layer.cut.groups or columns
     each = columns // width
@@ -233,7 +233,7 @@ def gradient_for(case: LayerCase, params: Sequence[Any], sources: Sequence[Any],
 
 
 def gradient_of_rows(case: LayerCase, layer: Layer, grad: Any, rows: Rows) -> Any:
-    """Return the rows of a feature's gradient that belong to ``rows`` of the batch."""
+    """Return the part of a feature's gradient that belongs to ``rows`` of the batch."""
     if grad is None:
         return None
     take = slice(rows.start, rows.stop)
@@ -256,11 +256,11 @@ class _Computed(NamedTuple):
 
 
 class LayerRegions(LayerParts):
-    """The checks of :class:`dsinga.testing.LayerContract` that cut layers by space; attributes are listed there."""
+    """The tests of :class:`dsinga.testing.LayerContract` for layers cut by space; attributes are listed there."""
 
     @for_cases(lambda case: space_cuts(case.layer()) != [])
     def test_regions_of_points_make_the_whole(self, case: LayerCase, ops: Ops) -> None:
-        """Two stripes and three along each axis of points."""
+        """Two and three stripes of points, along each axis, make the whole."""
         layer = case.layer()
         params, sources = case.inputs(ops, np.float32)
         grad = gradient_for(case, params, sources, ops)
@@ -330,7 +330,7 @@ class LayerRegions(LayerParts):
 
 
 def space_cuts(layer: Layer) -> list[tuple[int, int]]:
-    """Return the cuts by space that a layer allows, as (axis, number of stripes)."""
+    """Return the ways to cut a layer by space, as (axis, number of stripes)."""
     return [
         (axis, parts)
         for axis in range(2, len(layer.field_shape))
@@ -340,7 +340,7 @@ def space_cuts(layer: Layer) -> list[tuple[int, int]]:
 
 
 def take_points(source: Any, axis: int, points: np.ndarray, layer: Layer, ops: Ops) -> Any:
-    """Return these points of a source along an axis, as an array."""
+    """Select points of a source along an axis; padding is filled."""
     taken = ops.empty((*source.shape[:axis], len(points), *source.shape[axis + 1 :]), source.dtype)
     for place, point in enumerate(points.tolist()):
         index = along(axis, slice(place, place + 1))
@@ -349,7 +349,7 @@ def take_points(source: Any, axis: int, points: np.ndarray, layer: Layer, ops: O
 
 
 def add_points(target: np.ndarray, gradient: np.ndarray, axis: int, points: np.ndarray) -> None:
-    """Add points' gradients to a whole source's gradients."""
+    """Add the gradients of some points to a whole source's gradient."""
     for place, point in enumerate(points.tolist()):
         if point != FILL:
             target[along(axis, slice(point, point + 1))] += gradient[along(axis, slice(place, place + 1))]

@@ -1,4 +1,4 @@
-"""Runs one layer without a net: contexts, both passes, numerical gradients, collectives between threads."""
+"""Runs one layer without a net, for its tests: both passes, numerical gradients, collectives between threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ threads = functools.cache(ThreadPoolExecutor)  # pools by the number of threads
 
 
 class Passes(NamedTuple):
-    """The output of a forward pass, and the gradients for sources and params, all in host memory."""
+    """The results of a layer's forward and backward pass, all in host memory."""
 
     output: Output
     for_sources: Sequence[Any]
@@ -35,17 +35,14 @@ class Passes(NamedTuple):
 def layer_context(
     ops: Ops, batch: int, phase: Phase = Phase.kTrain, rows: Rows | None = None, step: int = 3, **more: Any
 ) -> Context:
-    """Return the context of an iteration on a batch of ``batch`` rows, or on its ``rows``."""
+    """Return the context in which a layer computes a batch of ``batch`` rows, or its ``rows``."""
     return Context(ops, phase, rows or Rows(0, batch, batch), seed=7, step=step, **more)
 
 
 def run_passes(
     layer: Layer, params: Sequence[Any], sources: Sequence[Any], ctx: Context, grad: Any, needs: Sequence[bool]
 ) -> Passes:
-    """Run the forward pass, and the backward pass for a loss or with a ``grad`` for the feature.
-
-    Raises UserError if the layer returns arrays of a wrong shape or dtype.
-    """
+    """Run the forward pass and, for a loss or with a ``grad`` for the feature, the backward pass."""
     output, ops = layer.compute_feature(params, sources, ctx), ctx.ops
     check_output(layer, params, sources, output)
     if grad is None and not layer.is_loss:
@@ -62,10 +59,7 @@ def feature_parts(layer: Layer, output: Output) -> list[Any]:
 
 
 def random_gradient(layer: Layer, output: Output) -> Any:
-    """Return a random gradient for the feature, in host memory: an array, or a list with one for each part.
-
-    For a loss, where back-propagation begins, it is None.
-    """
+    """Return a random gradient for the feature, in host memory, or a list for several parts; None for a loss."""
     if layer.is_loss:
         return None
     rng = np.random.default_rng(1)
@@ -75,7 +69,7 @@ def random_gradient(layer: Layer, output: Output) -> Any:
 
 
 def objective(layer: Layer, output: Output, grad: Any) -> float:
-    """Return the number that is differentiated to check gradients: the mean loss, or the feature times ``grad``."""
+    """Return the number that is differentiated: the mean loss, or the feature times ``grad``."""
     if layer.is_loss:
         total, count = output.metrics["loss"]
         return total / count
@@ -86,10 +80,10 @@ def objective(layer: Layer, output: Output, grad: Any) -> float:
 def assert_slopes(
     function: Callable[[np.ndarray], float], at: np.ndarray, gradient: np.ndarray, step: float = 1e-6
 ) -> None:
-    """Assert that ``gradient`` has the central differences of ``function`` at ``at``.
+    """Assert that ``gradient`` agrees with the central differences of ``function`` at ``at``.
 
     All elements are checked, or MOST_SLOPES random ones. The others are then checked together, along a random
-    direction: a wrong number anywhere changes the slope along it.
+    direction.
     """
     rng, elements = np.random.default_rng(2), np.arange(at.size)
     directions = []
@@ -118,7 +112,7 @@ def take_rows(source: Any, rows: Rows) -> Any:
 
 
 def take_columns(array: Any, axis: int | None, columns: Columns) -> Any:
-    """Return the share of ``columns`` of an array cut along ``axis``, None for no cut."""
+    """Select the share ``columns`` of an array cut along ``axis``, None for no cut."""
     if axis is None:
         return array
     start, stop = (array.shape[axis] * bound // columns.total for bound in columns[:2])
@@ -126,21 +120,21 @@ def take_columns(array: Any, axis: int | None, columns: Columns) -> Any:
 
 
 def on_host(value: Any, ops: Ops) -> Any:
-    """Return a value with all its arrays in host memory."""
+    """Copy all arrays in a value to host memory."""
     if isinstance(value, (tuple, list)):
         return [on_host(array, ops) for array in value]
     return ops.to_numpy(value) if hasattr(value, "ndim") else value
 
 
 def on_device(value: Any, ops: Ops) -> Any:
-    """Return a value with all its arrays as the backend has them."""
+    """Copy all arrays in a value to the backend."""
     if isinstance(value, (tuple, list)):
         return [on_device(array, ops) for array in value]
     return value if value is None else ops.asarray(value)
 
 
 def output_on_host(output: Output, ops: Ops) -> Output:
-    """Return ``output`` with arrays in host memory and metrics as numbers."""
+    """Copy an output's arrays to host memory, with metrics as numbers."""
     ((_, metrics),) = read_metrics([("layer", output.metrics)], ops)
     state = {role: ops.to_numpy(array) for role, array in output.state.items()}
     return output._replace(feature=on_host(output.feature, ops), metrics=metrics, state=state)
@@ -166,7 +160,7 @@ class ThreadCollectives:
 
 @dataclass(frozen=True)
 class RecordingContext(Context):
-    """A context that notes which random numbers a layer draws, as (name, numbers in a row)."""
+    """A context that records which random numbers a layer draws, as (name, numbers in a row)."""
 
     draws: list[tuple[str, int]] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""LayerContract: the checks that every layer must pass, on every backend that loads on this machine."""
+"""LayerContract: tests that every layer must pass, on every backend that loads on this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ without_gradient = for_cases(lambda case: not case.has_gradient)
 
 
 class LayerContract(LayerRegions):
-    """The checks that every layer must pass; a subclass, named ``Test...``, lists the ``cases`` of a layer.
+    """The tests that every layer must pass; a subclass, named ``Test...``, lists the ``cases`` of a layer.
 
     A layer must:
 
@@ -52,7 +52,7 @@ class LayerContract(LayerRegions):
     """
 
     def test_the_feature_has_the_declared_shape_and_dtype(self, case: LayerCase, ops: Ops) -> None:
-        """In training and in test; only params that are not trainable have a lasting state."""
+        """The feature has the declared shape and dtype, and only untrained params have a lasting state."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         for phase in (Phase.kTrain, Phase.kTest):
             output = layer.compute_feature(params, sources, layer_context(ops, case.batch, phase))
@@ -63,7 +63,7 @@ class LayerContract(LayerRegions):
 
     @with_gradient
     def test_gradients_have_the_shape_and_dtype_of_what_they_are_for(self, case: LayerCase, ops: Ops) -> None:
-        """For each source that needs one, and for each trainable param; None for all others."""
+        """Sources that need it and trainable params get a gradient of their shape and dtype; others None."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         ctx, needs = layer_context(ops, case.batch), case.needs()
         output = layer.compute_feature(params, sources, ctx)
@@ -79,7 +79,7 @@ class LayerContract(LayerRegions):
 
     @without_gradient
     def test_a_layer_without_a_gradient_returns_none_and_has_no_params(self, case: LayerCase, ops: Ops) -> None:
-        """As in the base class, for an input, label or output layer."""
+        """An input, label or output layer returns None for gradients and has no params."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         ctx = layer_context(ops, case.batch)
         output = layer.compute_feature(params, sources, ctx)
@@ -89,7 +89,7 @@ class LayerContract(LayerRegions):
 
     @with_gradient
     def test_gradients_that_no_source_needs_are_not_computed(self, case: LayerCase, ops: Ops) -> None:
-        """Without them, the gradients for params stay the same."""
+        """If no source needs a gradient, the gradients for params stay the same."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         ctx = layer_context(ops, case.batch)
         output = layer.compute_feature(params, sources, ctx)
@@ -101,7 +101,7 @@ class LayerContract(LayerRegions):
         assert_same(on_host(expected, ops), on_host(for_params, ops))
 
     def test_a_layer_is_a_pure_function(self, case: LayerCase, ops: Ops) -> None:
-        """A second layer gives the same bits from the same read-only arrays, and leaves the first results alone."""
+        """A second layer gives the same bits from the same arrays, and leaves the first results alone."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         ctx, grad = layer_context(ops, case.batch), gradient_for(case, params, sources, ops)
         first = run_passes(layer, params, sources, ctx, grad, case.needs())
@@ -129,7 +129,7 @@ class LayerContract(LayerRegions):
 
     @with_gradient
     def test_the_gradient_is_the_derivative(self, case: LayerCase) -> None:
-        """In float64, compared with central differences for sources and params."""
+        """Gradients equal central differences in float64, for sources and params."""
         ops, layer, needs = BACKENDS["numpy"](), case.layer(), case.needs()
         params, sources = case.inputs(ops, np.float64)
         ctx = layer_context(ops, case.batch)
@@ -151,7 +151,7 @@ class LayerContract(LayerRegions):
                     assert_slopes(vary(arrays, index), arrays[index], gradient)
 
     def test_a_backend_agrees_with_numpy_in_float64(self, case: LayerCase, ops: Ops) -> None:
-        """Features and gradients in float32, on each backend, compared with numpy's in float64."""
+        """Each backend's features and gradients in float32 agree with numpy's in float64."""
         reference, layer, needs, batch = BACKENDS["numpy"](), case.layer(), case.needs(), case.batch
         exact, single = case.inputs(reference, np.float64), case.inputs(ops, np.float32)
         grad = rounded = gradient_for(case, *exact, reference)
@@ -167,7 +167,7 @@ class LayerContract(LayerRegions):
 
 
 def arrays_of(layer: Layer, passes: Passes) -> list[Any]:
-    """Return all arrays that a layer has computed, None for missing gradients."""
+    """Return all arrays that a layer's passes computed, None for missing gradients."""
     states = passes.output.state.values()
     return [*feature_parts(layer, passes.output), *states, *passes.for_sources, *passes.for_params]
 

@@ -1,4 +1,4 @@
-"""SimulatedLoop: the training loop with an engine that trains nothing, to run extensions in a test."""
+"""SimulatedLoop: runs extensions in a training loop that trains nothing, for their tests."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ NAMES = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}
 
 
 class SimulatedLoop:
-    """A simulated run for tests of extensions: a function of yours gives the metrics of each phase and step.
+    """Runs extensions in a simulated training run, with metrics from a function of yours.
 
-    It shows training metrics every 5 steps, validates every 10, and runs extensions in the real training loop. A step
-    takes one second of its clock and trains on one record.
+    The loop shows training metrics every 5 steps, validates every 10, and runs extensions in the real training loop.
 
     >>> from dsinga.extensions import EarlyStopping
     >>> from dsinga.testing import SimulatedLoop
@@ -38,9 +37,7 @@ class SimulatedLoop:
     70
 
     Args:
-        extensions: the extensions to run.
         metrics_of: the metrics.
-        train_steps: number of steps.
         checkpoint_freq: steps between checkpoints.
         workspace: folder for files of the extensions.
 
@@ -84,7 +81,7 @@ class SimulatedLoop:
 
     @property
     def step(self) -> int:
-        """How many steps are done."""
+        """The number of steps done."""
         return self._loop.step
 
     @property
@@ -94,22 +91,22 @@ class SimulatedLoop:
 
     @property
     def remarks(self) -> list[str]:
-        """The extensions' messages."""
+        """The messages of the extensions."""
         return self.view.remarks
 
     @property
     def rate_factors(self) -> dict[int, float]:
-        """The learning rate's factors, by the first step of each."""
+        """The factors of the learning rate that extensions set, by their first step."""
         return self.view.rate_factors
 
     def waiting(self, sentence: str) -> None:
-        """Do nothing: the run waits for nothing."""
+        """Do nothing, because the run waits for nothing."""
 
     def begin(self, step: int) -> None:
-        """Do nothing: :meth:`run` begins the run."""
+        """Do nothing, because :meth:`run` begins the run."""
 
     def record(self, row: dict[str, Any]) -> None:
-        """Add a row to ``rows``."""
+        """Add a row of metrics to ``rows``."""
         self.rows.append(row)
 
     def progress(self, row: dict[str, Any]) -> None:
@@ -117,7 +114,7 @@ class SimulatedLoop:
 
 
 class _SimulatedEngine(Engine):
-    """Counts steps."""
+    """An engine that only counts steps."""
 
     def __init__(self, metrics_of: MetricsOf, train_steps: int):
         self.job, self.nets = Job(name="simulated", train_steps=train_steps), {}
@@ -130,11 +127,9 @@ class _SimulatedEngine(Engine):
 
     @property
     def samples_per_second(self) -> float:
-        """Return 1: a step reads one record and takes one second."""
         return 1.0
 
     def clock(self) -> float:
-        """Return the time: one second a step."""
         return float(self.step)
 
     @property
@@ -152,22 +147,20 @@ class _SimulatedEngine(Engine):
         return {"w": np.full(3, self.step, np.float32)}
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
-        """Return the param; there is no updater state."""
         return self.params(), {}
 
     def reach(self) -> tuple[int, float]:
-        """Return the next step, and three estimated seconds."""
         return self.step + 1, 3.0
 
     def learning_rate(self, step: int) -> float:
         return self.job.updater.learning_rate.base_lr
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Do nothing: the loop has the factors."""
+        """Do nothing, because the loop has the factors."""
 
 
 class _Checkpoints(Checkpoints):
-    """Keeps the loop's checkpoints, as if read from a file."""
+    """Keeps the loop's checkpoints in memory, as if read from a file."""
 
     def __init__(self, loop: SimulatedLoop):
         self._loop = loop

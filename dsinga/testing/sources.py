@@ -1,4 +1,4 @@
-"""SourceContract: the checks that every source of records must pass."""
+"""SourceContract: tests that every source of records must pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_PICKLED = 1 << 16  # bytes of a pickled source of files, apart from records
 
 
 class SourceContract:
-    """The checks that every source of records must pass; a subclass, named ``Test...``, creates a source.
+    """The tests that every source of records must pass; a subclass, named ``Test...``, creates a source.
 
     A source must:
 
@@ -35,7 +35,7 @@ class SourceContract:
     """
 
     def create(self) -> Any:
-        """Return a new :class:`dsinga.data.DataSource`, or its ``open``'s result. Subclasses override this."""
+        """Return a new :class:`dsinga.data.DataSource`, or the result of its ``open``; subclasses override this."""
         pytest.skip("the test class creates no source")
 
     def test_rows_are_read_in_any_order(self) -> None:
@@ -49,7 +49,7 @@ class SourceContract:
             assert (expected[1].dtype, expected[1].shape) == (source.label_dtype, (len(source), *source.label_shape))
 
     def test_it_gives_the_same_records_whenever_it_is_opened(self) -> None:
-        """Jobs open a source several times: for the number of its records, to train, and to test."""
+        """A source gives the same records each time that it is opened, as jobs do several times."""
         assert_equal(read_all(self._open()), read_all(self._open()))
 
     def test_a_block_of_a_column_is_loaded(self) -> None:
@@ -84,7 +84,7 @@ class SourceContract:
                 assert_equal(records, expected)
 
     def test_another_process_reads_it(self) -> None:
-        """It can be pickled, as for Dask workers; the pickle has no records from files."""
+        """A source can be pickled, as for Dask workers; the pickle has no records from files."""
         source = self._open()
         assert [column.why_unsendable() for column in source.columns] == [""] * len(source.columns)
         pickled = dumps(source)
@@ -100,18 +100,18 @@ class SourceContract:
 
 
 def region_of(shape: tuple[int, ...]) -> PointRanges | None:
-    """Return the last two thirds of each axis of a row, but all channels of a field; None for single numbers."""
+    """Return a part of a row to read: the last two thirds of each axis, all channels; None for single numbers."""
     ranges = tuple((size // 3, size) for size in shape)
     return ((0, shape[0]), *ranges[1:]) if len(shape) > 1 else ranges or None
 
 
 def read_all(source: RecordSource) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return all records and labels of a source."""
+    """Read all records and labels of a source."""
     return source.read(np.arange(len(source)))
 
 
 def assert_equal(first: tuple[np.ndarray, np.ndarray | None], second: tuple[np.ndarray, np.ndarray | None]) -> None:
-    """Fail unless records and labels are equal, in equal dtypes."""
+    """Assert that records and labels are equal, in equal dtypes."""
     assert (first[1] is None) == (second[1] is None)
     for array, expected in zip(first, second, strict=True):
         if array is not None and expected is not None:

@@ -1,4 +1,4 @@
-"""UpdaterContract: the checks that every updater must pass."""
+"""UpdaterContract: tests that every updater must pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ParamArrays = Mapping[str, np.ndarray]
 
 
 class UpdaterContract:
-    """The checks that every updater must pass; a subclass, named ``Test...``, lists configurations of an updater.
+    """The tests that every updater must pass; a subclass, named ``Test...``, lists configurations of an updater.
 
     An updater must:
 
@@ -55,7 +55,7 @@ class UpdaterContract:
     def formula(
         self, conf: UpdaterConf, step: int, lr: float, w: np.ndarray, g: np.ndarray, slots: ParamArrays
     ) -> tuple[np.ndarray, ParamArrays]:
-        """Return the param and the slots, float64 arrays, after the update of ``step``. Subclasses implement this."""
+        """Return the param and the slots, float64 arrays, after the update of ``step``; subclasses implement this."""
         pytest.skip("the test class defines no formula")
 
     @classmethod
@@ -66,7 +66,7 @@ class UpdaterContract:
             metafunc.parametrize("conf", cls.confs, ids=names)
 
     def test_the_update_follows_the_formula(self, conf: UpdaterConf) -> None:
-        """In 6 steps, with the configuration's learning rate schedule, scales, clipping and weight decay."""
+        """Six updates agree with the formula, with schedule, scales, clipping and weight decay."""
         updater, value = make_updater(conf), numbers(0)
         state = updater.create_state(SIZE)
         w: np.ndarray = value.astype(np.float64)
@@ -88,7 +88,7 @@ class UpdaterContract:
                 np.testing.assert_allclose(state[slot], array, self.rtol, self.atol, err_msg=f"{slot}, step {step}")
 
     def test_the_state_is_what_slots_names(self, conf: UpdaterConf) -> None:
-        """Float32 arrays of the param's size, 0 before the first update."""
+        """The state has float32 arrays of the param's size, 0 before the first update."""
         updater = make_updater(conf)
         state = updater.create_state(SIZE)
         assert tuple(state) == tuple(updater.slots)
@@ -98,7 +98,7 @@ class UpdaterContract:
             assert not array.any(), slot
 
     def test_param_and_state_change_in_place_in_float32(self, conf: UpdaterConf) -> None:
-        """The gradient can be read-only and does not change; empty arrays are no error."""
+        """Param and state change in place; the gradient does not, and empty arrays are no error."""
         updater, value, gradient = make_updater(conf), numbers(0), numbers(1)
         gradient.flags.writeable = False
         state = updater.create_state(SIZE)
@@ -113,7 +113,7 @@ class UpdaterContract:
     def test_a_slice_of_a_param_gets_the_bits_of_the_whole(
         self, conf: UpdaterConf, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """For any cut; skipped with ``clip_norm`` and ``whole``, which require the whole param."""
+        """Any slice of a param gets the whole's bits; skipped with ``clip_norm`` and ``whole``."""
         if make_updater(conf).needs_whole_params:
             pytest.skip("the update is one of whole params")
         updater, whole, parts = make_updater(conf), numbers(0), numbers(0)
@@ -141,7 +141,7 @@ class UpdaterContract:
         assert_same({"param": resumed, **resumed_state}, {"param": value, **state})
 
     def test_rows_of_a_sparse_gradient_are_updated_as_a_param_of_their_own(self, conf: UpdaterConf) -> None:
-        """Other rows change neither by weight decay nor by momentum; skipped with ``whole``, where it is dense."""
+        """Rows without gradient change neither by weight decay nor by momentum; skipped with ``whole``."""
         if make_updater(conf).whole:
             pytest.skip("the update is one of whole params")
         updater, value, rows = make_updater(conf), numbers(0), np.array([0, 3])
@@ -161,7 +161,7 @@ class UpdaterContract:
 
 
 def make_updater(conf: UpdaterConf) -> Updater:
-    """Return a new updater, as on a server; raise UserError for a wrong configuration."""
+    """Make an updater as a server does; raise UserError for a wrong configuration."""
     return create_updater(conf)
 
 
@@ -171,7 +171,7 @@ def numbers(seed: int) -> np.ndarray:
 
 
 def prepared(conf: UpdaterConf, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Apply clipping and penalties to a gradient, in float64, as before an update."""
+    """Apply clipping and penalties to a gradient, in float64, as they are applied before an update."""
     g: np.ndarray = gradient.astype(np.float64)
     if conf.clip_norm:
         g = g * min(1.0, conf.clip_norm / float(np.linalg.norm(g)))

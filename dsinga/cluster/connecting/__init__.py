@@ -1,1 +1,1 @@
-"""Connects a run to Dask: an embedded cluster or a scheduler's address, certificates, workers still to come."""
+"""Connects a run to Dask: to a scheduler's address or an embedded cluster, with certificates and expected workers."""

@@ -1,4 +1,4 @@
-"""The TLS credentials of a client of a Dask scheduler, checked before they are used."""
+"""The TLS credentials for connections to a Dask scheduler, checked before they are used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
 
 def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> Security:
-    """Return the TLS credentials in the given PEM files (at least one); Dask's settings name others.
+    """Return TLS credentials from PEM files (at least one); Dask's settings name the others.
 
     Args:
         ca_file: certificates of the scheduler's and the workers' authorities.
@@ -38,7 +38,7 @@ def find_credentials(address: str, security: Security | None) -> Security:
 
 
 def embedded_credentials(security: Security | bool | None) -> Security:
-    """Return the credentials of an embedded cluster's processes; True makes temporary ones (needs cryptography)."""
+    """Return the TLS credentials for an embedded cluster's processes; True makes temporary ones."""
     if security is True:
         try:
             return Security.temporary()
@@ -53,7 +53,7 @@ def embedded_credentials(security: Security | bool | None) -> Security:
 
 @contextlib.contextmanager
 def explained_start() -> Iterator[None]:
-    """Raise UserError instead of Dask's error if starting processes refuse each other's certificates."""
+    """Replace Dask's error by a UserError if starting processes refuse each other's certificates."""
     try:
         yield
     except RuntimeError as error:
@@ -77,8 +77,7 @@ def _checked(security: Security | None) -> Security:
 def tls_context(security: Security, role: str, user: str) -> ssl.SSLContext:
     """Return the TLS context of a "client", "scheduler" or "worker" that connects to others.
 
-    Errors name ``user``. Raises UserError if credentials are missing or unreadable, or if the key does not match the
-    certificate.
+    Raises UserError if credentials are missing or unreadable, or if the key does not match the certificate.
     """
     tls: dict[str, Any] = security.get_tls_config_for_role(role)
     ca_file, cert, key = tls["ca_file"], tls["cert"], tls["key"]
@@ -95,7 +94,7 @@ def tls_context(security: Security, role: str, user: str) -> ssl.SSLContext:
 
 
 def how_to_give(role: str = "client") -> str:
-    """Return advice, for messages, on how to give credentials."""
+    """Return advice for messages: how to give credentials."""
     names = f"tls_ca_file=..., tls_{role}_cert=..., tls_{role}_key=..."
     options = option(
         "tls_ca_file", "FILE --tls-cert FILE --tls-key FILE", python=f"security=distributed.Security({names})"
@@ -104,10 +103,7 @@ def how_to_give(role: str = "client") -> str:
 
 
 def _check_files(ca_file: str, cert: str, key: str | None) -> None:
-    """Raise UserError, naming the file, unless the PEM files or texts are readable and the key matches.
-
-    OpenSSL's own errors name no file, and it would ask for a key's passphrase at the terminal.
-    """
+    """Raise UserError, naming the file, unless the PEM files or texts are readable and the key matches."""
     for what, file in (("CA file", ca_file), ("certificate", cert), ("key", key)):
         text = _read(what, file) if file else ""
         if file and "-----BEGIN " not in text:

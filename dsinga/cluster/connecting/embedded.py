@@ -1,4 +1,4 @@
-"""Connects to a Dask cluster: to a running scheduler, or to an embedded cluster started for the run."""
+"""Connects to a running Dask scheduler, or starts an embedded cluster for a run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class ThreadWorker(Worker):
-    """A Dask worker in a thread of this process; other machines cannot reach its web server."""
+    """A Dask worker in a thread of this process, with a web server that other machines cannot reach."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **{**options, "dashboard_address": f"{LOOPBACK}:0", "dashboard": False})
@@ -126,7 +126,7 @@ def _settings(separate_processes: bool, dashboard: bool) -> dict[str, object]:
 def _start_cluster(
     count: int, separate_processes: bool, dashboard: bool, security: Security | bool | None
 ) -> LocalCluster:
-    """Start ``count`` Dask workers that share this machine's cores. Raises UserError for too many."""
+    """Start ``count`` Dask workers that share this machine's cores."""
     if count > max(MOST_WORKERS, CPU_COUNT):
         raise UserError(
             f"the job wants {count:,} workers, but a cluster that is started here has at most {MOST_WORKERS}: use "
@@ -151,7 +151,7 @@ def _start_cluster(
 
 @contextlib.contextmanager
 def _explained_spawn() -> Iterator[None]:
-    """Raise UserError instead of Dask's error if started processes run the script again."""
+    """Replace Dask's error by a UserError if started processes run the user's script again."""
     # A new process imports the main script, which must not start processes in turn.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit("a process of a cluster ran the script that starts the cluster")
@@ -168,7 +168,7 @@ def _explained_spawn() -> Iterator[None]:
 
 
 def check_client(client: Any) -> None:
-    """Raise UserError if ``client`` is an address or a cluster."""
+    """Raise UserError if ``client=`` is an address or a cluster instead of a client."""
     if isinstance(client, (str, Cluster)):
         what = repr(client) if isinstance(client, str) else f"a {type(client).__name__}"
         text = "address" if isinstance(client, str) else "cluster"
@@ -176,10 +176,7 @@ def check_client(client: Any) -> None:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an error of Dask's event loop, except timeouts of abandoned futures.
-
-    A busy loop may end before its connections do, and leave such futures.
-    """
+    """Log an error of Dask's event loop, except timeouts that a busy loop leaves at its end."""
     if context["message"] != "Future exception was never retrieved" or str(context.get("exception")) != "Timeout":
         loop.default_exception_handler(context)
 
@@ -211,7 +208,7 @@ def _connect_to(
 
 
 def _reach(address: str, place: str | None, security: Security | None) -> Client:
-    """Return a client of a scheduler. Raises NoScheduler if a later attempt may reach it."""
+    """Connect to a scheduler. Raises NoScheduler if a later attempt may reach it."""
     try:
         credentials = find_credentials(address, security)
         address = with_scheme(address, credentials)
@@ -228,7 +225,7 @@ def _reach(address: str, place: str | None, security: Security | None) -> Client
 
 
 def _read_address(path: Path) -> str:
-    """Return the address in a scheduler's file. Raises NoScheduler until it is written completely."""
+    """Read the address in a scheduler's file."""
     missing = f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
     text = ""
     try:

@@ -56,11 +56,11 @@ def await_workers(
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] = _log.warning,
 ) -> _T:
-    """Return ``attempt(workers)``; retry while the Dask workers do not suffice and more may come.
+    """Call ``attempt(workers)`` until the Dask workers suffice or no more will come; return its result.
 
-    A cluster object such as SLURMCluster knows its future Dask workers. Workers in a batch queue are awaited without
-    limit, or for ``dsinga.queue_timeout``. With only a scheduler, a run with too few Dask workers waits at most
-    ``patience`` seconds. A run that has enough, but would be better with more, waits while they keep joining.
+    Workers in a batch queue (of a cluster object such as SLURMCluster) are awaited without limit, or for
+    ``dsinga.queue_timeout``. With only a scheduler, a run with too few Dask workers waits at most ``patience`` seconds.
+    A run that would be better with more waits while they keep joining.
 
     Args:
         client: the cluster's client.
@@ -110,7 +110,7 @@ def await_number_of_workers(
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] = _log.warning,
 ) -> None:
-    """Wait for ``count`` Dask workers; any number suffices (:func:`await_workers`)."""
+    """Wait for ``count`` Dask workers as long as more are expected; any number suffices (:func:`await_workers`)."""
 
     def shortage(workers: Workers, _: Workers) -> str:
         return "" if len(workers) >= count else f"{len(workers)} of {count} Dask workers are there"
@@ -122,7 +122,7 @@ def await_number_of_workers(
 
 
 def await_as_many_workers(client: Client, count: int, seconds: float, check: Callable[[], None]) -> None:
-    """Wait until a scheduler has ``count`` Dask workers again. Raises SchedulerLost after ``seconds``."""
+    """Wait until a restarted scheduler has ``count`` Dask workers. Raises SchedulerLost after ``seconds``."""
 
     def count_workers(_: float) -> StillWaiting | None:
         present = len(available_workers(client))
@@ -148,12 +148,7 @@ def _expectation(client: Client, patience: float) -> _OfCluster | _OfScheduler:
 
 
 class _OfScheduler:
-    """Says whether Dask workers may still join a scheduler that does not know how many will.
-
-    Attributes:
-        limit: the most seconds to wait.
-        limit_source: what sets the limit, and what to do after it.
-    """
+    """Tells whether Dask workers may still join a scheduler that does not know how many will."""
 
     limit_source = "cluster.patience says; see the logs of the Dask workers, or let it be longer"
 
@@ -188,12 +183,7 @@ class _OfScheduler:
 
 
 class _OfCluster:
-    """Says which Dask workers a cluster object has requested that are not there yet.
-
-    Attributes:
-        limit: the most seconds to wait.
-        limit_source: what sets the limit.
-    """
+    """Tells which Dask workers a cluster object has requested that are not there yet."""
 
     limit_source = "dsinga.queue_timeout says"
 
@@ -234,11 +224,7 @@ class _OfCluster:
 
 
 class SlurmJobs:
-    """The jobs of this user in SLURM's queue, asked for now and then.
-
-    Only processes of a dask-jobqueue cluster have jobs (attributes ``job_id``, ``submit_command``, ``log_directory``,
-    ``job_name``).
-    """
+    """The state of this user's jobs in SLURM's queue, asked for now and then, to explain a wait."""
 
     def __init__(self) -> None:
         self._states: dict[str, str] | None = None
@@ -246,7 +232,7 @@ class SlurmJobs:
         self._seen_at: dict[str, float] = {}  # when a job was first described: it is in the queue since before
 
     def describe(self, process: Any) -> str:
-        """Return a worker's job in words, "job 17: pending (Resources)", or "" if it has none."""
+        """Return the state of a worker's job, "job 17: pending (Resources)", or "" if it has none."""
         job = getattr(process, "job_id", None)
         if not job:
             return ""
@@ -273,7 +259,7 @@ class SlurmJobs:
 
 
 def _query() -> dict[str, str] | None:
-    """Return each waiting or running job's state, "running" or "pending (Resources)"."""
+    """Ask SLURM for each waiting or running job's state, "running" or "pending (Resources)"."""
     command = ["squeue", "--me", "--noheader", "--format", "%A %T %r"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
@@ -290,8 +276,7 @@ def _query() -> dict[str, str] | None:
 def keep_workers(client: Client, count: int) -> Iterator[None]:
     """Keep ``count`` Dask workers more than other runs need in an adaptive cluster, up to its maximum.
 
-    It would start none for a waiting run, which has no tasks, and might end some during a pause. Other clusters stay as
-    they are.
+    Dask would start none for a waiting run, which has no tasks, and might end some during a pause.
     """
     adaptive = _adaptive(getattr(client, "cluster", None))
     if adaptive is None:

@@ -1,7 +1,6 @@
-"""Checks before a client connects that a Dask scheduler answers, accepts its TLS, and has a suitable version.
+"""Checks that a Dask scheduler answers, accepts its TLS, and has a suitable version, before a client connects.
 
-Dask's own client waits for its timeout or longer, and its error does not name the faulty certificate. It waits in vain
-if only one end speaks TLS.
+Dask's own client waits for its timeout or longer, and its error does not name the faulty certificate.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def await_scheduler(
 ) -> None:
     """Wait until a scheduler answers at ``address``, or at the address in ``file``, read for each attempt.
 
-    ``check`` is called several times a second; its error ends the wait. Raises SchedulerLost after ``seconds``.
+    An error of ``check`` ends the wait. Raises SchedulerLost after ``seconds``.
     """
 
     def connect(_: float) -> StillWaiting | None:
@@ -97,15 +96,12 @@ def await_scheduler(
 
 
 def with_scheme(address: str, security: Security) -> str:
-    """Return a scheduler's address with a scheme, by default tls:// if ``security`` requires encryption."""
+    """Complete a scheduler's address by a scheme: tls:// if ``security`` requires encryption."""
     return f"tls://{address}" if "://" not in address and security.require_encryption else address
 
 
 def check_scheduler(address: str, security: Security, seconds: float) -> None:
-    """Raise UserError, after about ``seconds``, unless a Dask scheduler answers as ``address`` says.
-
-    Raises NoScheduler if one may answer later. Only TCP and TLS addresses are checked.
-    """
+    """Raise UserError, after about ``seconds``, unless a Dask scheduler answers as ``address`` says."""
     scheme, location = parse_address(address)
     if scheme not in ("tcp", "tls"):
         return
@@ -148,7 +144,7 @@ def _connect(address: str, deadline: float) -> socket.socket:
 
 
 def _sends_hello(connection: socket.socket) -> bool | None:
-    """Return whether a peer's first bytes are Dask's; None if it sends nothing in time."""
+    """Whether a peer's first bytes are Dask's; None if it sends nothing in time."""
     try:
         first = connection.recv(8)
     except TimeoutError:
@@ -157,7 +153,7 @@ def _sends_hello(connection: socket.socket) -> bool | None:
 
 
 def reply_to_tls(connection: socket.socket) -> bytes:
-    """Return the first bytes of a server's reply to TLS's first message, b"" without a reply."""
+    """Send a server TLS's first message; return the first bytes of its reply, b"" without one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     sent = ssl.MemoryBIO()
@@ -173,7 +169,7 @@ def reply_to_tls(connection: socket.socket) -> bytes:
 def _sends_hello_by_tls(
     connection: socket.socket, context: ssl.SSLContext, address: str, tls: Mapping[str, str]
 ) -> bool | None:
-    """Return whether a TLS peer says hello as a scheduler does. Raises UserError if TLS fails."""
+    """Whether a TLS peer says hello as a scheduler does; raise UserError if TLS fails."""
     try:
         with context.wrap_socket(connection) as secured:
             return _sends_hello(secured)  # with TLS 1.3, a refusal comes in place of the first message
@@ -222,16 +218,11 @@ def _refusal(reason: str, address: str, tls: Mapping[str, str]) -> UserError:
 
 
 def _named(file: str) -> str:
-    """Return a file's name after a space; "" for a text in memory."""
     return "" if "\n" in file else f" {file}"
 
 
 def check_version(address: str, security: Security, seconds: float) -> None:
-    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga supports.
-
-    Dask's own client only warns; with an old scheduler it fails after half a minute. Raises OSError without an answer
-    in ``seconds``.
-    """
+    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga supports."""
 
     async def ask() -> str | None:
         arguments = security.get_connection_args("client")

@@ -1,8 +1,7 @@
-"""Pages about the runs of dsinga in the dashboard of Dask's scheduler, and metrics for Prometheus.
+"""Pages about dsinga's runs in the dashboard of Dask's scheduler, and metrics for Prometheus.
 
-They are added to a scheduler by the first run on it, or when it starts:
-``dask scheduler --preload dsinga.cluster.dashboard``. Nothing else of dsinga imports bokeh.
-Until then Dask answers 404. They show the runs of all clients of the scheduler, also those that have ended.
+They are added to a scheduler by the first run on it, or when it starts: ``dask scheduler --preload
+dsinga.cluster.dashboard``. They show the runs of all clients of the scheduler, also those that have ended.
 
 - ``/dsinga``: all panels; the rows that are selected in its table of runs (several with Ctrl) appear in the others.
 - ``/individual-dsinga-loss``: loss by step, of training, validations and tests; logarithmic where it spans two decades.
@@ -11,16 +10,16 @@ Until then Dask answers 404. They show the runs of all clients of the scheduler,
 - ``/individual-dsinga-speed``: samples per second of all worker groups, by the scheduler's clock.
 - ``/individual-dsinga-time``: for each worker, milliseconds of an iteration in its last round: computing ("compute"),
   waiting for servers and other workers ("exchange"), waiting for records ("data").
-- ``/individual-dsinga-staleness``: staleness of gradients by worker group, for asynchronous runs: the number of updates
-  by others between the pull of the values and the update by the gradient computed with them. It is counted for each
+- ``/individual-dsinga-staleness``: staleness of gradients by worker group, for asynchronous runs: how many updates by
+  others come between the pull of the values and the update by their gradient. It is counted for each
   slice and averaged; about G - 1 for G groups of the same speed. An exchange with another server group is one update.
 - ``/individual-dsinga-bytes``: bytes per second between processes, and within one process (passed without a copy).
 - ``/individual-dsinga-sites``: for each site its step, the age in steps of the last outer gradients that it applied,
-  the bytes sent, and the share of the last interval in which its busiest link was in use.
+  the bytes sent, and the share of time in which its busiest link was in use.
 - ``/individual-dsinga-queue``: runs that train, runs that wait for free threads, and the last ones that have ended.
 
-A run has the same colour in all panels (eight colours); a click on its name in a legend hides it. In Dask's own pages
-tasks have the names ``train round``, ``evaluate``, ``exchange`` and ``start worker``.
+A run has the same colour in all panels; a click on its name in a legend hides it. In Dask's own pages tasks have the
+names ``train round``, ``evaluate``, ``exchange`` and ``start worker``.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def install(scheduler: Any) -> RunHistory:
-    """Add the history of runs, its pages and metrics to a scheduler; return the history.
-
-    Call it on the scheduler's event loop. Pages need a dashboard, metrics prometheus-client.
-    """
+    """Add the history of runs, its pages and metrics to a scheduler; return the history."""
     history = scheduler.plugins.get(RunHistory.name)
     if history is not None:
         return history
@@ -63,7 +59,7 @@ def install(scheduler: Any) -> RunHistory:
 
 
 async def dask_setup(scheduler: Any) -> None:
-    """Install the pages when a scheduler starts."""
+    """Add the pages to a scheduler that starts with ``--preload``."""
     install(scheduler)
     if not scheduler.http_application.applications:
         _log.warning(NO_DASHBOARD)

@@ -1,4 +1,4 @@
-"""Keeps the history and the queue of the runs on a cluster: a plugin of Dask's scheduler that reads events."""
+"""Keeps the history of the runs on a cluster, and their queue, for the dashboard: a plugin of Dask's scheduler."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SLOTS = 8
 
 
 class RunHistory(SchedulerPlugin):
-    """Keeps the records of the runs on a cluster, read from their events, in bounded memory.
+    """Records the runs on a cluster from their events, in bounded memory.
 
-    ``runs`` has the records by the run's name, oldest first. ``version`` grows with each change.
+    ``runs`` has the records by the run's name, oldest first.
     """
 
     name = "dsinga-dashboard"
@@ -32,24 +32,24 @@ class RunHistory(SchedulerPlugin):
         self.version = 0
 
     def replay(self, events: Any) -> None:
-        """Read earlier events (time, event)."""
+        """Read earlier events, as (time, event)."""
         for when, event in events:
             self._read(event, when)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Read a published event."""
+        """Read an event that a run publishes."""
         if topic == TOPIC:
             self._read(msg, time.time())
 
     def remove_client(self, scheduler: Any, client: str) -> None:
-        """End the runs of a client that has gone."""
+        """End the records of a client's runs after the client has gone."""
         for record in self.runs.values():
             if record.client == client and record.ended is None:
                 record.end(time.time(), "lost")
                 self.version += 1
 
     def shown(self) -> list[RunRecord]:
-        """Return the newest run of each colour, the oldest first."""
+        """Return the runs to show: the newest of each colour, the oldest first."""
         newest = {record.slot: record for record in self.runs.values()}
         return sorted(newest.values(), key=lambda record: record.begun)
 
@@ -73,7 +73,7 @@ class RunHistory(SchedulerPlugin):
         return record
 
     def _free_slot(self) -> int:
-        """Return a new run's colour: the longest unused one, if possible of no running run."""
+        """Return the colour of a new run: the longest unused one, if possible of no running run."""
         newest = {record.slot: record for record in self.runs.values()}
 
         def rank(slot: int) -> tuple[bool, float]:

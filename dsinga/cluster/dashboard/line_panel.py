@@ -39,7 +39,7 @@ CLOCK |= dict.fromkeys(("minutes", "hourmin", "hours"), "%H:%M")
 
 
 class Style(NamedTuple):
-    """The line and the marker of all curves of one kind."""
+    """The line and marker of all curves of one kind."""
 
     dash: str
     marker: str
@@ -71,12 +71,12 @@ Curves = Callable[[RunRecord, str], list[Curve]]
 
 
 def loss_curves(record: RunRecord, metric: str = "loss") -> list[Curve]:
-    """Return each phase's loss over the steps; for training, of batches if the history has no rows."""
+    """Return a run's loss by step for each phase; for training, of batches if the history has no rows."""
     return metric_curves(record, "loss")
 
 
 def metric_curves(record: RunRecord, metric: str) -> list[Curve]:
-    """Return a metric of each phase over the steps (:func:`loss_curves`)."""
+    """Return a run's metric by step for each phase, as in :func:`loss_curves`."""
     curves = [Curve(phase, *series.columns()) for (phase, name), series in record.metrics.items() if name == metric]
     if metric in record.last_batches and not any(curve.kind == "train" for curve in curves):
         curves.insert(0, Curve("train", *record.last_batches[metric].columns()))
@@ -94,7 +94,7 @@ def metric_names(records: Sequence[RunRecord]) -> list[str]:
 
 
 def speed_curves(record: RunRecord, metric: str = "") -> list[Curve]:
-    """Return the samples a second over time."""
+    """Return a run's samples a second over time."""
     return [_over_time("", record.speed)]
 
 
@@ -104,7 +104,7 @@ def staleness_curves(record: RunRecord, metric: str = "") -> list[Curve]:
 
 
 def byte_curves(record: RunRecord, metric: str = "") -> list[Curve]:
-    """Return the bytes a second over time, between processes and within one."""
+    """Return a run's bytes a second over time, between processes and within one."""
     return [_over_time("between processes", record.crossing), _over_time("within one", record.within)]
 
 
@@ -117,24 +117,18 @@ def _over_time(kind: str, series: Series) -> Curve:
 
 
 def bokeh_time(seconds: float) -> float:
-    """Return a time for Bokeh's axes: milliseconds since 1970, in the scheduler's local time."""
+    """Convert a time for Bokeh's axes: milliseconds since 1970, in the scheduler's local time."""
     return 1e3 * (seconds + time.localtime(seconds).tm_gmtoff)
 
 
 class LinePanel(DashboardPanel):
-    """Draws the curves that ``curves`` returns for each run.
+    """A panel that draws the curves that ``curves`` returns for each run.
 
     Args:
-        history: the runs.
-        title: of the figure.
-        curves: returns a run's curves.
-        y_label: of the y axis, with the unit.
         over_time: whether x is the time of day; else steps.
         logarithmic: whether the y axis becomes logarithmic if values differ much.
-        in_bytes: whether values are bytes.
         has_choice: whether the user chooses a metric.
         nothing: the sentence for runs without curves.
-        choose: returns the runs to show.
     """
 
     def __init__(
@@ -168,11 +162,11 @@ class LinePanel(DashboardPanel):
         self._has_choice = has_choice
 
     def settings(self) -> Any:
-        """Return the user's choice of a metric."""
+        """Return the metric that the user chose."""
         return self.metric.value
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the curves of ``records``."""
+        """Draw the curves of some runs."""
         if self._has_choice:
             self._offer(metric_names(records))
         names, drawn = labels(list(records)), {}
@@ -313,7 +307,7 @@ def _lines(curves: Sequence[Curve], label: str) -> dict[str, list[Any]]:
 
 
 def _points(curves: Sequence[Curve], label: str) -> dict[str, Any]:
-    """Choose the points of a run's curve that get markers: all of a short curve, else the last one."""
+    """Choose the points of a run's curves that get markers: all of a short curve, else the last one."""
     shown = [(curve, curve.x if len(curve.x) <= FEW_POINTS else curve.x[-1:]) for curve in curves]
     kinds = [curve.kind for curve, xs in shown for _ in xs]
     return {

@@ -1,4 +1,4 @@
-"""Adds pages to the dashboard of a running scheduler: one for each panel, and one with all of them."""
+"""Adds pages to the dashboard of a running scheduler: one for each panel, and one with all."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ for _name in registered("panel"):
 
 
 def panel_page(name: str, history: RunHistory, scheduler: Any, extra: Any, doc: Any) -> None:
-    """Fill the page's document with one panel."""
+    """Fill a page of the dashboard with one panel."""
     panel = PANELS[name](history, scheduler)
     _fill(doc, panel.root, [panel], f"dsinga: {panel.title}")
 
 
 def all_page(history: RunHistory, scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """Fill the page's document with all panels, for the runs chosen in the table."""
+    """Fill a page of the dashboard with all panels, for the runs chosen in its table."""
     queue = QueuePanel(history, scheduler)
 
     def choose() -> Sequence[RunRecord]:

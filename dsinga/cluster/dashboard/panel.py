@@ -22,7 +22,7 @@ SENTENCE_STYLE = {"color": "#666", "font-size": "14px", "text-align": "center", 
 
 
 class DashboardPanel:
-    """A part of a page that ``update()`` draws again after changes; ``root`` is its Bokeh model.
+    """A part of a dashboard page that draws itself again after changes; ``root`` is its Bokeh model.
 
     ``choose`` returns the runs to show, by default the newest run of each colour.
     """
@@ -44,10 +44,10 @@ class DashboardPanel:
             self._drawn = state
 
     def settings(self) -> Any:
-        """Return the user's settings on the panel."""
+        """Return what the user has chosen on the panel; a change draws it again."""
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the runs in ``records``."""
+        """Draw some runs."""
         raise NotImplementedError
 
     def say(self, sentence: str) -> None:
@@ -57,7 +57,7 @@ class DashboardPanel:
 
 
 def new_figure(title: str, **options: Any) -> Any:
-    """Return a figure in the look of Dask's panels."""
+    """Return an empty figure in the look of Dask's panels."""
     chart = figure(
         title=title,
         sizing_mode="stretch_both",

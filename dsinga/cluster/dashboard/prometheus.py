@@ -32,16 +32,13 @@ KEEP_SECONDS = 600
 
 
 class RunCollector:
-    """Reads the histories of this process's schedulers when Prometheus asks for metrics.
-
-    A process has one registry for the runs of all its schedulers. Only tests have several.
-    """
+    """Gives Prometheus the metrics of the runs on this process's schedulers."""
 
     def __init__(self) -> None:
         self._schedulers: weakref.WeakKeyDictionary[RunHistory, Any] = weakref.WeakKeyDictionary()
 
     def add(self, history: RunHistory, scheduler: Any) -> None:
-        """Read a history, and its scheduler's queue, as long as both live."""
+        """Include a history, and its scheduler's queue, as long as both live."""
         self._schedulers[history] = weakref.ref(scheduler)
 
     def collect(self) -> Iterator[Metric]:
@@ -116,7 +113,6 @@ def _run_metrics(records: list[RunRecord]) -> Iterator[Metric]:
 
 
 def _last_metrics(record: RunRecord) -> dict[tuple[str, str], float]:
-    """Return each metric's last value, by phase and name; of a batch if the history has no row."""
     values = {("train", name): series.last for name, series in record.last_batches.items()}
     values |= {key: series.last for key, series in record.metrics.items()}
     return {key: value for key, value in values.items() if value is not None}

@@ -11,7 +11,7 @@ MAX_POINTS = 1000
 
 
 class Series:
-    """Points (x, y) in order of arrival, thinned evenly except the last."""
+    """The points (x, y) of a curve in bounded memory: thinned evenly, except the last."""
 
     def __init__(self, most: int = MAX_POINTS):
         self._most = most
@@ -20,7 +20,7 @@ class Series:
         self._stride, self._count = 1, 0
 
     def add(self, x: float, y: float) -> None:
-        """Add a point. If there are too many, drop every second one, also of later points."""
+        """Add a point; if there are too many, keep only every second one."""
         self._last = (x, y)
         if self._count % self._stride == 0:
             self._kept.append(self._last)
@@ -38,11 +38,11 @@ class Series:
 
     @property
     def last(self) -> float | None:
-        """The last point's y, None for an empty series."""
+        """The y of the last point, None for an empty series."""
         return None if self._last is None else self._last[1]
 
     def columns(self) -> tuple[list[float], list[float]]:
-        """Return the x and the y of all points."""
+        """Return the x values and the y values of all points."""
         points = list(self)
         return [x for x, _ in points], [y for _, y in points]
 
@@ -55,25 +55,20 @@ Event = Mapping[str, Any]
 
 
 class RunRecord:
-    """The figures of one run in bounded memory, read from its events (:mod:`dsinga.cluster.run_events`).
+    """What the dashboard shows of one run, read from its events (:mod:`dsinga.cluster.run_events`).
 
     Attributes:
         run, job, user: names.
-        client: its Dask client's identifier.
-        topology: its workers and servers in words.
         state: "running", or how it has ended.
         step, train_steps: the step of worker group 0, and the last one.
         begun, ended: when it began and ended (None while it runs), in seconds since 1970.
-        slot: its colour's number.
         metrics: the metric over the steps, by (phase, name).
         last_batches: by name, metrics of batches over the steps, for a job without training rows.
         speed: samples a second over time.
         crossing, within: bytes a second over time, between processes and within one.
         staleness: mean staleness of gradients over time, by worker group.
-        sites: the last two events with figures of the sites' servers: time and figures.
+        sites: the time and figures of the sites' servers in the last two events.
         seconds: seconds of an iteration in the last rounds, by worker (group, number) and kind.
-        addresses: the Dask worker's address, by worker.
-        version: changes with every change of the figures.
         totals: sums since the beginning: "steps" of all groups, seconds of all workers by kind, "crossing", "within".
     """
 
@@ -101,7 +96,7 @@ class RunRecord:
         self.totals = dict.fromkeys(("steps", *KINDS, "crossing", "within"), 0.0)
 
     def read_round(self, event: Event, now: float) -> None:
-        """Record the event of a round (a number of steps)."""
+        """Record the event of a round."""
         self.version += 1
         self.step = event.get("step", self.step)
         for row in event.get("rows", ()):
@@ -136,12 +131,11 @@ class RunRecord:
             self.totals[kind] += sum(group[kind])
 
     def end(self, now: float, state: str, step: int | None = None) -> None:
-        """Record the end of the run."""
+        """Record how and when the run ended."""
         self.state, self.ended = state, now
         self.step = self.step if step is None else step
 
 
 def _rate(group: Event, name: str) -> float:
-    """Return how many bytes a second all workers of a group move, over the slowest worker's time."""
     seconds = max(map(sum, zip(*(group[kind] for kind in KINDS), strict=True)))
     return sum(group[name]) / max(seconds, 1e-6)

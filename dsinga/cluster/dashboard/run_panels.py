@@ -1,4 +1,4 @@
-"""Two dashboard panels: a table of the queue of runs, and bars of each worker's time in an iteration."""
+"""Two dashboard panels: a table of running, waiting and ended runs, and bars of workers' times."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ TEXT_TEMPLATE = '<span title="<%- value %>"><%- value %></span>'  # the title is
 
 
 class QueuePanel(DashboardPanel):
-    """Draws a row for each waiting, running or ended run; ``selected()`` returns the chosen runs.
-
-    The queue of runs is a plugin of the scheduler (:mod:`dsinga.cluster.queue.run_queue`).
-    """
+    """A table with a row for each waiting, running or ended run, in which the user chooses runs."""
 
     def __init__(self, history: RunHistory, scheduler: Any):
         super().__init__(history, "Runs", lambda: list(history.runs.values()))
@@ -57,7 +54,7 @@ class QueuePanel(DashboardPanel):
         self.root.children = [self._sentence, self._table]
 
     def settings(self) -> Any:
-        """Return the time in seconds, and the queued runs' names and states: the table shows both."""
+        """Return what the table shows besides the history: the time in seconds, and the queued runs."""
         return int(time.time()), [(name, record["state"]) for name, record in queued_runs(self._scheduler).items()]
 
     def draw(self, records: Sequence[RunRecord]) -> None:
@@ -70,7 +67,7 @@ class QueuePanel(DashboardPanel):
         self.say("" if columns["run"] else NO_RUN)
 
     def selected(self) -> list[RunRecord]:
-        """Return the runs of the user's chosen rows."""
+        """Return the runs that the user chose."""
         runs = [self.source.data["run"][row] for row in self.source.selected.indices]
         return [self.history.runs[run] for run in runs if run in self.history.runs]
 
@@ -124,7 +121,7 @@ TIME_COLUMNS = ("worker", "name", "address", *KINDS)
 
 
 class TimePanel(DashboardPanel):
-    """Draws a bar for each worker of the running runs, or of the last run that ended."""
+    """Bars of each worker's time in an iteration, for the running runs or the last that ended."""
 
     def __init__(self, history: RunHistory, choose: Choice | None = None):
         super().__init__(history, "Time of an iteration by worker", choose)
@@ -148,7 +145,7 @@ class TimePanel(DashboardPanel):
         self.root.children = [self._sentence, self._figure]
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the bars of the runs in ``records``."""
+        """Draw the bars of some runs."""
         timed = [record for record in records if record.seconds]
         running = [record for record in timed if record.ended is None] or timed[-1:]
         columns = time_columns(running, labels(list(records)))

@@ -1,4 +1,4 @@
-"""Adds the commands of dsinga to Dask's command line as ``dask dsinga``, by the entry points ``dask_cli``."""
+"""Adds dsinga's commands to Dask's command line, as ``dask dsinga``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.commands.cli import CONTEXT_SETTINGS, Commands, main_group, plain_me
 
 
 class DaskCommands(Commands):
-    """The commands of dsinga as a subgroup of another command, with dsinga's messages and exit statuses."""
+    """dsinga's commands as a subgroup of another command, with dsinga's messages and exit statuses."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments, and keep them for advice in messages."""
@@ -19,7 +19,7 @@ class DaskCommands(Commands):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command with dsinga's messages."""
         with plain_messages(ctx.obj, ctx.command_path.split()):
             return super().invoke(ctx)
 

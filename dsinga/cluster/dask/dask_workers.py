@@ -1,4 +1,4 @@
-"""Lists the Dask workers of a cluster, with each one's process and host, and finds the client of a task."""
+"""Lists the Dask workers of a cluster, with their processes and hosts, and finds a task's client."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ Workers = Mapping[str, Mapping[str, Any]]
 
 
 def available_workers(client: Client) -> dict[str, dict[str, Any]]:
-    """Return the scheduler's information on each Dask worker, by address, in a fixed order.
-
-    Raises RunError without an answer, and UserError unless ``client`` is a synchronous Client.
-    """
+    """Return the scheduler's information on each Dask worker, by address, in a fixed order."""
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
         raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
@@ -40,10 +37,10 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
 def ask_scheduler(
     client: Client, method: str, limit: float | None = None, check: Callable[[], None] = lambda: None, **arguments: Any
 ) -> Any:
-    """Return the result of a method of the scheduler; call ``check`` several times a second meanwhile.
+    """Call a method of the scheduler and return its result; call ``check`` several times a second meanwhile.
 
-    Raises SchedulerLost soon after losing the scheduler; Dask would try for half a minute. Raises RunError without an
-    answer in ``limit`` seconds, by default ``dsinga.timeout``.
+    Raises SchedulerLost soon after losing the scheduler, RunError without an answer in ``limit`` seconds, by default
+    ``dsinga.timeout``.
     """
     if client.scheduler is None or client.status == "closed":
         raise RunError("the Dask client is closed; create a new one")
@@ -69,7 +66,6 @@ def ask_scheduler(
 
 
 def _check_connected(client: Client) -> None:
-    """Raise SchedulerLost if the client has lost its scheduler, which then forgets the client's tasks and data."""
     if client.status == "connecting":
         raise SchedulerLost(f"the Dask scheduler was lost: the connection to {client.scheduler.address} has ended")  # type: ignore[union-attr]
 
@@ -87,7 +83,7 @@ def require_workers(workers: Workers) -> Workers:
 
 
 def count_processes(workers: Workers) -> int:
-    """Return the number of these Dask workers' processes."""
+    """Return how many processes these Dask workers have."""
     return len({process(address) for address in workers})
 
 
@@ -97,7 +93,7 @@ def process(address: str) -> str:
 
 
 def host(address: str) -> str:
-    """Return a text that identifies a Dask worker's machine: its host name, or "inproc" for workers in this process."""
+    """Return a text that identifies a Dask worker's machine: its host name, or "inproc" for this process."""
     return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address
 
 
@@ -109,9 +105,7 @@ def on_several_hosts(addresses: Iterable[str]) -> bool:
 def task_client() -> Client | None:
     """Return the client of the Dask worker that runs the calling task, None outside tasks.
 
-    A client keeps the context variables of the task that first asks for it. If the task belonged to an inner cluster,
-    the client would lose contact when that closes. So it is made here without any context. Only one thread makes it:
-    Dask would give a second thread a client that is still connecting.
+    It is made by one thread, without context variables, which would tie it to the first task.
     """
     try:
         worker = get_worker()

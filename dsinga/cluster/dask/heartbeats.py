@@ -1,4 +1,4 @@
-"""Finds Dask workers that stopped sending heartbeats, because their process hangs or the network is cut."""
+"""Finds Dask workers that stopped sending heartbeats, because they hang or the network is cut."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHECK_SECONDS = 1.0
 
 @dataclass
 class Heartbeat:
-    """The last heartbeat of a Dask worker.
+    """When a Dask worker last sent a heartbeat, and how long it has been silent.
 
     Attributes:
         last: when it came, by the scheduler's clock.
@@ -44,7 +44,7 @@ class Heartbeat:
 
 
 class Heartbeats:
-    """How long Dask workers have been silent, by this process's clock."""
+    """Tells how long each Dask worker of a cluster has been silent."""
 
     def __init__(self) -> None:
         self._checked_at = time.monotonic()
@@ -73,7 +73,7 @@ class Heartbeats:
                 heartbeat.busy_until = heartbeat.seconds + QUESTION_SECONDS
 
     def silent(self) -> dict[str, float]:
-        """Return the seconds of silence of lost Dask workers, by address."""
+        """Return the lost Dask workers, with their seconds of silence, by address."""
         return {
             address: heartbeat.seconds
             for address, heartbeat in self._last.items()
@@ -85,7 +85,7 @@ _heartbeats: weakref.WeakKeyDictionary[Client, Heartbeats] = weakref.WeakKeyDict
 
 
 def heartbeats(client: Client) -> Heartbeats:
-    """Return the heartbeats of a client's cluster."""
+    """Return the tracker of heartbeats of a client's cluster, the same in each call."""
     return _heartbeats.setdefault(client, Heartbeats())
 
 

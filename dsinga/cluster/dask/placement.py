@@ -1,4 +1,4 @@
-"""Assigns the workers and servers of a run to Dask workers, and the cores of each host to its workers."""
+"""Places a run's workers and servers on Dask workers, and divides each host's cores among its workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Thread(NamedTuple):
 
 
 def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
-    """Return the names that patterns match: a Dask worker's address, host, name and resources."""
+    """Return the names that a site's pattern may match: a Dask worker's address, host, name and resources."""
     if "names" in info:
         return [address, *info["names"]]
     return [address, *(str(info[key]) for key in ("host", "name") if key in info), *info.get("resources", {})]
@@ -48,10 +48,10 @@ def matches(names: Collection[str], pattern: str) -> bool:
 
 
 def choose_sites(threads: Sequence[Thread], sites: Sites, crowded: bool = False) -> list[list[str]]:
-    """Return the addresses of each site's threads, in the order of ``threads``; fewer sites if threads are missing.
+    """Choose the Dask workers of each site; return the addresses of its threads, fewer sites if threads are missing.
 
-    Each host gets a site, then each with room a second one. With patterns, the result ends before the first site that
-    lacks threads. If ``crowded``, threads may be in several sites, and any Dask worker may replace a missing one.
+    With patterns, the result ends before the first site that lacks threads. If ``crowded``, threads may be in several
+    sites.
     """
     if not threads:
         return []
@@ -87,7 +87,7 @@ def _matching(threads: Sequence[Thread], sites: Sites, crowded: bool) -> list[li
 
 
 class Placement(NamedTuple):
-    """The Dask workers of a run's workers and servers.
+    """Where a run's workers and servers are: their Dask workers, threads and GPUs.
 
     Attributes:
         workers: each worker's Dask worker, by address: [group][partition].
@@ -106,7 +106,7 @@ class Placement(NamedTuple):
         return self.devices[group][number] if self.devices else None
 
     def with_threads(self, *limits: int | None) -> Placement:
-        """Return the placement with each worker's kernel threads limited to each set limit."""
+        """Return the placement with each worker's kernel threads limited to each given limit."""
         limit = min(filter(None, limits))
         return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
@@ -137,17 +137,16 @@ class Placement(NamedTuple):
 def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placement:
     """Assign the workers of a run to threads of Dask workers, and its servers to their processes.
 
-    Each worker gets its own thread, because it waits there for other workers. Workers are assigned in order, group by
-    group: one to each Dask worker, then a second one to each, and so on. ``nworkers_per_procs`` assigns blocks instead,
-    as far as a Dask worker has threads. Groups that average their params are sites. A site is on the Dask workers that
-    its pattern matches, or else on one host if possible.
+    Each worker gets its own thread. Workers are assigned in order, group by group: one to each Dask worker, then a
+    second one to each, and so on. ``nworkers_per_procs`` assigns blocks instead, as far as a Dask worker has threads.
+    Groups that average their params are sites. A site is on the Dask workers that its pattern matches, or else on one
+    host if possible.
 
     A server group is in the processes of its worker groups, server i with worker i if the numbers are equal. With
-    ``server_worker_separate``, servers are in processes without workers of the run, ``nservers_per_procs`` in each. It
-    has no effect if all Dask workers are in one process.
+    ``server_worker_separate``, servers are in processes without workers of the run, ``nservers_per_procs`` in each,
+    unless all Dask workers are in one process.
 
-    Raises TooFewWorkers for too few threads or processes. If ``crowded``, threads get several workers instead, and
-    servers share their processes.
+    Raises TooFewWorkers for too few threads or processes. If ``crowded``, threads get several workers instead.
     """
     if not workers:
         needed = topology.groups * topology.workers
@@ -169,8 +168,8 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
     """Return a placement that moves the workers and servers on lost Dask workers to ``workers``.
 
-    Workers move to the Dask workers with the fewest of them for each thread, if groups are sites within their site
-    while it has any. Servers move to a Dask worker of their group. Everything else stays.
+    Workers move to the Dask workers with the fewest of them for each thread, within their site if they can. Servers
+    move to a Dask worker of their group.
     """
     load = Counter(address for group in placement.workers for address in group)
 
@@ -216,7 +215,7 @@ def processes_apart(topology: Topology, workers: Workers) -> int:
 
 
 def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Groups:
-    """Return each worker's Dask worker; if ``crowded``, threads may get several."""
+    """Return the Dask worker of each worker of a run; if ``crowded``, threads may get several workers."""
     needed = topology.groups * topology.workers
     threads = _dealt_threads(topology, workers)
     sites = sites_of(topology)
@@ -245,14 +244,14 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
 
 
 def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
-    """Return each thread's Dask worker: each one's first block of threads, then each second block."""
+    """Return the Dask worker of each thread: each one's first block of threads, then each second block."""
     block = topology.workers_per_process
     threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
     return [address for _, address in sorted(threads, key=lambda entry: entry[0])]  # stable
 
 
 def sites_of(topology: Topology) -> Sites | None:
-    """Return the sites, one for each worker group; None if groups do not average their params."""
+    """Return the sites that a topology needs, one for each worker group; None if groups do not average params."""
     mean = topology.mean
     return None if mean is None else Sites(topology.groups, topology.workers, tuple(mean.site))
 
@@ -286,10 +285,7 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
 
 
 def _threads(run_workers: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
-    """Share out the threads of each host that no other run holds; return the kernel threads of each worker.
-
-    ``workers`` state these as "host_threads". Otherwise all threads of the host's Dask workers count.
-    """
+    """Divide the threads of each host that no other run holds; return the kernel threads of each worker."""
     count_on = Counter(host(address) for group in run_workers for address in group)
     threads_on: dict[str, int] = Counter()
     for address, info in workers.items():

@@ -34,16 +34,13 @@ Check = Callable[[float], None]
 
 
 class TaskLost(NamedTuple):
-    """The message of a task that a lost Dask worker has ended. Dask would log an error with its traceback."""
+    """The result of a task that a lost Dask worker has ended, with a message; Dask would log an error."""
 
     message: str
 
 
 def ask_for_workers(client: Client) -> tuple[Workers, Mapping[str, float]]:
-    """Return the scheduler's Dask workers, and the seconds of silence of lost ones, by address.
-
-    A silent one may be stopped or cut off from the network.
-    """
+    """Return the Dask workers that the scheduler knows, and the seconds of silence of lost ones, by address."""
     workers = available_workers(client)
     heartbeats(client).update(client, workers)
     return workers, heartbeats(client).silent()
@@ -77,19 +74,18 @@ def wait_for_loss(client: Client, addresses: Iterable[str]) -> None:
 
 
 def no_check(quiet: float) -> None:
-    """Stands for a check where nothing is to be checked."""
+    """Do nothing, in place of a check during a wait."""
 
 
 def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str], check: Check = no_check) -> list[Any]:
-    """Return the results of ``futures`` in order, waiting with the checks of :class:`TaskChains`."""
+    """Wait for ``futures`` with the checks of :class:`TaskChains`; return their results in order."""
     return TaskChains(client, addresses, check).wait(futures)
 
 
 class TaskChains:
     """Runs chains of tasks concurrently: each continues as soon as its own tasks have ended.
 
-    A wait raises errors of tasks, chains and ``check``. It raises WorkerLost soon after a Dask worker at ``addresses``
-    is lost, or if Dask gives a task up.
+    A wait raises their errors, and WorkerLost soon after a Dask worker at ``addresses`` is lost.
     """
 
     def __init__(self, client: Client, addresses: Iterable[str], check: Check = no_check):
@@ -97,11 +93,11 @@ class TaskChains:
         self._awaited: dict[TaskChain, Sequence[Future]] = {}
 
     def add(self, chain: TaskChain) -> None:
-        """Start a chain. It continues only during :meth:`wait` and :meth:`finish`."""
+        """Start a chain, which continues only during :meth:`wait` and :meth:`finish`."""
         self._resume(chain, None)
 
     def wait(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of ``futures`` in order."""
+        """Wait for ``futures`` while chains go on; return their results in order."""
         self._supervisor.begin()
         while True:
             advanced = self._advance()
@@ -131,10 +127,7 @@ class TaskChains:
 
 
 async def _wait_for_group(groups: Sequence[Sequence[Future]]) -> None:
-    """Wait until all tasks of a group have ended or any task has failed, at most CHECK_SECONDS.
-
-    Waking for each task would take time that grows with the square of the number of tasks.
-    """
+    """Wait until all tasks of a group have ended or any task has failed, at most CHECK_SECONDS."""
     progress = asyncio.Event()
 
     async def watch(future: Future, pending: set[Future]) -> None:
@@ -169,7 +162,7 @@ class _Supervisor:
         self._quiet_since = time.monotonic()
 
     def wait(self, groups: Sequence[Sequence[Future]]) -> None:
-        """Wait until all tasks of a group have ended, or for CHECK_SECONDS. Raises a failed task's error."""
+        """Wait until all tasks of a group have ended, or for CHECK_SECONDS."""
         futures = [future for group in groups for future in group]
         self._check_ended(futures)
         self._check(time.monotonic() - self._quiet_since)
@@ -182,7 +175,7 @@ class _Supervisor:
             self._checked_at = time.monotonic()
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of a group's ended tasks. Raises a failed task's error."""
+        """Return the results of a group's ended tasks."""
         self._check_ended(futures)
         loop = self._client.loop.asyncio_loop  # type: ignore[union-attr]
         results = asyncio.run_coroutine_threadsafe(self._client.gather(list(futures), asynchronous=True), loop)

@@ -1,4 +1,4 @@
-"""Waits for other runs, Dask workers or schedulers: announces the reason, and fails if a wait takes too long."""
+"""Waits for other runs, Dask workers or schedulers: announces the reason, and fails after too long a wait."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ class StillWaiting(NamedTuple):
     """The reason for a wait that goes on, and the error if it lasts too long.
 
     Attributes:
-        sentence: the announcement.
-        failure: the error if the wait ends now.
         topic: the sentence's part that stays the same over time; a new topic is announced soon.
     """
 
@@ -33,11 +31,7 @@ class StillWaiting(NamedTuple):
 
 
 class Announcements:
-    """Announces the reason for a wait after a second, every five minutes, and after changes.
-
-    Attributes:
-        count: the number of announcements so far.
-    """
+    """Announces the reason for a wait after a second, every five minutes, and after changes."""
 
     def __init__(self, announce: Callable[[str], None]):
         self._announce = announce
@@ -69,7 +63,7 @@ def wait_until(
     """Call ``condition`` every ``pause`` seconds until its result is not StillWaiting; return the result.
 
     ``condition`` receives the seconds since the wait began. Between two calls, the wait is announced and ``check`` is
-    called. Raises the last StillWaiting's failure after ``seconds``, and errors of ``condition`` and ``check``.
+    called. Raises the last StillWaiting's failure after ``seconds``.
     """
     began = time.monotonic()
     while isinstance(result := condition(time.monotonic() - began), StillWaiting):
@@ -82,6 +76,6 @@ def wait_until(
 
 
 def how_to_give_up() -> str:
-    """Return advice, for messages, on how to end a wait of this thread."""
+    """Return advice for messages: how to end a wait of this thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return "Ctrl-C gives up" if is_main else "cancel() gives up"

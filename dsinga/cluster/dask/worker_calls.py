@@ -1,4 +1,4 @@
-"""Calls functions in the processes of Dask workers, and fails as soon as one of these workers is lost."""
+"""Calls functions in the processes of Dask workers, and fails as soon as one of them is lost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ SILENT_SECONDS = 10.0
 
 
 def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in Dask workers' processes, at once and outside tasks; return results by address.
-
-    Raises the function's error, and RunError soon after a loss (``Client.run`` waits half a minute), or without an
-    answer for minutes.
-    """
+    """Call a function in Dask workers' processes, at once and outside tasks; return results by address."""
     coroutine = call_on_workers(client, addresses, function, *arguments)
     return wait_for(client, coroutine, addresses, "the answers of Dask workers")
 
@@ -33,7 +29,7 @@ def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[
 async def call_on_workers(
     client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any
 ) -> dict[str, Any]:
-    """Return, to a coroutine of the client's event loop, a function's results in Dask workers, by address."""
+    """Call a function in Dask workers' processes, from a coroutine of the client's event loop."""
     results: dict[str, Any] = await client.run(function, *arguments, workers=list(addresses), asynchronous=True)
     return results
 
@@ -41,8 +37,7 @@ async def call_on_workers(
 def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Iterable[str], what: str) -> Any:
     """Return the result of a coroutine that asks Dask workers, run on the client's event loop.
 
-    Errors name it ``what``. Raises its error, and RunError soon after a Dask worker at ``addresses`` is lost, or after
-    ``dsinga.timeout``.
+    Raises RunError soon after a Dask worker at ``addresses`` is lost, or after ``dsinga.timeout``.
     """
     addresses, seconds = list(addresses), read_setting("timeout")
     loop = client.loop.asyncio_loop  # type: ignore[union-attr]
@@ -64,7 +59,7 @@ def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Ite
 
 
 def _describe_silent(client: Client, addresses: Iterable[str]) -> str:
-    """Return, for an error, the Dask worker that has been silent for longest."""
+    """Return words for the Dask worker that has been silent for longest, for an error."""
     workers, now = available_workers(client), time.time()
     silent = {address: now - workers[address]["last_seen"] for address in addresses if address in workers}
     longest = max(silent, key=lambda address: silent[address], default=None)

@@ -1,15 +1,13 @@
-"""Shares objects in the memory of Dask workers, and gives freed memory back to the system after a run.
+"""Shares objects in the memory of Dask workers, and returns freed memory to the system after a run.
 
-The scheduler would load the arguments of tasks, with users' modules and stores, which it may not have. So they are
-packed.
+Arguments of tasks are packed, because the scheduler would load them and may lack users' modules and stores.
 
 ``Client.scatter(broadcast=True)`` never returns if a Dask worker has just died, and the broadcasts of all clients wait
 for its lock. So a shared object is sent to one Dask worker and copied from there.
 
 glibc's allocator keeps what a run has freed. It spreads threads over up to eight arenas of memory a core, so a process
-grows from run to run. Only the first arena gives back all free memory at its end; others keep up to 64 MB. Hence all
-threads of a worker process that dsinga starts share the first one. The user's own process keeps all arenas: with
-several workers, one arena makes an iteration of a small net 14% slower.
+grows from run to run. Only the first arena gives back all free memory at its end. Hence all threads of a worker process
+that dsinga starts share the first one. The user's own process keeps all arenas, which are faster.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 class Packed(Generic[T]):
-    """An object in pickled form, which a Dask worker unpacks when it needs the object."""
+    """An object in pickled form, which a Dask worker unpacks when it needs it."""
 
     def __init__(self, value: T):
         self._pickled = dumps(value)
@@ -61,10 +59,7 @@ class Packed(Generic[T]):
         return value
 
     def share(self) -> T:
-        """Return a copy that callers in this process share as long as one of them keeps it.
-
-        They share it also if each Dask worker of the process has received the object separately.
-        """
+        """Return a copy that all callers in this process share as long as one of them keeps it."""
         with _sharing:
             value: T | None = _shared.get(self._id)
             if value is None:
@@ -78,10 +73,9 @@ def unpacked(value: T | Packed[T]) -> T:
 
 
 def share(client: Client, value: Any, addresses: Iterable[str], receiver: TaskKey = ("shared object",)) -> Future:
-    """Put an object into the memory of each of these Dask workers; return its future.
+    """Send an object to the memory of each of these Dask workers; return its future.
 
-    ``receiver`` is the key, or its beginning, of a task that gets the object: Dask groups them. Raises RunError soon
-    after a Dask worker is lost.
+    ``receiver`` is the key, or its beginning, of a task that gets the object.
     """
     addresses = sorted(set(addresses))
 
@@ -112,17 +106,16 @@ async def _send(client: Client, key: TaskKey, value: Any, addresses: Sequence[st
 
 
 def _is_received(reply: Any) -> bool:
-    """Whether a Dask worker replies that it fetched an object; an error comes pickled."""
     return isinstance(reply, dict) and reply["status"] == "OK"
 
 
 def give_back_after(part: object) -> None:
-    """Give memory back soon after the release of ``part``, a part of a run in this process."""
+    """Return freed memory to the system soon after ``part``, a part of a run, is released."""
     weakref.finalize(part, give_back_soon).atexit = False
 
 
 def give_back_soon() -> None:
-    """Give memory back after each of ``DELAYS``, in a thread for all calls until then."""
+    """Return freed memory to the system after each of ``DELAYS``, once for all calls until then."""
     for seconds, scheduled in DELAYS.items():
         if not scheduled.acquire(blocking=False):
             continue

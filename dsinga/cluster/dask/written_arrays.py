@@ -1,4 +1,4 @@
-"""Dask arrays that refuse to overwrite the stores that they are computed from."""
+"""Dask arrays that refuse to overwrite the stores from which they are computed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dsinga.data.own_inputs import check_apart
 
 
 def written_apart(array: Any, inputs: Sequence[str]) -> Any:
-    """Let a dask array refuse to overwrite its ``inputs``, paths and URLs.
+    """Make a dask array refuse to be written to its ``inputs``, paths and URLs.
 
-    The array keeps Dask's class, since xarray writes arrays of one class together. Arrays that Dask's functions make
-    from it do not know its inputs, except by ``rechunk``.
+    Arrays that Dask's functions make from it do not know its inputs, except by ``rechunk``.
     """
     write, store, rechunk = array.to_zarr, array.store, array.rechunk
 

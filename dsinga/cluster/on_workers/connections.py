@@ -1,7 +1,7 @@
-"""Opens connections to services on other hosts, through their Dask workers' addresses and security.
+"""Opens connections to services on other hosts, through their Dask workers' addresses and TLS, without another port.
 
-A connection begins as a Dask connection, with its handshake and, if the cluster has it, TLS. Then
-:mod:`dsinga.cluster.transport.stream` takes over its socket from the event loop. So no other port is needed.
+A connection begins as a Dask connection. Then :mod:`dsinga.cluster.transport.stream` takes over its socket from the
+event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def connection_to(address: str, name: str, node: Any = None) -> OpenConnection:
     """Return a function that opens a connection to the service ``name`` of the Dask worker ``address``.
 
     ``node`` is the Dask worker or client with the event loop and certificates, by default this task's Dask worker. Do
-    not call the function in that event loop. It raises WorkerLost if there is no such service.
+    not call the function in that event loop.
     """
     return functools.partial(_open, node or get_worker(), address, name)
 
@@ -62,7 +62,7 @@ def _open(node: Any, address: str, name: str) -> socket.socket:
 
 
 async def _connect(node: Any, address: str, timeout: float) -> Comm:
-    """Connect to a Dask worker. Unlike Dask, fail early if its process has ended."""
+    """Connect to a Dask worker; unlike Dask, fail early if its process has ended."""
     deadline = time.monotonic() + timeout
     while True:
         left = deadline - time.monotonic()
@@ -85,7 +85,7 @@ async def _request(node: Any, address: str, name: str, timeout: float) -> socket
 
 
 async def _accept(comm: Comm, service: str) -> Status:
-    """Give a connection to a service of this process: the handler of Dask workers."""
+    """Give an incoming connection to a service of this process, as a handler of Dask workers."""
     connection, pumped = await _take_socket(comm)
     if find_service(service) is not None:
         connection.send(ACCEPTED)  # nothing has been sent before, so that the system takes it at once
@@ -97,11 +97,7 @@ async def _accept(comm: Comm, service: str) -> Status:
 
 
 async def _take_socket(comm: Comm) -> tuple[socket.socket, asyncio.Task[None] | None]:
-    """Return the socket of a connection with nothing to read, which Dask no longer uses.
-
-    A connection without a socket, such as a websocket, stays in the event loop. A task copies its messages to and from
-    the returned socket.
-    """
+    """Return the socket of a connection with nothing to read, which Dask no longer uses."""
     stream = getattr(comm, "stream", None)
     if stream is None:
         ours, theirs = socket.socketpair()

@@ -44,17 +44,9 @@ _links: dict[str, dict[int, ServerLink]] = {}
 class ServerActor:
     """One server of a server group, in the process of a Dask worker until Dask releases the Actor.
 
-    The driver calls its methods. Workers and other server groups call the service of its endpoint.
-
     Args:
-        key: which server it is.
-        slices: the slices that it keeps.
-        updater: applies gradients to the slices.
         groups: the worker groups that it serves.
-        start: the groups' first step.
         staleness: how many steps a group may be ahead of the slowest; None for no bound.
-        timeout: seconds that a wait may last.
-        codec: decodes compressed gradients.
         has_remote_clients: whether workers or servers of other processes call it.
         single_worker_group: whether only a single worker group, and no server group, pushes to it.
         has_host_clients: whether some of those processes are on its host and read values in shared memory.
@@ -95,7 +87,7 @@ class ServerActor:
         weakref.finalize(self, endpoint.close, "the driver of the run is gone")
 
     def put(self, values: Mapping[int, Array], state: Mapping[int, Mapping[str, Array]] | None) -> None:
-        """Set the values, and for a resumed run the updater's state."""
+        """Set the first values, and for a resumed run the updater's state."""
         self._shard.put(values if self._arrays is None else self._arrays.fill(values), state)
 
     def snapshot(
@@ -117,7 +109,7 @@ class ServerActor:
         return self._shard.staleness_meter.read()
 
     async def site_progress(self) -> tuple[int, int, int, int, float]:
-        """Return the group, its step and age, the bytes sent, and its busiest link's seconds in use."""
+        """Return a site server's figures: group, step and age, bytes sent, and the busiest link's seconds in use."""
         links = [*_links.get(self._key.name, {}).values()]
         seconds = max((link.seconds for link in links), default=0.0)
         return self._key.group, *self._shard.group_sync.progress(), sum(link.sent for link in links), seconds
@@ -134,7 +126,7 @@ class ServerActor:
         self._updater.set_rate_factors(factors)
 
     async def refresh(self, group: int) -> None:
-        """Give the present values to a worker group that stands still."""
+        """Let a worker group that stands still pull the present values."""
         for served_slice in self._shard.slices.values():
             served_slice.drop_copy(group)
 
@@ -149,7 +141,7 @@ class ServerActor:
     def values_for(
         self, group: int, generation: int, source: int
     ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return a share of a linked group's lost server (:meth:`GroupSync.values_for`)."""
+        """Return a share of the values of a linked group's lost server (:meth:`GroupSync.values_for`)."""
         return self._shard.group_sync.values_for(group, generation, source)
 
     async def join(self, group: int, step: int) -> None:
@@ -158,7 +150,7 @@ class ServerActor:
 
 
 def _shared_arrays(sizes: Mapping[int, int]) -> SharedArrays | None:
-    """Return shared memory for slices of these sizes; None if the system has none."""
+    """Allocate shared memory for slices of these sizes; None if the system has none."""
     try:
         return SharedArrays(sizes)
     except (OSError, AttributeError):
@@ -166,10 +158,10 @@ def _shared_arrays(sizes: Mapping[int, int]) -> SharedArrays | None:
 
 
 class ServerLink:
-    """Sends changes of the server ``key`` to the same server of another group through ``transport``.
+    """Sends a server's changes to the same server of another group through ``transport``.
 
-    No thread of a server waits for another server. Between hosts, changes are sent without waiting for
-    acknowledgements. To another process of the host, the link has a thread that waits.
+    Between hosts, changes are sent without waiting for acknowledgements. To another process of the host, the link has a
+    thread that waits.
     """
 
     def __init__(self, transport: Transport, key: ServerKey, timeout: float):
@@ -207,7 +199,7 @@ class ServerLink:
             self._in_flight -= 1
 
     def close(self, message: str) -> None:
-        """Send nothing more; the thread ends."""
+        """Send nothing more, and end the thread."""
         if self._thread is not None:
             self._thread.close(message)
         if self._transport.crosses_host:
@@ -228,10 +220,9 @@ def connect_server(
     policy: Policy,
     timeout: float,
 ) -> None:
-    """Task: keep a server in step with the same server of other groups.
+    """Task: link a server with the same server of other groups, which exchange changes.
 
-    ``addresses`` are their Dask workers; ``policy`` says how they synchronise. Changes for a lost server wait
-    ``timeout`` seconds for :func:`link_server`.
+    Changes for a lost server wait ``timeout`` seconds for :func:`link_server`.
     """
     service = _find_server(key)
     links = _links[key.name] = {other.group: _connect(key, other, addresses[other], timeout) for other in addresses}

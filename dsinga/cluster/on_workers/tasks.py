@@ -1,4 +1,4 @@
-"""The Dask tasks of a run: each finds its worker in this process and calls a method of the worker."""
+"""The Dask tasks of a run: each finds its worker in this process and calls one of its methods."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ T = TypeVar("T")
 
 
 def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., T | TaskLost]:
-    """Make a task return TaskLost if a Dask worker is lost or the run's generation has ended.
-
-    A task with TaskLost as its last argument, an earlier task's result, returns it at once.
-    """
+    """Make a task return TaskLost if a Dask worker is lost or the run's generation has ended."""
 
     @functools.wraps(task)
     def run(key: WorkerKey, *arguments: P.args, **options: P.kwargs) -> T | TaskLost:
@@ -51,19 +48,19 @@ def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey], token: Any = None)
 
 @ends_quietly
 def set_replica(key: WorkerKey, state: ReplicaState, token: Any = None) -> None:
-    """Task: set the first values and the updater's state of the params that a worker updates itself."""
+    """Task: give a worker the first values, and updater state, of the params that it updates itself."""
     find_worker(key).set_replica(state)
 
 
 @ends_quietly
 def replica_state(key: WorkerKey, token: Any) -> ReplicaState:
-    """Task: return the replicated params that this worker is the first to use. It runs after the task ``token``."""
+    """Task: return the replicated params that this worker is the first to use."""
     return find_worker(key).replica_state()
 
 
 @ends_quietly
 def train_round(key: WorkerKey, start: int, stop: int, token: Any) -> RoundReport:
-    """Task: train the iterations ``start`` to ``stop`` - 1. It runs after the task ``token``."""
+    """Task: train the iterations ``start`` to ``stop`` - 1."""
     worker = find_worker(key)
     return worker.thread.run(worker.train, start, stop)
 
@@ -74,8 +71,7 @@ def evaluate(
 ) -> list[Metrics]:
     """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
 
-    0 ``batches`` are all records, each once. ``params`` replace the worker's own unless None. It runs after the task
-    ``token``.
+    0 ``batches`` are all records, each once. ``params`` replace the worker's own unless None.
     """
     worker = find_worker(key)
     return worker.thread.run(worker.evaluate, phase, batches, version, params)
@@ -83,11 +79,11 @@ def evaluate(
 
 @ends_quietly
 def refresh(key: WorkerKey, token: Any) -> None:
-    """Task: wait for a worker's values, then forget them, so that it pulls them again. It runs after ``token``."""
+    """Task: wait for a worker's values, then forget them, so that it pulls them again."""
     find_worker(key).exchange.refresh()
 
 
 @ends_quietly
 def set_rate_factors(key: WorkerKey, factors: Mapping[int, float], token: Any) -> None:
-    """Task: multiply the learning rate of a worker's own updates by factors. It runs after the task ``token``."""
+    """Task: multiply the learning rate of a worker's own updates by factors."""
     find_worker(key).set_rate_factors(factors)

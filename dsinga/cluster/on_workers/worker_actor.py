@@ -1,4 +1,4 @@
-"""The workers of worker groups in this process, each kept by a Dask Actor for as long as its run lasts."""
+"""Keeps the workers of worker groups in a Dask worker's process, each by a Dask Actor, as long as their run lasts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ _creating = threading.Lock()
 
 
 class WorkerActor:
-    """Keeps one partition's worker in its Dask worker's process, and serves its mailbox to other workers.
+    """Keeps a worker of a run in its Dask worker's process, and serves its mailbox to other workers.
 
-    Dask releases an Actor when the client is gone, even killed, so nothing stays of the run. Unlike a task's result, an
-    Actor is never moved or spilled.
+    Dask releases an Actor when the client is gone, even killed, so nothing stays of the run.
     """
 
     @cleared_frames()
@@ -58,11 +57,10 @@ class WorkerActor:
 
 
 def find_worker(key: WorkerKey) -> GroupWorker:
-    """Return a worker of this process, for a task. Raises WorkerLost if it is not here.
+    """Return a worker that is in this process, for a task; raise WorkerLost if it is not here.
 
-    Workers of a group wait for each other. After a loss, a Dask worker may have more workers, of all runs, than
-    threads. Then their tasks leave its thread pool, like tasks of an algorithm that waits for tasks. Earlier tasks keep
-    their threads, but cannot block: if they have all threads, no other worker needs one.
+    Workers of a group wait for each other. After a loss, a Dask worker may have more workers than threads. Then their
+    tasks leave its thread pool, like tasks of an algorithm that waits for tasks.
     """
     check_address(key.address)
     worker = WORKERS.get(key)
@@ -75,10 +73,7 @@ def find_worker(key: WorkerKey) -> GroupWorker:
 
 
 def end_run(run: str, message: str | None = None, generation: int | None = None) -> None:
-    """End a run in this process, or its generations up to ``generation``. Called on the event loop.
-
-    All its waits end with RunError(``message``).
-    """
+    """End a run, or its generations up to ``generation``, in this process; its waits raise RunError(``message``)."""
 
     def chosen(name: str) -> bool:
         return name.startswith(f"{run}-") and (generation is None or int(name.split("-")[1]) <= generation)
@@ -109,7 +104,7 @@ def _end(chosen: Callable[[str], bool], message: str | None) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise WorkerLost unless this is the Dask worker ``address``: Dask may move a pinned task."""
+    """Raise WorkerLost unless this is the Dask worker ``address``, because Dask may move a pinned task."""
     here = get_worker().address
     if here != address:
         raise WorkerLost(f"a task for the Dask worker {address} was run by {here}")

@@ -1,4 +1,4 @@
-"""Chooses a GPU or CPU cores for each worker of a run, or each Dask worker, by the devices of its process."""
+"""Chooses a GPU or CPU cores for each worker of a run, or each Dask worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsinga.training import Updater
 
 
 def describe_partition(group: int, number: int, address: str) -> str:
-    """Return a description of a partition for messages."""
+    """Return the name of a worker for messages."""
     return f"partition {number} of group {group} (the Dask worker {address})"
 
 
@@ -34,7 +34,7 @@ def choose_run_devices(
     updater: Updater,
     placement: Placement,
 ) -> Devices:
-    """Return the GPU of each worker of a run, None for CPU cores (:func:`choose_devices`).
+    """Choose the GPU of each worker of a run, None for CPU cores (:func:`choose_devices`).
 
     Raises JobError if the job's ``precision`` is kTF32 and some worker computes on CPU cores.
     """
@@ -56,7 +56,6 @@ def keeps_params_on_gpu(job: Job, topology: Topology, placement: Placement) -> b
 
 
 def _updates_on_gpu(job: Job, topology: Topology) -> bool:
-    """Whether a worker on a GPU updates its params there: a single worker, or each for itself."""
     conf = job.cluster or ClusterConf()
     single_worker = topology.groups == topology.workers == 1 and not topology.separate
     return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker
@@ -65,10 +64,7 @@ def _updates_on_gpu(job: Job, topology: Topology) -> bool:
 def choose_processors(
     job: Job, client: Client, addresses: Sequence[str], bytes_needed: Callable[[], int]
 ) -> list[Processor]:
-    """Return each Dask worker's processor for forward passes: one core, or a GPU, in the job's precision.
-
-    For kTF32, cores compute in float32.
-    """
+    """Choose each Dask worker's processor for forward passes: one core, or a GPU, in the job's precision."""
     (devices,) = choose_devices(
         job, (tuple(addresses),), lambda _: bytes_needed(), describe_worker, partial(run_on_workers, client), host
     )

@@ -1,4 +1,4 @@
-"""Checks that a run fits the Dask workers' memory; the type of the planner's hook for ``partition: auto``."""
+"""Checks that a run fits in the Dask workers' memory; and the planner's hook for ``partition: auto``."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> Non
 def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
     """Return the bytes of memory that every worker of a run may use.
 
-    Workers in one process share its limit; ``fixed`` bytes of it count once. Dask workers without a limit share their
-    host's memory.
+    Workers in one process share its limit; ``fixed`` bytes of it count once.
     """
     infos = available_workers(client)
     together = Counter(process(address) for group in placement.workers for address in group)
@@ -61,10 +60,7 @@ def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
 def warn_of_memory(
     job: Job, opened: OpenedJob, locals_: Sequence[NeuralNet], client: Client, placement: Placement
 ) -> None:
-    """Log a warning if a worker is predicted to need more memory than its Dask worker allows.
-
-    ``locals_`` are the training nets of a group's workers.
-    """
+    """Log a warning if a worker is predicted to need more memory than its Dask worker allows."""
     if job.train_one_batch.alg not in PREDICTED or job.gpu:
         return
     needed = max(memory.peak for memory in training_memory(job, locals_, opened.readers[Phase.kTrain]))

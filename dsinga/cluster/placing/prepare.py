@@ -1,4 +1,4 @@
-"""Prepares a job for a cluster: places it on Dask workers, configures it, and checks it there before anything runs."""
+"""Prepares a job for a cluster: places it on Dask workers, configures it, and checks it there before it runs."""
 
 from __future__ import annotations
 
@@ -45,15 +45,9 @@ class PreparedRun:
     """A job that is checked, configured and placed: ready to run on a cluster.
 
     Attributes:
-        job: the job.
-        topology: the numbers of groups, workers and servers.
-        placement: the Dask worker of each worker and server.
-        config: the workers' configuration.
-        updater: the job's updater.
         claim: the threads of Dask workers that the run holds.
         check_ready: raises UserError unless the Dask workers at these addresses can train the job.
         choose_devices: returns the GPU of each worker for another placement.
-        cancellation: the request to end the run.
     """
 
     job: Job
@@ -90,14 +84,12 @@ def prepare_run(
 ) -> Iterator[PreparedRun]:
     """Check a job if necessary, open its stores, build its nets, and place it on the cluster.
 
-    After the checks of the job, seven stages follow: :func:`dsinga.cluster.placing.room.await_room`,
-    :func:`open_in_memory`, :func:`dsinga.cluster.queue.claims.claim_workers`, :func:`place_workers`,
-    :func:`check_readiness`, :func:`fit_partition` for ``partition: auto``, and :func:`configure_run`.
+    Seven stages follow: :func:`dsinga.cluster.placing.room.await_room`, :func:`open_in_memory`,
+    :func:`dsinga.cluster.queue.claims.claim_workers`, :func:`place_workers`, :func:`check_readiness`,
+    :func:`fit_partition` and :func:`configure_run`.
 
-    The run holds its threads of Dask workers as long as the context lasts. It waits for Dask workers still to come
-    (:func:`dsinga.cluster.connecting.expected_workers.await_workers`), and for threads that other runs hold.
-    ``max_threads`` limits each worker's kernel threads. Raises UserError, before anything runs, for all faults of the
-    job, the stores or the size of the cluster.
+    The run holds its threads of Dask workers as long as the context lasts. Raises UserError, before anything runs, for
+    all faults of the job, the stores or the size of the cluster.
     """
     checked = check_job(job, roots)
     job = checked.job
@@ -119,7 +111,7 @@ def prepare_run(
 
 
 class Placed(NamedTuple):
-    """A job with its topology, open stores and nets, and its placement on Dask workers.
+    """A job between the stages of preparation: with topology, open stores, nets and placement.
 
     ``fitted`` is whether ``partition: auto`` has fitted it into their memory, with the cuts ``cuts``.
     """
@@ -135,8 +127,8 @@ class Placed(NamedTuple):
 def open_in_memory(checked: CheckedJob, topology: Topology, client: Client) -> OpenedJob:
     """Open the stores of a job and build its nets.
 
-    Raises UserError for their faults. If the job gives the cuts, also for a net that needs more memory than this host
-    and any Dask worker have.
+    If the job gives the cuts, raises UserError for a net that needs more memory than this host and any Dask worker
+    have.
     """
     opened = open_job(checked, topology.workers, topology.groups)
     if checked.job.neuralnet.partition is not PartitionMethod.auto:
@@ -145,13 +137,13 @@ def open_in_memory(checked: CheckedJob, topology: Topology, client: Client) -> O
 
 
 def place_workers(topology: Topology, opened: OpenedJob, claim: Claim, max_threads: int | None) -> Placement:
-    """Return the placement on the claimed Dask workers, with each worker's kernel threads."""
+    """Place a job on the claimed Dask workers, with each worker's kernel threads."""
     threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
     return place(topology, claim.workers).with_threads(threads, max_threads)
 
 
 def make_updater(job: Job, opened: OpenedJob) -> Updater:
-    """Return a job's updater. Raises JobError if its settings for params match none."""
+    """Make a job's updater; raise JobError if its settings for params match none."""
     check_patterns(job.updater, opened.nets[Phase.kTrain].params)
     if job.cluster is not None and job.cluster.mean_conf is not None:
         check_patterns(job.cluster.mean_conf.updater, opened.nets[Phase.kTrain].params)
@@ -160,10 +152,7 @@ def make_updater(job: Job, opened: OpenedJob) -> Updater:
 
 
 def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callable[[Collection[str]], bool]:
-    """Check that a placement's Dask workers can train a job; return the check for others.
-
-    Raises UserError if they lack a package, a file, or the user's code.
-    """
+    """Check that a placement's Dask workers can train a job; return the check for others."""
     job, opened = placed.job, placed.opened
     alg = algorithm(job.train_one_batch)
     objects = {"the updater": updater, "the learning rate's schedule": updater.schedule, "the algorithm": alg}
@@ -178,10 +167,7 @@ def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callabl
 def fit_partition(
     placed: Placed, checked: CheckedJob, updater: Updater, client: Client, claim: Claim, max_threads: int | None
 ) -> Placed:
-    """Return a job of ``partition: auto`` with its chosen cuts, and new nets for other batches.
-
-    They do if one worker is faster, or if memory requires micro-batches or recomputation.
-    """
+    """Let ``partition: auto`` choose the cuts of a job; return it with new nets if its batches changed."""
     with planning(placed.job):
         choose_training: ChooseTraining = lookup("hook", "choose_training")
     job, topology, cuts = choose_training(placed.job, placed.topology, placed.opened, updater, client, placed.placement)
@@ -223,7 +209,7 @@ def configure_run(
 
 
 def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
-    """Return for each part with a single user a server in the user's process, if any."""
+    """Return for each part with a single user a server in the user's process, if any, so that it is not sent."""
     near: dict[str, list[int]] = {}
     for server, address in enumerate(placement.servers[0]):
         near.setdefault(process(address), []).append(server)

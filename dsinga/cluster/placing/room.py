@@ -22,11 +22,7 @@ from dsinga.loop.cancellation import Cancellation
 def await_room(
     job: Job, client: Client, selection: WorkerSelection, cancellation: Cancellation, announce: Callable[[str], None]
 ) -> Iterator[Topology]:
-    """Wait until a cluster has room for a job, regardless of other runs; yield its topology.
-
-    An adaptive cluster keeps the job's Dask workers as long as the context lasts. Raises errors of
-    :func:`dsinga.cluster.connecting.expected_workers.await_workers`.
-    """
+    """Wait until a cluster is large enough for a job, regardless of other runs; yield the job's topology."""
     wanted, patience = wanted_processes(job), (job.cluster or ClusterConf()).patience
     choose_topology, shortage = _topology_choice(job, client, selection, wanted)
     with keep_workers(client, int(wanted) if job.cluster else 1):
@@ -36,9 +32,9 @@ def await_room(
 
 
 def wanted_processes(job: Job) -> float:
-    """Return the largest number of Dask workers that a job is spread over.
+    """Return the largest number of Dask workers over which a job is spread.
 
-    It is infinite for a job without ``cluster``, which uses all Dask workers, requested or joining.
+    It is infinite for a job without ``cluster``, which uses all.
     """
     conf = job.cluster
     if conf is None:

@@ -1,7 +1,4 @@
-"""Checks before a run that its Dask workers have all that it needs: dsinga, kernels, the user's code, the records.
-
-All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks` says what they lack.
-"""
+"""Checks before a run that its Dask workers have all that it needs: dsinga, kernels, the user's code, the records."""
 
 from __future__ import annotations
 
@@ -52,19 +49,11 @@ def check_workers_ready(
 ) -> bool:
     """Raise UserError unless the Dask workers have this dsinga, kernels and the user's code, and read the records.
 
-    Dask would end a worker that cannot load a task's argument, so the check comes before any task. Pickle sends a class
-    by value if a script or notebook defines it; a worker imports a module's class. The scheduler needs dsinga, too, to
-    load the functions of tasks. Other kernels and versions of Dask are logged as warnings, once in a process. Raises
-    RunError if a Dask worker is lost meanwhile.
+    ``objects`` may be of a user's class, by their names in errors. kBF16 is refused if only some workers have it;
+    ``has_bf16`` says whether those that already compute have it, None if there are none.
 
-    Args:
-        client: the cluster's client.
-        addresses: the Dask workers.
-        nets: the nets to send, with their layers.
-        objects: other objects that may be of a user's class, such as the updater, by their names in errors.
-        readers: the readers of the records.
-        precision: the job's; kBF16 is refused if only some of them have it.
-        has_bf16: whether the workers that already compute have it; None if none do.
+    Dask would end a worker that cannot load a task's argument, so the check comes before any task. The scheduler needs
+    dsinga, too, to load the functions of tasks.
 
     Returns whether they have bfloat16.
     """
@@ -111,11 +100,7 @@ def _check_here(store: Any) -> None:
 def _ask(
     client: Client, addresses: list[str], objects: Mapping[str, bytes], stores: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the reports of these Dask workers, and of the scheduler if it is a separate process.
-
-    The calls go to functions of the standard library, which a process without dsinga can load. ``to_thread`` keeps the
-    event loop free.
-    """
+    """Return the reports of Dask workers on what they have, and of the scheduler if it is a separate process."""
     of_workers = {"objects": objects, "stores": stores, "computes": True}
     of_scheduler = {"objects": {}, "stores": {}, "computes": False}
 
@@ -137,7 +122,7 @@ def _child_processes(client: Client, addresses: Collection[str]) -> list[str]:
 
 
 def _ignore_interrupts() -> None:
-    """Ignore SIGINT, which a terminal or notebook also sends to child processes: the run ends them."""
+    """Ignore SIGINT, which a terminal also sends to child processes: the run ends them."""
     with contextlib.suppress(ValueError):  # not the main thread, which alone gets signals
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -154,7 +139,6 @@ async def _call_on_scheduler(client: Client, *call: Any) -> dict[str, Any]:
 
 
 def _user_objects(nets: Iterable[NeuralNet], objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the layers and other objects of users' classes, by their names in errors."""
     nodes = [node.layer for net in nets for node in net.nodes]
     layers = {f"layer {layer.name!r}": getattr(layer, "user_code", layer) for layer in nodes}
     return {name: value for name, value in {**objects, **layers}.items() if is_user_code(value)}

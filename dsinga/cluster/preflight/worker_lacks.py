@@ -1,8 +1,7 @@
-"""Writes one message on all things that Dask workers lack for a run, and warns of differences between them.
+"""Writes one message on all that Dask workers lack for a run, and warns of differences between them.
 
-Kernels of oneDNN and numpy compute the same up to rounding. If a machine has no oneDNN, the run is right, but as slow
-as the slowest, and its last bits depend on the placement. This is a warning: an error would keep people from a cluster
-that they cannot change. Other versions of Dask than the driver's often work, too.
+If a machine has no oneDNN, the run is right, but as slow as the slowest, and its last bits depend on the placement.
+This is a warning: an error would keep people from a cluster that they cannot change.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ALL_DIFFERENCES = "client.get_versions(check=True) shows all differences"
 
 
 class Lack(NamedTuple):
-    """A lack of a process: a predicate that follows the process's name in messages, and the remedy."""
+    """What a process lacks, as a predicate that follows its name in messages, and the remedy."""
 
     predicate: str
     remedy: str
@@ -42,10 +41,7 @@ PAUSED = Lack("is paused by Dask, because its memory is nearly full", "start it 
 
 
 def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterator[Lack]:
-    """Yield what a process lacks, found in its report (:func:`dsinga.cluster.preflight.worker_report.report`).
-
-    ``objects`` are the sent objects of users' classes, by their names in errors.
-    """
+    """Yield what a process lacks, found in its report (:func:`dsinga.cluster.preflight.worker_report.report`)."""
     if report["python"] != PYTHON:
         remedy = "Dask sends functions between processes of the same Python only: use one environment for all"
         yield Lack(f"runs Python {report['python']}, the driver {PYTHON}", remedy)
@@ -81,7 +77,7 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
 
 
 def describe_lacks(lacks: Mapping[str, Sequence[Lack]]) -> str:
-    """Return one message on what processes lack, by address; processes with the same lack are named together."""
+    """Return one message on what processes lack, by address; those with the same lack are named together."""
     groups: dict[Lack, list[str]] = {}
     for address, process_lacks in lacks.items():
         for lack in process_lacks:
@@ -106,12 +102,12 @@ def sentence(addresses: Sequence[str], predicate: str) -> str:
 
 
 def listed(packages: Mapping[str, str], names: Iterable[str] | None = None) -> str:
-    """Return packages with versions, as in "dask 2026.8.0, numpy 2.4.6": ``names``, or all of them."""
+    """Return packages with versions as text, as in "dask 2026.8.0, numpy 2.4.6"."""
     return ", ".join(f"{name} {packages[name]}" for name in names or packages)
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Read the year and the month from a version of Dask, such as "2026.8.0"."""
+    """Return the year and the month of a version of Dask, such as "2026.8.0"."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
@@ -135,19 +131,13 @@ def _how_to_send(value: Any) -> str:
 
 
 def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
-    """Log a warning, once in a process, if kernels or versions of packages differ.
-
-    ``reports`` are the processes' reports, by address (:func:`dsinga.cluster.preflight.worker_report.report`).
-    """
+    """Log a warning, once in a process, if kernels or versions of packages differ."""
     for warning in (*_kernel_differences(reports), *_package_differences(reports)):
         _warn_once(warning)
 
 
 def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]], has_bf16: bool | None = None) -> str:
-    """Return why processes cannot train together in kBF16 (only some have it), or "".
-
-    ``has_bf16`` says whether the already training processes have it, None if there are none.
-    """
+    """Return why processes cannot train together in kBF16 (only some have it), or ""."""
     lacks = {address: report["no_bf16"] for address, report in reports.items() if report["kernels"]}
     if has_bf16 is False and not all(lacks.values()):
         computing = [address for address, reason in lacks.items() if not reason]

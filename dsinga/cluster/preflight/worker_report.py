@@ -1,7 +1,6 @@
-"""Reports a Dask worker's kernels, classes and stores before a run; the process may lack dsinga.
+"""Reports what a Dask worker has for a run: kernels, the user's classes and stores; the process may lack dsinga.
 
-The driver sends this file's source, which the worker executes (:mod:`dsinga.cluster.preflight.check`). So the file
-imports only the standard library, works in other versions of Python, and returns plain values.
+The driver sends this file's source, so it imports only the standard library, and works in other versions of Python.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PACKAGES = ("dask", "distributed", "cloudpickle", "msgpack", "tornado", "toolz",
 def report(
     version: str, objects: Mapping[str, bytes], stores: Mapping[str, tuple[bytes, Any]], computes: bool
 ) -> dict[str, Any]:
-    """Return a report on the kernels, objects and stores of this process that a run needs.
+    """Report the kernels, objects and stores of this process that a run needs, as plain values.
 
     Args:
         version: the driver's version of dsinga.
@@ -75,16 +74,13 @@ def report(
 
 
 def describe(source: Any) -> tuple[int, tuple[int, ...], str]:
-    """Return facts about records that all processes must agree on: their number, shape, and digest if known."""
+    """Return the facts about records on which processes must agree: their number, shape, and digest if known."""
     return len(source), tuple(source.shape), getattr(source, "digest", "")
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions of installed packages that should be equal in all processes.
-
-    They are read once in a process: the metadata of eight packages take 10 to 30 ms.
-    """
+    """Return the versions of installed packages that should be equal in all processes."""
     installed = {}
     for package in PACKAGES:
         try:
@@ -95,14 +91,14 @@ def versions() -> dict[str, str]:
 
 
 def _text(error: BaseException) -> str:
-    """Word an error without dsinga's remedy, which is for the driver's process."""
+    """Return an error's text without dsinga's remedy, which is for the driver's process."""
     if type(error).__module__ == "dsinga.base.errors":
         return str(error).partition(";")[0]
     return f"{type(error).__name__}: {error}"
 
 
 def _kernels() -> dict[str, str]:
-    """Return this process's kernels by name, or why it has none; why it lacks oneDNN's, and bfloat16."""
+    """Return this process's kernels by name, or why it has none, and why it lacks oneDNN or bfloat16."""
     ops = importlib.import_module("dsinga.ops")
     try:
         kernels = ops.get_ops()

@@ -1,7 +1,4 @@
-"""Claims threads of Dask workers for a run: waits for them before the run, and gives them back at its end.
-
-:class:`HeldThreads` says which other Dask tasks hold them if a run's own tasks do not begin.
-"""
+"""Claims threads of Dask workers for a run: waits for them, and gives them back at the run's end."""
 
 from __future__ import annotations
 
@@ -41,13 +38,10 @@ RELEASE_SECONDS = 3
 
 
 class Request(NamedTuple):
-    """A request of a run for threads of Dask workers.
+    """What a run asks the queue for: threads, and the Dask workers that may give them.
 
     Attributes:
-        run: the run's name.
-        job: the job's name, for messages.
         topology: its groups; each worker needs a thread of a Dask worker, separate servers need whole Dask workers.
-        selection: the Dask workers that it may use.
     """
 
     run: str
@@ -57,7 +51,7 @@ class Request(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """The number of workers of all groups."""
+        """The number of threads that the run needs, one for each worker."""
         return self.topology.groups * self.topology.workers
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
@@ -77,7 +71,7 @@ class Request(NamedTuple):
 
 
 class Claim:
-    """The threads of Dask workers that a run holds.
+    """The threads of Dask workers that a run holds, which it can keep, exchange or give back.
 
     Attributes:
         workers: by the Dask worker's address, {"nthreads": threads that the run holds, "host_threads": threads of its
@@ -102,7 +96,7 @@ class Claim:
     def replace(self, without: Collection[str]) -> None:
         """Exchange lost threads for others: as many as the run asked for, or as are free.
 
-        Dask workers in ``without`` are not used. Raises RunError if the scheduler has dropped the run.
+        Dask workers in ``without`` are not used.
         """
         view = ask_scheduler(self._client, "dsinga_replace", run=self._run, without=sorted(without))
         if view["state"] == "gone":
@@ -116,9 +110,8 @@ def claim_workers(
 ) -> Iterator[Claim]:
     """Claim threads of Dask workers for a run; wait for other runs; give them back at the end.
 
-    ``announce`` is called with a sentence after a second, then every five minutes. It is also called soon after the
-    cluster has become too small for the run, or large enough again. Raises UserError if the cluster is too small and
-    cannot grow, RunError after ``dsinga.queue_timeout``, and Cancelled soon after a cancellation.
+    Raises UserError if the cluster is too small and cannot grow, RunError after ``dsinga.queue_timeout``, and Cancelled
+    soon after a cancellation.
     """
     workers = available_workers(client)
     message = request.message(client, workers)
@@ -195,11 +188,7 @@ def user_name() -> str:
 
 
 class HeldThreads:
-    """Checks whether other tasks run in all threads of one of a run's Dask workers.
-
-    The queue of runs does not know the threads of other Dask tasks. Such tasks end some time, unless they wait for a
-    run.
-    """
+    """Finds other Dask tasks that hold all threads of a run's Dask worker, which the queue does not know."""
 
     def __init__(self, client: Client, run: str, addresses: Collection[str], announce: Callable[[str], None]):
         self._client, self._run, self._addresses = client, run, sorted(addresses)
@@ -207,10 +196,7 @@ class HeldThreads:
         self._ask_at = 0.0
 
     def check(self, quiet: float) -> None:
-        """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds.
-
-        Raises RunError after ``dsinga.queue_timeout``.
-        """
+        """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds."""
         now = time.monotonic()
         if quiet < QUIET_SECONDS or now < self._ask_at:
             return

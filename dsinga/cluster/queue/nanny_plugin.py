@@ -1,4 +1,4 @@
-"""A plugin of Dask's nannies: delays a worker's end until runs have left, and tells if a silent worker is busy.
+"""A plugin of Dask's nannies that delays a worker's end until runs have left, and tells if a silent one is busy.
 
 Nannies get this module by value and need no dsinga: it imports only distributed and its dependencies.
 """
@@ -32,7 +32,7 @@ class LeaveBeforeEnd(NannyPlugin):
         """Let the scheduler ask whether the Dask worker is busy."""
 
         async def is_busy() -> bool:
-            """Whether the Dask worker's process runs: long work may keep it from sending heartbeats."""
+            """Whether the Dask worker's process runs, even if long work keeps it from sending heartbeats."""
             with contextlib.suppress(psutil.Error, AttributeError):
                 return psutil.Process(nanny.process.process.pid).status() not in HALTED
             return False

@@ -2,9 +2,9 @@
 
 Its policy is :mod:`dsinga.cluster.queue.thread_claims`.
 
-Dask refuses to retire a worker with a run's Actors. It still ends the worker if a cluster is scaled down, its
-``--lifetime`` has passed or its process gets SIGTERM. So the scheduler's handler ``retire_workers`` waits here for the
-runs first, like a plugin of the nannies (:mod:`dsinga.cluster.queue.nanny_plugin`).
+Dask ends a worker if a cluster is scaled down, its ``--lifetime`` has passed or its process gets SIGTERM. So the
+scheduler's handler ``retire_workers`` waits here for the runs first, like a plugin of the nannies
+(:mod:`dsinga.cluster.queue.nanny_plugin`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ CLOSE_SECONDS, CLOSE_CHECK_SECONDS = 3.0, 0.02
 
 
 class RunQueue(SchedulerPlugin):
-    """Serves :class:`ThreadClaims` to clients: the scheduler's handlers ``dsinga_claim``, ``dsinga_release``, ....
-
-    Every reply has the key "protocol". A claim with another protocol gets no other key.
-    """
+    """Lets clients claim threads for runs, by handlers of the scheduler: ``dsinga_claim``, ``dsinga_release``, ...."""
 
     name = NAME
     idempotent = True
@@ -56,7 +53,7 @@ class RunQueue(SchedulerPlugin):
         return self.claims.runs
 
     async def start(self, scheduler: Any) -> None:
-        """Register the queue's handlers with the scheduler."""
+        """Add the queue's handlers to the scheduler."""
         self._scheduler = scheduler
         scheduler.handlers.update(
             dsinga_claim=self.claim,
@@ -72,10 +69,7 @@ class RunQueue(SchedulerPlugin):
         self._departures.register_nanny_plugin()
 
     async def before_close(self) -> None:
-        """Let the Dask workers end before their scheduler closes their connections.
-
-        Otherwise they log a CommClosedError.
-        """
+        """Let the Dask workers end before their scheduler closes their connections."""
         addresses = set(self._scheduler.workers)
         for address in addresses:
             self._scheduler.worker_send(address, {"op": "close", "reason": "scheduler-close"})
@@ -97,11 +91,10 @@ class RunQueue(SchedulerPlugin):
 
     @staticmethod
     def _run_of(task: Any) -> str:
-        """Return the run that a task may belong to, from the first words of its key."""
         return str(task.group_key).rpartition("-")[2]
 
     async def claim(self, protocol: int, request: Record) -> Record:
-        """Put a request at the end of the queue, and return its view."""
+        """Add a request at the end of the queue; return the run's view: its state and threads."""
         if protocol != PROTOCOL:
             return {"protocol": PROTOCOL}
         if request["client"] not in self._scheduler.clients:
@@ -141,7 +134,7 @@ class RunQueue(SchedulerPlugin):
         self._remove([run])
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
-        """Start the runs that fit with a new Dask worker."""
+        """Start the waiting runs that fit with a new Dask worker."""
         self._advance()
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
@@ -149,7 +142,7 @@ class RunQueue(SchedulerPlugin):
         self._advance()
 
     def remove_client(self, scheduler: Any, client: str) -> None:
-        """Give back everything that a client's runs hold: it has closed, or its process was killed."""
+        """Give back everything that a client's runs hold, after it has closed or was killed."""
         self._remove([name for name, record in self.runs.items() if record["client"] == client])
 
     def _remove(self, names: Iterable[str]) -> None:
@@ -220,7 +213,7 @@ def _summary(record: Record, now: float) -> Record:
 
 
 async def dask_setup(scheduler: Any) -> None:
-    """Register the queue when the scheduler starts: ``dask scheduler --preload dsinga.cluster.queue.run_queue``."""
+    """Start the queue with the scheduler: ``dask scheduler --preload dsinga.cluster.queue.run_queue``."""
     await scheduler.register_scheduler_plugin(RunQueue(), idempotent=True)
 
 
@@ -232,12 +225,7 @@ FORGET_SECONDS = 10.0
 
 
 class Departures:
-    """Keeps, on the scheduler, the Dask workers that are about to end.
-
-    Args:
-        scheduler: the scheduler.
-        is_used: says whether a run holds threads of a Dask worker, or has tasks or Actors there.
-    """
+    """Keeps, on the scheduler, the Dask workers that are about to end, until runs have left them."""
 
     def __init__(self, scheduler: Any, is_used: Callable[[str], bool]):
         self._scheduler, self._is_used = scheduler, is_used
@@ -274,10 +262,9 @@ class Departures:
     ) -> Any:
         """Retire Dask workers, as the scheduler's own handler does, once runs have left them.
 
-        ``workers`` are addresses, or names, as a SpecCluster gives them. Runs leave both, but the scheduler's handler
-        retires only addresses. It must not retire more: a SpecCluster closes its Dask workers itself, and one that is
-        retired meanwhile logs an error. Without ``workers`` and ``names``, the scheduler chooses by the other options,
-        once, before the wait.
+        ``workers`` are addresses, or names, as a SpecCluster gives them. Runs leave both, but only addresses are
+        retired: a SpecCluster closes its Dask workers itself. Without ``workers`` and ``names``, the scheduler chooses
+        by the other options.
         """
         how = {name: options.pop(name) for name in ("close_workers", "remove", "stimulus_id") if name in options}
         if workers is None and names is None:

@@ -43,7 +43,7 @@ class Usage:
         self.resources: dict[str, float] = {}
 
     def add(self, threads: int, resources: Mapping[str, float]) -> None:
-        """Add threads, and the resources for each."""
+        """Count threads as used, and the resources for each."""
         self.threads += threads
         for name, amount in resources.items():
             self.resources[name] = self.resources.get(name, 0) + threads * amount
@@ -67,7 +67,7 @@ def free_threads(request: Mapping[str, Any], worker: Worker, usage: Usage) -> in
 def assign(
     request: Mapping[str, Any], workers: Mapping[str, Worker], held: Mapping[str, Usage]
 ) -> tuple[dict[str, int], list[str]] | None:
-    """Return a request's threads, by Dask worker, and the Dask workers of its separate servers.
+    """Choose a request's threads, by Dask worker, and the Dask workers of its separate servers.
 
     None if too few are free. Dask workers with fewer runs and other tasks come first, then the order of ``workers``
     counts.
@@ -105,16 +105,13 @@ def assign(
 
 
 class ThreadClaims:
-    """The threads of Dask workers that runs hold, and the queue of waiting runs.
+    """Keeps which threads of Dask workers runs hold, and which runs wait for some.
 
     First come, first served: to later runs, a waiting run counts as if it held everything that it could use. So small
-    runs do not starve a large one, and start only on what it could not use. A run that is too large for the whole
-    present cluster holds back no other. A run that has lost all its threads waits like the others, for as few as there
-    are.
+    runs do not starve a large one. A run that is too large for the whole present cluster holds back no other.
 
     Attributes:
         workers: the Dask workers by address, in the order in which runs get them.
-        runs: the records of runs by name, in order of arrival.
     """
 
     def __init__(self) -> None:
@@ -122,7 +119,7 @@ class ThreadClaims:
         self.runs: dict[str, Record] = {}
 
     def set_workers(self, workers: Mapping[str, Worker]) -> None:
-        """Replace the Dask workers. A run keeps no thread on one that is gone."""
+        """Replace the Dask workers; a run keeps no thread on one that is gone."""
         self.workers = dict(workers)
         for record in self.runs.values():
             record["granted"] = {a: count for a, count in record["granted"].items() if a in workers}
@@ -152,7 +149,7 @@ class ThreadClaims:
     def offer(self, name: str, without: Collection[str]) -> tuple[dict[str, int], list[str]]:
         """Return the threads that a run could have instead of its own: all it needs, or all free ones.
 
-        Dask workers in ``without`` are not used. The second result is the Dask workers of separate servers.
+        Dask workers in ``without`` are not used.
         """
         record, held = self.runs[name], self.held(without=name)
         workers = {address: worker for address, worker in self.workers.items() if address not in without}

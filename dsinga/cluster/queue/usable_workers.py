@@ -1,4 +1,4 @@
-"""Finds the Dask workers that a run may use, by their hosts and resources, and checks that there are enough."""
+"""Finds the Dask workers that a run may use, by their hosts and resources, and checks that they suffice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.cutting.cluster_topology import Topology
 
 
 class WorkerSelection(NamedTuple):
-    """The Dask workers that a run may use.
+    """Which Dask workers a run may use, by resources and hosts.
 
     Attributes:
         resources: the amounts of Dask's worker resources that each of its workers needs, as in {"GPU": 1}.
@@ -42,10 +42,7 @@ ANYWHERE = WorkerSelection()
 
 
 def usable_workers(client: Client, selection: WorkerSelection, workers: Workers) -> Workers:
-    """Return the Dask workers that a run may use, with "nthreads" limited by its resources.
-
-    Raises UserError for a host without Dask workers, and for a resource that none has enough of.
-    """
+    """Return the Dask workers that a run may use, with "nthreads" limited by its resources."""
     if not selection.is_limited:
         return workers
     check_selection(client, selection, workers)
@@ -90,7 +87,7 @@ def check_room(topology: Topology, workers: Workers, selection: WorkerSelection)
 
 
 def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
-    """Return the names that may be given for a Dask worker or its host."""
+    """Return the names with which a user may select a Dask worker or its host."""
     return [address, str(info["host"]), str(info["name"])]
 
 

@@ -1,4 +1,4 @@
-"""Trains worker groups on a Dask cluster in rounds (numbers of steps), and goes on after a loss of Dask workers."""
+"""Trains worker groups on a Dask cluster in rounds of several steps, and goes on after a loss of Dask workers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,10 @@ from dsinga.training import Metrics, add_metrics
 
 
 class ClusterEngine(Engine):
-    """Trains the worker groups of a run on a Dask cluster.
+    """Lets the training loop train the worker groups of a run on a Dask cluster.
 
     Worker groups do not wait for each other; the training loop sees group 0. After a loss of Dask workers, the run goes
-    on from its last snapshot (:mod:`dsinga.cluster.run.recovery`). Reports of steps that the loop has already seen are
-    dropped.
-
-    Args:
-        prepared: the run.
-        run: its generations.
-        grain: how rounds are sent.
-        events: receives the reports of each round.
+    on from its last snapshot (:mod:`dsinga.cluster.run.recovery`).
     """
 
     def __init__(self, prepared: PreparedRun, run: RecoverableRun, grain: Grain, events: RunEvents):
@@ -54,7 +47,7 @@ class ClusterEngine(Engine):
         self._move_reason = ""  # why the run moves to other Dask workers when it stands
 
     def open(self) -> None:
-        """Start the first generation of the run."""
+        """Start the servers and workers of the run on their Dask workers."""
         self._run.start()
 
     def start(self, step: int, loop: Loop) -> None:
@@ -80,7 +73,7 @@ class ClusterEngine(Engine):
         return self._rows * (self._groups.speed if self._groups else 0.0)
 
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Read a round of group 0, with others sent ahead, and move the run if due."""
+        """Read the oldest round of group 0, send others ahead, and move the run if due."""
         groups, loop = self._groups, self._loop
         assert groups is not None
         assert loop is not None
@@ -104,19 +97,18 @@ class ClusterEngine(Engine):
         return reports
 
     def _consider_move(self, groups: WorkerGroups, loop: Loop, stop: int) -> None:
-        """Send no further rounds if the run is to move when it stands."""
+        """Send no further rounds if the run should move to other Dask workers."""
         if groups.first.read_to > self._begin and loop.step < stop and not self._move_reason:
             seconds_left = (self.job.train_steps - loop.step) / (groups.first.speed or math.inf)
             self._move_reason = self._run.wants_to_move(seconds_left)
 
     def _move(self, loop: Loop) -> None:
-        """Move to the Dask workers at hand: no round is in flight."""
         reason, self._move_reason = self._move_reason, ""
         self._run.move(reason, loop.step, loop.state())
         self._show_restarts(0.0, 0)
 
     def _show_restarts(self, since: float, group: int) -> None:
-        """Show the restarts that brought a group, ``since`` seconds ago, beyond the step at which it stood."""
+        """Report restarts to the loop once a group is again at the step where it stood, ``since`` seconds ago."""
         for restart in [restart for restart in self._run.restarts if (restart.group or 0) == group]:
             self._run.restarts.remove(restart)
             self.places = self.places._replace(unpredicted="was started again on other Dask workers")
@@ -150,7 +142,7 @@ class ClusterEngine(Engine):
         return self._run.do(lambda run: run.snapshot(step, False)[0])
 
     def last_params(self) -> ParamArrays:
-        """Return server group 0's params: its own arrays if they are in this process."""
+        """Return server group 0's params, without a copy if they are in this process."""
         if self._averages:
             return self.params()
         step, copied = self._reached, not self._run.is_within
@@ -162,7 +154,7 @@ class ClusterEngine(Engine):
         return self._run.do(lambda run: run.snapshot(step, True))
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Restart workers and servers with these params, on the same Dask workers."""
+        """Restart workers and servers with other params, on the same Dask workers."""
         slots = self.snapshot()[1] if state is None else state
         loop = None if self._loop is None else self._loop.state()
         self._run.start_again("the params were set", Snapshot(self._reached, params, slots, loop))
@@ -177,7 +169,7 @@ class ClusterEngine(Engine):
         return self._begin if self._loop is None else self._loop.step
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Make a snapshot the newest one, from which the run goes on after a loss."""
+        """Store a snapshot as the newest, from which the run restarts after a loss."""
         self._run.keep(snapshot)
 
     @property
@@ -186,7 +178,7 @@ class ClusterEngine(Engine):
         return self._run.snapshots.newest
 
     def rescue(self, waits: bool) -> Snapshot | None:
-        """Return the servers' params if the run stands or can end its rounds; else the newest snapshot."""
+        """Return the params of an interrupted run: the servers' if its rounds can end, else the last snapshot's."""
         groups, end = self._groups, self._run.snapshots.newest
         if groups is not None and (waits or groups.first.read_to == groups.first.sent):
             with contextlib.suppress(*LOST):
@@ -199,22 +191,22 @@ class ClusterEngine(Engine):
         return Snapshot(end.step, averaged(end.params, end.state) if self._averages else end.params, end.state)
 
     def reach(self) -> tuple[int, float]:
-        """Return the step at which the rounds in flight and one more would end, and their seconds."""
+        """Estimate the step at which the rounds in flight and one more end, and their seconds."""
         assert self._groups is not None, "training has not begun"
         coming, length = ROUNDS_AHEAD + 1, self._groups.first.length
         return self.sent + coming * length.steps, coming * length.seconds
 
     def learning_rate(self, step: int) -> float:
-        """Return the rate of the updater's schedule."""
+        """Return the learning rate of the updater's schedule at a step."""
         return self._prepared.config.updater.rate(step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the rate wherever params are updated."""
+        """Multiply the learning rate by factors wherever params are updated."""
         step = self._reached
         self._run.do(lambda run: self._run.set_rate_factors(run, step, factors))
 
     def use_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Set factors of the rate in the updater that all generations start with."""
+        """Multiply the learning rate by factors in the updater that each start of the run uses."""
         self._prepared.config.updater.set_rate_factors(factors)
 
     def close(self, message: str | None = None) -> None:

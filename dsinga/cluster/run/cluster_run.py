@@ -1,4 +1,4 @@
-"""The driver's handle of a run on a Dask cluster: starts its servers and workers, and coordinates them."""
+"""The driver's handle of a run on a Dask cluster: starts servers and workers, and coordinates them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,9 @@ from dsinga.job import Phase
 
 
 class ClusterRun:
-    """The servers and workers of a run on their Dask workers. Waits for tasks and servers call ``check``.
+    """Starts, coordinates and ends the servers and workers of a run on their Dask workers.
 
     Attributes:
-        config: the workers' configuration.
-        servers: the servers, with methods that read and set values.
-        workers: sends tasks to the workers.
         started: whether :meth:`start` was called.
         complete: whether :meth:`start` has created everything, and :meth:`close` has ended nothing.
     """
@@ -45,8 +42,8 @@ class ClusterRun:
     def start(self, values: ParamArrays, state: Mapping[str, ParamArrays] | None, step: int, warm: int) -> None:
         """Create the servers with these whole params, then the workers, ready for ``step``.
 
-        ``state`` is the updater's, by param and slot; None for a new one. If ``warm`` is a later step, group 0 begins
-        alone; the others are ready for that step, and :meth:`join` starts them.
+        If ``warm`` is a later step, group 0 begins alone; the others are ready for that step, and :meth:`join` starts
+        them.
         """
         self.started = True
         shape, warms_up = self.config.topology, warm > step
@@ -66,15 +63,15 @@ class ClusterRun:
         self.workers.create(steps, {group: self.servers.addresses(group) for group in steps})
 
     def move(self, placement: Placement, check: Check, generation: int) -> None:
-        """Move to another placement: create moved servers again (:meth:`Servers.replace_lost`)."""
+        """Move the run to another placement; moved servers are created again (:meth:`Servers.replace_lost`)."""
         self.workers.move(placement, check)
         self.servers.replace_lost(placement, check, generation)
 
     def restart_groups(self, steps: Mapping[int, int], generation: int) -> dict[int, int]:
-        """Create the workers of these worker groups again, ready for each group's step; return the groups' steps.
+        """Create the workers of some worker groups again, ready for the given steps; return the groups' steps.
 
-        A group's step is the first one that its servers have not applied. Its workers may begin earlier: they compute
-        those steps again only for their reports, since servers drop repeated gradients.
+        A group's step is the first one that its servers have not applied. Its workers may begin earlier, since servers
+        drop repeated gradients.
         """
         reached = {group: self.servers.restart(group, generation, step) for group, step in steps.items()}
         self.workers.generations.update(dict.fromkeys(steps, generation))
@@ -83,7 +80,7 @@ class ClusterRun:
         return reached
 
     def join(self, step: int) -> None:
-        """End the warm-up: give the values to the other server groups, start the other worker groups."""
+        """End the warm-up of group 0: give its values to the other server groups, and start the other workers."""
         shape = self.config.topology
         # Group 0's last pushes may be on their way, and its values may be the arrays that other groups now change.
         self._refresh([0], "warm")
@@ -98,10 +95,7 @@ class ClusterRun:
             self.servers.call(group, "leave", group)
 
     def evaluate(self, phase: Phase, batches: int, step: int, params: ParamArrays | None = None) -> list[Future]:
-        """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps.
-
-        ``params``, whole ones by name, replace the workers' own.
-        """
+        """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps."""
         shared = None
         if params is not None:
             shared = self._share(split_params(self.config.parts, params), tasks.evaluate)
@@ -120,9 +114,8 @@ class ClusterRun:
     ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return whole params from server group 0, and the updater's state unless ``state`` is False.
 
-        With one worker group, or synchronous ones, they are exact after ``step`` steps; otherwise as they stand. The
-        state of synchronous groups contains every group's. Unless ``copied``, servers of this process give away their
-        arrays: then no step may follow.
+        With one worker group, or synchronous ones, they are exact after ``step`` steps; otherwise as they stand. Unless
+        ``copied``, servers of this process give away their arrays: then no step may follow.
         """
         arguments = None if self._drifts else step, state, copied
         if state and self.config.topology.is_synchronous:
@@ -134,10 +127,7 @@ class ClusterRun:
     def join_copies(
         self, copies: Sequence[tuple[dict[int, np.ndarray], dict[int, ParamArrays]]], replicas: Sequence[Future]
     ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Join copies of all servers' slices, and of replicas, to whole params and updater state.
-
-        Copies of several server groups are in the order of the groups.
-        """
+        """Join the slices that all servers have copied to whole params and updater state."""
         pieces: dict[int, np.ndarray] = {}
         history: dict[int, ParamArrays] = {}
         for number, (values, slots) in enumerate(copies):
@@ -151,10 +141,9 @@ class ClusterRun:
         return whole_values(self.config, pieces, history, self.workers.gather(replicas) if replicas else ())
 
     def request_snapshot(self, step: int) -> tuple[list[concurrent.futures.Future[Any]], list[Future]]:
-        """Request copies of params and the updater's state, while training goes on (:meth:`join_copies`).
+        """Request copies of params and updater state, while training goes on (:meth:`join_copies`).
 
-        With one worker group, or synchronous ones, they are exact after ``step`` steps, and no sent task goes beyond.
-        Otherwise they are as they stand.
+        They are as in :meth:`snapshot`; no sent task may go beyond ``step``.
         """
         if self.config.topology.is_synchronous:
             self.servers.call_all("request_snapshot", step)
@@ -168,10 +157,7 @@ class ClusterRun:
         return self.workers.submit(tasks.replica_state, 0, self.workers.moment(step))
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by ``factors``, each from its step, wherever params are updated.
-
-        Call it when group 0 stands at ``step``; ``factors`` must have no new factor for an earlier step.
-        """
+        """Multiply the learning rate by ``factors``, each from its step, wherever params are updated."""
         self.servers.call_all("set_rate_factors", factors)
         if self.config.replicated:
             self.workers.gather(self.workers.submit(tasks.set_rate_factors, 0, self.workers.moment(step), factors))
@@ -179,7 +165,7 @@ class ClusterRun:
     def close(self, message: str | None = None, lost: Collection[str] = (), last: bool = True) -> None:
         """End the run, or only its present generation unless ``last``, on all Dask workers that are left.
 
-        Waits there end with ``message``. ``lost`` are Dask workers that may be listed, but do not answer.
+        Waits there end with ``message``. ``lost`` are Dask workers that do not answer.
         """
         self.complete = False
         self.workers.close(message, lost, last)
@@ -187,10 +173,7 @@ class ClusterRun:
         give_back_soon()
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
-        """Wait for the last updates of standing worker groups, then let them pull the values again.
-
-        ``when`` is for the keys of tasks.
-        """
+        """Wait for the last updates of standing worker groups, then let them pull the values again."""
         self._refreshes += 1  # another call may have the same name, where a loss came between
         what = f"{when}, {self._refreshes}"
         self.workers.gather([future for group in groups for future in self.workers.submit(tasks.refresh, group, what)])

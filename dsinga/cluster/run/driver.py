@@ -1,4 +1,4 @@
-"""The driver of a training run on a cluster: prepares it, trains it to the end, and closes it after errors."""
+"""Trains a job on a cluster from beginning to end: prepares it, runs the loop, and closes it after errors."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def train(
     selection: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
 ) -> TrainedParams:
-    """Train ``job`` on the cluster of ``client`` from its first step, or from a checkpoint as ``options`` say.
+    """Train a job on the cluster of ``client``, from its first step or from a checkpoint as ``options`` say.
 
-    The run waits for threads of Dask workers that other runs hold (:mod:`dsinga.cluster.queue.claims`). ``selection``
-    says which Dask workers it may use, and ``max_threads`` limits each partition's kernel threads. Several worker
-    groups are asynchronous: all resume at the step of group 0's checkpoint, with other bits than an uninterrupted run.
+    ``selection`` says which Dask workers the run may use, and ``max_threads`` limits each worker's kernel threads.
+    Several asynchronous worker groups resume at the step of group 0's checkpoint, with other bits than an uninterrupted
+    run.
 
-    Another thread may set ``options.cancelled``. With a workspace, training then ends after its rounds in flight, and
-    writes a checkpoint. Without, it ends at once.
+    Another thread may set ``options.cancelled``. With a workspace, training then writes a checkpoint after its rounds
+    in flight. Without, it ends at once.
 
     Raises UserError before training for bad input, RunError if a worker or server is lost, and Diverged if a loss is
-    not finite. Raises Cancelled if ``cancelled`` was set before the last step, and errors of extensions.
+    not finite. Raises Cancelled if ``cancelled`` was set before the last step.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)

@@ -1,4 +1,4 @@
-"""Sends the rounds (numbers of steps) of one worker group to Dask ahead of time, and reads their reports."""
+"""Sends the rounds (several steps each) of one worker group to Dask ahead of time, and reads their reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDS_AHEAD = 2
 
 
 class Grain(NamedTuple):
-    """A way to submit iterations to Dask. The numbers that a run computes do not depend on it.
+    """A way to send iterations to Dask, as rounds or task graphs; it does not change the computed numbers.
 
     Attributes:
         submit_round: given (run, group, start, stop), submits the iterations ``start`` to ``stop`` - 1 of a worker
@@ -47,16 +47,14 @@ ROUNDS = Grain(_submit_round, lambda job: None)
 
 
 class GroupRounds:
-    """Submits the rounds of a worker group, or of several synchronous ones, and reads their reports.
+    """Sends the rounds of a worker group, or of several synchronous ones, and reads their reports.
 
     Several groups report all their workers, in order; their metrics are added.
 
     Attributes:
-        group: the number of the (first) worker group.
         sent: the step after the last sent round.
         read_to: the step after the last round that was read.
         speed: steps a second in the last round, 0 before the first and after the last one.
-        length: the length of the next round.
     """
 
     def __init__(self, run: ClusterRun, grain: Grain, group: int, start: int, groups: int = 1):
@@ -69,7 +67,7 @@ class GroupRounds:
         self._in_flight: collections.deque[list[Future]] = collections.deque()
 
     def submit_ahead(self, stop: int) -> bool:
-        """Submit rounds ahead, none beyond step ``stop``; return whether reports are still to come."""
+        """Send rounds ahead, none beyond step ``stop``; return whether reports are still to come."""
         while self.sent < stop and len(self._in_flight) < ROUNDS_AHEAD:
             end = min(stop, self.sent + self.length.steps)
             rounds = [self._grain.submit_round(self._run, group, self.sent, end) for group in self._groups]
@@ -83,7 +81,7 @@ class GroupRounds:
         return self._in_flight[0]
 
     def read(self, reports: Sequence[RoundReport]) -> list[StepReport]:
-        """Return a report of each step of the oldest round in flight; learn from the round's speed."""
+        """Return a report of each step of the oldest round; adapt the length of later rounds."""
         self._in_flight.popleft()
         for group, number in zip(self._groups, range(0, len(reports), len(reports) // len(self._groups)), strict=True):
             for step in reports[number].skipped:

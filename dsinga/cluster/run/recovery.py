@@ -1,7 +1,7 @@
 """Restarts a run that has lost Dask workers from its last snapshot, with bitwise equal results.
 
-The logical topology never changes. Each *generation* of a run places it on the Dask workers at hand, several partitions
-on one if necessary. It starts from a snapshot and computes the later steps again.
+Each *generation* of a run places it on the Dask workers at hand, several workers on one if necessary. It starts from a
+snapshot and computes the later steps again.
 
 Asynchronous worker groups that have lost nothing go on. The others restart with their servers' values, at the step that
 these have reached. A lost server gets the values of a linked server group.
@@ -44,16 +44,16 @@ MOVE_FACTOR = 2.0
 
 
 class RestartedGroups:
-    """A run's worker groups, to restart after a loss; this base class has none."""
+    """Interface of a run's worker groups for their restart after a loss; this base class has none."""
 
     def restart(self, step: int) -> None:
-        """Begin at ``step``, where a generation of the run has started."""
+        """Train again, beginning with ``step``, after a new start (generation) of the run."""
 
     def catch_up(self) -> None:
-        """Train from the step of :meth:`restart` to the step at which the run stands."""
+        """Train again up to the step at which the run stood."""
 
     def steps_read(self) -> list[int] | None:
-        """Return the steps before which each group's reports were read; None while not all groups train."""
+        """Return the step after each group's last report that was read; None while not all groups train."""
         return None
 
     def go_on(self, restarting: Collection[int]) -> None:
@@ -64,20 +64,14 @@ class RestartedGroups:
 
 
 class RecoverableRun:
-    """A run on a Dask cluster, in its present generation, that survives the loss of Dask workers.
+    """A run on a Dask cluster that survives the loss of Dask workers, by starting again from snapshots.
 
     Args:
-        prepared: the run.
-        client: the cluster's client.
-        first: the run's initial state.
         make_check: returns the check that waits call, for a generation's placement.
-        announce: called with a sentence when the run waits for Dask workers.
 
     Attributes:
         cluster_run: the present generation.
         is_within: whether the run is on a single Dask worker in this process; it then keeps no snapshots.
-        snapshots: the run's snapshots.
-        restarts: restarts since the training loop last asked.
     """
 
     def __init__(
@@ -109,18 +103,18 @@ class RecoverableRun:
         return self._client
 
     def connect(self, groups: RestartedGroups) -> None:
-        """Connect the worker groups, once they train."""
+        """Connect the worker groups once they train, to restart them after a loss."""
         self._groups = weakref.ref(groups)  # they refer to the run
 
     def start(self) -> None:
-        """Start the first generation, or a later one if Dask workers are lost meanwhile."""
+        """Start the run, and again if Dask workers are lost meanwhile."""
         try:
             self._start_generation()
         except WorkerLost as loss:
             self.recover(loss)
 
     def do(self, operation: Callable[[ClusterRun], T]) -> T:
-        """Do an operation while the run stands, and return its result; after a loss, recover and repeat it."""
+        """Call an operation on the run and return its result; after a loss, recover and repeat it."""
         pending: WorkerLost | None = None
         while True:
             try:
@@ -132,10 +126,10 @@ class RecoverableRun:
                 pending = loss
 
     def recover(self, loss: WorkerLost) -> None:
-        """Start a new generation from the last snapshot, on the Dask workers at hand.
+        """Start the run again (a new generation) from the last snapshot, on the Dask workers at hand.
 
         If some worker groups have lost nothing, only the others restart, without the snapshot. Raises RunError after
-        too many restarts, if the Dask workers do not suffice, or if the run was within this process.
+        too many restarts, or if the Dask workers do not suffice.
         """
         noticed = time.perf_counter()
         if self._recover_groups(loss, noticed):
@@ -160,8 +154,8 @@ class RecoverableRun:
     def wants_to_move(self, seconds_left: float) -> str:
         """Return why the run should be placed on other Dask workers, or "".
 
-        Either Dask workers are about to leave, or new ones would save more of the run's ``seconds_left`` than a start
-        costs.
+        Reasons are Dask workers that are about to leave, and new ones that would save more of ``seconds_left`` than a
+        start costs.
         """
         if self.is_within or time.monotonic() < self._next_check:
             return ""
@@ -189,10 +183,7 @@ class RecoverableRun:
             self.restarts.append(Restart(reason, began, step, self.cluster_run.config.generation))
 
     def start_again(self, reason: str, snapshot: Snapshot, moves: bool = False) -> bool:
-        """Start a new generation from a snapshot of the present step; return False after a loss.
-
-        It is on the same Dask workers, unless it ``moves``.
-        """
+        """Start the run again from a snapshot of the present step; return False after a loss."""
         self.snapshots.replace(snapshot)
         self._note_snapshot()
         try:
@@ -207,17 +198,17 @@ class RecoverableRun:
         return True
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate (:meth:`ClusterRun.set_rate_factors`), in later generations too."""
+        """Multiply the learning rate by factors, also after later restarts."""
         run.config.updater.set_rate_factors(factors)
         run.set_rate_factors(step, factors)
 
     def collect_snapshot(self) -> None:
-        """Keep the snapshot that was requested, if its copies have arrived."""
+        """Store the requested snapshot if all its copies have arrived."""
         if self.snapshots.collect():
             self._note_snapshot()
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot``, made while the run stood, the newest one."""
+        """Store a snapshot, made while the run stood, as the newest."""
         if not self.is_within:
             self.snapshots.replace(snapshot)
         self._note_snapshot()
@@ -235,10 +226,7 @@ class RecoverableRun:
         return self._groups() or RestartedGroups()
 
     def _recover_groups(self, loss: WorkerLost, noticed: float) -> bool:
-        """Restart the worker groups that have lost workers or servers; return whether others go on meanwhile.
-
-        After a second loss, or a loss while the run starts, all restart from the snapshot.
-        """
+        """Restart only the worker groups that have lost something; return whether others go on meanwhile."""
         if not self.cluster_run.complete:
             return False
         lost = self._workers.lost(self._placement.addresses)
@@ -281,7 +269,7 @@ class RecoverableRun:
         ]
 
     def _has_copies(self, lost: Collection[str]) -> bool:
-        """Whether each server on lost Dask workers has a linked one that is left."""
+        """Whether a linked server is left for each server on lost Dask workers."""
         topology, servers = self._prepared.topology, self._placement.servers
         return all(
             any(servers[linked][number] not in lost for linked in topology.linked_groups(group))

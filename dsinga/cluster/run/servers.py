@@ -1,4 +1,4 @@
-"""The driver's handle of a run's servers: creates them, gives them values, links their groups, calls their methods."""
+"""The driver's handle of a run's parameter servers: creates them, gives them values, links and calls them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ServerValues = tuple[dict[int, Any], dict[int, Any] | None]
 
 
 class Servers:
-    """The servers of all server groups of a run, each an Actor on a Dask worker.
+    """Creates and calls the parameter servers of all server groups of a run, each an Actor on a Dask worker.
 
-    Methods raise RunError if a Dask worker is lost, or if a server does not answer in time. Waits call ``check``.
+    Methods raise RunError if a Dask worker is lost, or if a server does not answer in time.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
@@ -44,7 +44,7 @@ class Servers:
         self.futures: list[Future] = []
 
     def create(self, step: int) -> None:
-        """Create the Actors of all servers, for worker groups that begin with ``step``."""
+        """Create all servers, for worker groups that begin with ``step``."""
         config = self._config
         self._create(
             [
@@ -73,10 +73,7 @@ class Servers:
         self._actors = {key: actors[key] for key in sorted(actors, key=lambda key: (key.group, key.server))}
 
     def _device(self, group: int) -> int | None:
-        """Return the GPU on which a server group keeps its slices: the workers', if all fit; else None.
-
-        A worker joins a param from slices of several servers, so all keep them in the same memory.
-        """
+        """Return the GPU on which a server group keeps its slices, the workers', if all can; else None."""
         config = self._config
         on_host = config.updater.conf.clip_global_norm or config.options.compression is not Compression.kNone
         if on_host or config.topology.linked_groups(group) or any(slice_.width for slice_ in config.slices):
@@ -88,7 +85,7 @@ class Servers:
     def replace_lost(self, placement: Placement, check: Check, generation: int) -> None:
         """Create again, as ``generation``, the servers that ``placement`` moves; the others go on.
 
-        They get the values of a linked server group, which must be left.
+        They get the values of a linked server group.
         """
         lost = [key for key in self._actors if placement.servers[key.group][key.server] != self._address(key)]
         self._placement, self._check = placement, check
@@ -129,7 +126,7 @@ class Servers:
         return [address for address in workers + linked if process(address) != process(self._address(key))]
 
     def put(self, groups: Iterable[int], values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Send server groups the first values: whole params, and for a resumed run the updater's state."""
+        """Send server groups their first values: whole params, and for a resumed run the updater's state."""
         for group in groups:
             self._put({key: self._slices(key, values, state) for key in self._actors if key.group == group})
 
@@ -151,10 +148,7 @@ class Servers:
                 states_by_id.clear()
 
     def link(self) -> None:
-        """Connect the server groups joined by an edge, so that they send each other their changes.
-
-        All server groups must have the same values.
-        """
+        """Connect the server groups that an edge joins, so that they send each other their changes."""
         self._gather([self._connect(key) for key in self._actors] if self._config.topology.edges else [])
 
     def _connect(self, key: ServerKey) -> Future:
@@ -171,10 +165,7 @@ class Servers:
         return self._submit(link_server, key, "link server", *arguments, what=what)
 
     def flush(self) -> None:
-        """Let server groups send each other all changes, until they have the same values.
-
-        Their worker groups must not push meanwhile.
-        """
+        """Let server groups send each other all changes, until they have the same values."""
         previous: list[int] | None = None
         while self._config.topology.edges:
             sent = self._call(self._actors, "flush", lambda key: ())
@@ -220,10 +211,7 @@ class Servers:
         return results
 
     def _send(self, key: ServerKey, method: str, arguments: Sequence[Any]) -> concurrent.futures.Future[Any]:
-        """Call a method of a server's Actor; return a future of its result. Raises WorkerLost if the Actor is gone.
-
-        After a timeout, Dask's own future would stay in memory with its result until garbage is collected.
-        """
+        """Call a method of a server's Actor; return a future of its result."""
         with self._client.as_current():  # outside a task, an Actor sends calls through the current client
             try:
                 reply = getattr(self._actors[key], method)(*arguments)
@@ -236,7 +224,6 @@ class Servers:
         return asyncio.run_coroutine_threadsafe(wait(), self._client.loop.asyncio_loop)  # type: ignore[union-attr]
 
     def _check_workers(self) -> None:
-        """Raise RunError if a Dask worker is lost (a server may wait for its messages), and errors of ``check``."""
         check_workers(self._client, self._placement.addresses)
         self._check(0.0)
 

@@ -1,7 +1,4 @@
-"""Snapshots: copies of a run's state in the driver's memory, made at round boundaries while training goes on.
-
-The driver keeps them, because Dask workers end with their scheduler.
-"""
+"""Snapshots of a run in the driver's memory, made while training goes on, from which it restarts after a loss."""
 
 from __future__ import annotations
 
@@ -30,11 +27,7 @@ LOST = (RunError, RuntimeError, OSError, TimeoutError, CancelledError)
 
 
 class PendingSnapshot:
-    """Copies of params and updater state that are on their way to the driver.
-
-    Attributes:
-        step: the number of completed steps in the copies.
-    """
+    """Copies of params and updater state that are on their way to the driver."""
 
     def __init__(self, run: ClusterRun, step: int):
         self._run, self.step = run, step
@@ -47,7 +40,7 @@ class PendingSnapshot:
 
     @property
     def done_at(self) -> float:
-        """When the last copy came, by ``time.monotonic()``."""
+        """The time when the last copy came, by ``time.monotonic()``."""
         return self._times[-1]
 
     def done(self) -> bool:
@@ -55,7 +48,7 @@ class PendingSnapshot:
         return all(future.done() for future in self._futures)
 
     def result(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return whole params and the updater's state when they have come. Raises a copy's error."""
+        """Return whole params and updater state from copies that have come."""
         return self._run.join_copies([reply.result(0) for reply in self._replies], self._replicas)
 
     def cancel(self) -> None:
@@ -65,14 +58,10 @@ class PendingSnapshot:
 
 
 class Snapshots:
-    """The newest snapshot of a run, and the pending one.
+    """Requests snapshots of a run from time to time, and keeps the newest.
 
     Args:
-        first: the run's initial state.
         share: the share of time for making snapshots; 0 for none but ``first``.
-
-    Attributes:
-        newest: the newest complete snapshot.
     """
 
     def __init__(self, first: Snapshot, share: float):
@@ -84,17 +73,14 @@ class Snapshots:
         self._due_at = time.monotonic() + self._interval(first.nbytes / BYTES_PER_SECOND) if share else math.inf
 
     def request(self, run: ClusterRun, step: int) -> None:
-        """Request a snapshot after ``step`` steps if one is due and none is pending.
-
-        No task beyond this step may have been sent.
-        """
+        """Request a snapshot after ``step`` steps if one is due and none is pending."""
         if self._pending is not None or step <= self.newest.step or time.monotonic() < self._due_at:
             return
         self._pending = PendingSnapshot(run, step)
         self._pending_loop = self._reached_at = None
 
     def reach(self, step: int) -> None:
-        """Note that the reports of all steps before this one have arrived."""
+        """Record that the reports of all steps before this one have arrived."""
         if self._pending is not None and self._reached_at is None and step >= self._pending.step:
             self._reached_at = time.monotonic()
 
@@ -106,7 +92,7 @@ class Snapshots:
             self.newest.loop = loop()
 
     def collect(self) -> bool:
-        """Make the pending snapshot the newest one, if it has come; return whether it has."""
+        """Store the pending snapshot as the newest if all its copies have come; return whether they have."""
         pending = self._pending
         if pending is None or self._reached_at is None or not pending.done():
             return False
@@ -132,7 +118,7 @@ class Snapshots:
         return True
 
     def replace(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot`` the newest one, and drop a pending one."""
+        """Store ``snapshot`` as the newest, and drop a pending one."""
         self.newest = snapshot
         self.drop()
 

@@ -1,4 +1,4 @@
-"""Trains the worker groups of a run: the training loop drives group 0, the other groups run by themselves."""
+"""Trains the worker groups of a run: the training loop drives group 0, the others run by themselves."""
 
 from __future__ import annotations
 
@@ -17,20 +17,14 @@ from dsinga.engine.engine import Loop, StepReport
 
 
 class WorkerGroups(RestartedGroups):
-    """Trains all worker groups from ``begin``; they do not wait for each other.
+    """Trains all worker groups of a run from ``begin``; they do not wait for each other.
 
     Synchronous groups are sent and read together, as group 0. Otherwise group 0 trains alone during the warm-up. After
-    a loss of Dask workers, the run or some groups restart. Reports of group 0 that the loop has already seen are then
-    dropped.
+    a restart, reports of group 0 that the loop has already seen are dropped.
 
     Args:
-        prepared: the run.
-        run: its generations.
-        grain: how rounds are sent.
         loop: the training loop, at group 0's ``step``.
-        events: receives the reports of each round.
         show_restarts: a method of the engine for restarted groups that have caught up: (seconds since then, group).
-        begin: the first step.
     """
 
     def __init__(
@@ -67,7 +61,7 @@ class WorkerGroups(RestartedGroups):
         return sum(rounds.speed for rounds in self._groups) * (self._count if self._together_only else 1)
 
     def submit_ahead(self, stop: int) -> bool:
-        """Submit rounds of group 0, none beyond ``stop``; return whether reports are still to come."""
+        """Send rounds of group 0, none beyond ``stop``; return whether reports are still to come."""
         while True:
             try:
                 rounds, run = self.first, self._run.cluster_run
@@ -81,10 +75,7 @@ class WorkerGroups(RestartedGroups):
                 self._run.recover(loss)
 
     def read(self) -> tuple[Sequence[RoundReport], list[StepReport]]:
-        """Wait for a round of group 0; return its reports by worker, and of steps new to the loop.
-
-        After a loss of Dask workers the run restarts, and there are no reports.
-        """
+        """Wait for a round of group 0; return its reports by worker, and of steps new to the loop."""
         rounds = self.first
         try:
             by_worker = self._run.cluster_run.workers.chains.wait(rounds.oldest)
@@ -98,10 +89,7 @@ class WorkerGroups(RestartedGroups):
         return by_worker, reports[max(0, seen) :]
 
     def finish(self, run: ClusterRun) -> None:
-        """Let the other groups end after group 0, and give all server groups the same params.
-
-        Synchronous sites do not average if the run is cut, so that a resumed run has the same bits.
-        """
+        """Let the other groups end after group 0, and give all server groups the same params."""
         if self._warms_up:  # group 0 was stopped before the others began
             self._join(run)
         run.leave(0)
@@ -126,13 +114,13 @@ class WorkerGroups(RestartedGroups):
             self.go_on(())
 
     def catch_up(self) -> None:
-        """Train group 0 after a restart to the step at which it had stood."""
+        """Train group 0 after a restart up to the step at which it stood."""
         while self.submit_ahead(self._loop.step):
             self.read()
         self._show_restarts(0.0, 0)
 
     def steps_read(self) -> list[int] | None:
-        """Return the steps before which each group's reports were read; None unless each trains by itself."""
+        """Return the step after each group's last report that was read; None unless each trains by itself."""
         alone = self._warms_up or self._together_only or not self._groups
         return None if alone else [rounds.read_to for rounds in self._groups]
 
@@ -161,7 +149,7 @@ class WorkerGroups(RestartedGroups):
         self.go_on(())
 
     def _train_alone(self, rounds: GroupRounds) -> TaskChain:
-        """Train a group that no extension sees, until training ends."""
+        """Train a group that the training loop does not drive, until training ends."""
         while rounds.submit_ahead(rounds.sent if self._loop.stopped else self._last):
             by_worker = yield rounds.oldest
             seconds = sum(report.timing["total"] for report in rounds.read(by_worker)[1:])

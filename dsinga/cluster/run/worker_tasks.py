@@ -38,14 +38,9 @@ Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None]], list[F
 
 
 class WorkerTasks:
-    """The tasks of all workers of a run, each worker an Actor on a Dask worker.
+    """Creates the workers of a run as Actors on Dask workers, sends them tasks, and ends them.
 
-    Each task of a worker depends on its previous one, so that no queue can run tasks in a wrong order. Tasks of
-    different worker groups are independent. Waits for tasks call ``check``.
-
-    Attributes:
-        chains: waits for tasks.
-        generations: the generation of each worker group.
+    Each task of a worker depends on its previous one, so that no queue can run tasks in a wrong order.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
@@ -66,14 +61,11 @@ class WorkerTasks:
         self.chains = TaskChains(self._client, placement.addresses, check)
 
     def gather(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of tasks, in order; chains do not go on meanwhile."""
+        """Wait for the results of tasks, in order; chains do not go on meanwhile."""
         return gather(self._client, futures, self._placement.addresses, self._check)
 
     def create(self, steps: Mapping[int, int], servers: Mapping[int, Mapping[ServerKey, str]]) -> None:
-        """Create the workers of worker groups, ready for each group's step, with its servers' addresses.
-
-        The workers of a group are connected if they send each other arrays.
-        """
+        """Create the workers of worker groups, ready for each group's step, with its servers' addresses."""
         # The configuration is in no message of a task: Dask keeps the last 1,000 messages to each Dask worker.
         stores = [store for reader in self._config.readers.values() for store in reader.stores.values()]
         packed = Packed(self._config) if all(store.from_files for store in stores) else self._config
@@ -95,7 +87,7 @@ class WorkerTasks:
         self.chains.wait(connected)
 
     def end(self, groups: Collection[int], message: str, lost: Collection[str]) -> None:
-        """End the workers of some worker groups on Dask workers that are not lost; others go on."""
+        """End the workers of some worker groups on Dask workers that are not lost."""
         for group in groups:
             for future in self._futures[group].difference(self._actors[group]):
                 future.release()
@@ -107,13 +99,13 @@ class WorkerTasks:
             self._actors[group], self._tokens[group] = [], [None] * len(self._tokens[group])
 
     def submit(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
-        """Submit a task to every worker of a group, each after the worker's previous task."""
+        """Send a task to every worker of a group, each after the worker's previous task; return futures."""
         futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
         self._tokens[group] = [*futures]
         return futures
 
     def submit_graph(self, group: int, submit: Submit) -> list[Future]:
-        """Submit a task graph for a worker group, after the group's previous tasks."""
+        """Send a task graph for a worker group, after the group's previous tasks."""
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
         with run_span(priority=PRIORITY):
             futures = submit(self._client, keys, self._tokens[group])
@@ -122,12 +114,12 @@ class WorkerTasks:
         return futures
 
     def share(self, value: Any, groups: Iterable[int], task: Callable[..., Any]) -> Any:
-        """Return a value as an argument of tasks of some worker groups, sent once to each process."""
+        """Send a value once to each process, to be an argument of tasks of some worker groups; return it."""
         addresses = {address for group in groups for address in self._placement.workers[group]}
         return share(self._client, value, addresses, self._task_key(task))
 
     def moment(self, step: int) -> str:
-        """Word a step for a task's key: "at step <step>", numbered if there are several tasks."""
+        """Return words for a step in a task's key: "at step <step>", numbered if there are several tasks."""
         last, count = self._moments
         self._moments = step, count + 1 if step == last else 0
         return f"at step {step}" + (f", {self._moments[1]}" if self._moments[1] else "")
@@ -147,11 +139,7 @@ class WorkerTasks:
         self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
 
     def forget(self, futures: Iterable[Future]) -> None:
-        """Drop futures' tasks at the client and the scheduler, even if the futures are still referenced.
-
-        The traceback of an error that ends the run references them, and each references its task's error. They are not
-        cancelled: the scheduler would notify a client that may be closed, and log a traceback.
-        """
+        """Drop futures' tasks at the client and the scheduler, even if the futures are still referenced."""
 
         def forget(keys: Iterable[Key]) -> None:
             with contextlib.suppress(ClosedClientError):

@@ -1,4 +1,4 @@
-"""Claims and checks Dask workers to place a run again, and waits for some if there are none."""
+"""Finds Dask workers on which a run can be placed again after a loss, and waits for some if there are none."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WorkersAtHand:
             self._losses[self._names.get(address, address)] += 1
 
     def lost(self, addresses: Collection[str]) -> set[str]:
-        """Return which of these Dask workers are gone or silent."""
+        """Return the Dask workers among ``addresses`` that are gone or silent."""
         workers, silent = ask_for_workers(self._client)
         return {address for address in addresses if address not in workers or address in silent}
 
@@ -55,17 +55,14 @@ class WorkersAtHand:
             self._losses.pop(self._names.get(address, address), None)
 
     def leaving(self) -> set[str]:
-        """Return the addresses of the Dask workers that are about to leave.
-
-        Raises SchedulerLost if another scheduler is at the same address.
-        """
+        """Return the addresses of the Dask workers that are about to leave."""
         addresses = ask_scheduler(self._client, "dsinga_leaving")
         if addresses is None:  # the scheduler has no such method: no run has begun on it
             raise SchedulerLost("the Dask scheduler was lost: another one has been started at its address")
         return set(addresses)
 
     def most_workers(self) -> int:
-        """Return the most workers in a process in the placement that :meth:`place` would return."""
+        """Return the most workers in a process of the placement that :meth:`place` would return."""
         offered = self._prepared.claim.offer(self._unusable())
         workers = {address: {"nthreads": threads} for address, threads in offered.items()}
         return place(self._prepared.topology, workers, crowded=True).most_workers if workers else 0
@@ -84,10 +81,7 @@ class WorkersAtHand:
         return placement._replace(devices=prepared.choose_devices(placement))
 
     def place_lost(self, placement: Placement) -> Placement | None:
-        """Return a placement in which only lost workers and servers move to other Dask workers.
-
-        Returns None if the Dask workers do not suffice at once.
-        """
+        """Return a placement that moves only lost workers and servers; None if the Dask workers do not suffice."""
         claim, unusable = self._prepared.claim, self._unusable()
         claim.replace(unusable)
         left = placement.addresses & available_workers(self._client).keys() - unusable
@@ -97,7 +91,7 @@ class WorkersAtHand:
         return placement if self._is_ready(placement) else None
 
     def _is_ready(self, placement: Placement) -> bool:
-        """Whether a placement's Dask workers can train the job. Later placements leave out new ones that cannot."""
+        """Whether a placement's Dask workers can train the job; later placements leave out those that cannot."""
         unknown = placement.addresses - self._ready
         try:
             if unknown:

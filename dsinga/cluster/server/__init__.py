@@ -1,4 +1,4 @@
-"""Slices (parts of params) and shards (the slices of a server), as thread-safe objects that do not need Dask."""
+"""Parameter servers without Dask: shards (a server's slices of params), their updates, and exchange between servers."""
 
 from dsinga.cluster.server.compression import Codec, create_codec
 from dsinga.cluster.server.gradient_accumulator import GroupStaleness, Push

@@ -1,7 +1,7 @@
 """Sends changes of slices (parts of params) to other server groups, one message at a time on each route.
 
-Changes for a route are added up until its previous message has arrived: a slow peer gets fewer messages, not a growing
-queue. Changes for a lost peer are added up until it is back.
+Changes for a route are added up until its previous message has arrived, so that a slow or lost peer causes no growing
+queue.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ Changes = dict[Key, np.ndarray]  # float32 (size,)
 
 
 class ChangeSender:
-    """The changes of a shard's slices that wait to be sent on each route. Thread-safe.
+    """Adds up the changes of a shard's slices for other server groups, and sends them. Thread-safe.
 
-    ``send(group, route, ids, arrays)`` is called without a lock, one message at a time on each route; it must not write
-    to the arrays. If it fails, or a message takes more than ``patience`` seconds (0: no limit), the group is lost. Then
-    nothing is sent to it until :meth:`link`. If ``patience`` seconds more pass without it, ``fail`` is called with the
-    error at the next message.
+    ``send(group, route, ids, arrays)`` must not write to the arrays. If it fails, or a message takes more than
+    ``patience`` seconds (0: no limit), the group is lost. Then nothing is sent to it until :meth:`link`. If
+    ``patience`` seconds more pass without it, ``fail`` is called with the error.
     """
 
     def __init__(self, routes: Routes, send: Send, fail: Callable[[BaseException], None], patience: float = 0.0):
@@ -48,16 +47,13 @@ class ChangeSender:
         self._error: BaseException | None = None
 
     def enqueue(self, routes: Sequence[int], key: Key, change: np.ndarray) -> None:
-        """Add the change of a slice to these routes' waiting changes; the caller holds the slice's lock.
-
-        Without the lock a change could count as sent while it waits on no route.
-        """
+        """Add the change of a slice to what waits on these routes; the caller holds the slice's lock."""
         with self._lock:
             for number in routes:
                 _add(self._unsent[number], key, change)
 
     def dispatch(self, routes: Iterable[int]) -> None:
-        """Send these routes' waiting changes unless a message is in flight or the group is lost."""
+        """Send what waits on these routes, unless a message is in flight or the group is lost."""
         for number in routes:
             self._send_next(number)
         self._lose_late()
@@ -65,7 +61,7 @@ class ChangeSender:
             self._check_lost()
 
     def flush(self) -> Future[int]:
-        """Return a future of the number of messages ever sent, resolved when no change waits."""
+        """Return a future that resolves when no change waits, to the number of messages ever sent."""
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
@@ -85,7 +81,7 @@ class ChangeSender:
             raise self._error
 
     def pending(self) -> list[str]:
-        """Return texts on server groups that have not acknowledged a message."""
+        """Name the server groups that have not acknowledged a message, for errors."""
         with self._lock:
             groups = sorted({self.routes.routes[number].group for number in self._in_flight})
             lost = [f"server group {group} was lost: {error}" for group, (_, error) in sorted(self._lost.items())]
@@ -100,10 +96,7 @@ class ChangeSender:
                 self._take_back(number)
 
     def take_known(self, group: int, source: int, id: int) -> np.ndarray | None:
-        """Return the sum of a lost group's waiting changes to be forwarded, that ``source`` has.
-
-        Changes that are not to be forwarded are dropped.
-        """
+        """Return the sum of the changes that wait for a lost group to forward and that ``source`` already has."""
         known: Changes = {}
         with self._lock:
             for number in self._routes_to(group):
@@ -116,7 +109,7 @@ class ChangeSender:
         return known.get(id)
 
     def link(self, group: int) -> None:
-        """Send a returned group the changes that have waited for it, and all later ones."""
+        """Send a group that is back the changes that have waited for it, and all later ones."""
         with self._lock:
             self._lost.pop(group, None)
         self.dispatch(self._routes_to(group))
@@ -171,7 +164,7 @@ class ChangeSender:
         return True
 
     def _lose_late(self) -> None:
-        """Take back late messages: a peer may be silent without closing its connection."""
+        """Take back messages that are late, because a peer may be silent without closing its connection."""
         with self._lock:
             now = time.monotonic()
             late = [(number, changes) for number, changes in self._in_flight.items() if now >= self._late_at[number]]
@@ -215,5 +208,5 @@ class ChangeSender:
 
 
 def _add(changes: Changes, key: Key, change: np.ndarray) -> None:
-    """Add the change of a slice to others. Routes share the arrays, so none is changed in place."""
+    """Add the change of a slice to others, without writing to arrays that routes share."""
     changes[key] = changes[key] + change if isinstance(key, int) and key in changes else change

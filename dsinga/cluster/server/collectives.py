@@ -18,7 +18,7 @@ def add_up(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def join_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Join arrays along their rows, one below the other."""
+    """Join the rows of arrays, one below the other."""
     return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
@@ -26,7 +26,7 @@ KINDS: Mapping[str, Callable[[Sequence[np.ndarray]], np.ndarray]] = {"all_reduce
 
 
 class _Collective:
-    """One collective, which waits for the arrays of its contributors."""
+    """One all-reduce or all-gather, which waits for the arrays of its contributors."""
 
     def __init__(self, kind: str, contributors: Sequence[int]):
         self.contributors = contributors
@@ -52,9 +52,8 @@ class _Collective:
 class Collectives:
     """Combines arrays by key, one from each contributor, for each worker group of a shard. Thread-safe.
 
-    A worker takes part in one collective at a time: it has the result when it asks for the next one. A key is forgotten
-    when each contributor has gone on; until then a repeated call gets the same answer. Messages of other
-    ``generations`` of the groups are refused.
+    A key is forgotten when each contributor has gone on to the next; until then a repeated call gets the same answer.
+    Messages of other ``generations`` are refused.
     """
 
     def __init__(self, groups: Sequence[int], generations: Generations):
@@ -68,11 +67,10 @@ class Collectives:
         self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
         generation: int = 0,
     ) -> Future[np.ndarray]:  # fmt: skip
-        """Add the array of a worker; the future resolves to the arrays of ``contributors``, combined in order.
+        """Add the array of a worker; return a future of the contributors' arrays, combined in order.
 
         The result is one read-only array, shared by all workers. ``kind`` is "all_reduce" for the sum, "all_gather" for
-        joined rows. All calls for one key have the same ``kind`` and ``contributors``; a group uses a key once in a
-        run. Raises RunError for another generation of the group.
+        joined rows. A group uses a key once in a run.
         """
         self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
         with self._lock:
@@ -101,7 +99,7 @@ class Collectives:
                 del self._collectives[group, last]
 
     def restart(self, group: int, error: BaseException) -> None:
-        """Fail the collectives of a group that restarts, as a generation that is accepted already."""
+        """Fail the waiting collectives of a group that restarts."""
         with self._lock:
             waiting = [self._collectives.pop(place) for place in list(self._collectives) if place[0] == group]
             self._last = {place: key for place, key in self._last.items() if place[0] != group}
@@ -117,7 +115,7 @@ class Collectives:
         _fail(waiting, error)
 
     def pending(self) -> list[str]:
-        """Return texts on the waiting keys and their missing workers."""
+        """Name the waiting keys and their missing workers, for errors."""
         with self._lock:
             return [
                 f"collective{f' of group {group}' if self._several else ''} {key!r}: "

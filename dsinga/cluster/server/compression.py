@@ -1,7 +1,4 @@
-"""Compresses the gradients that a worker sends to a server: to bfloat16, or further with error feedback.
-
-Codecs are deterministic. The server decodes the payloads, and adds up and applies the gradients like others.
-"""
+"""Compresses the gradients that a worker sends to a server: to bfloat16, or further with error feedback."""
 
 from __future__ import annotations
 
@@ -37,10 +34,9 @@ class Codec(ABC):
 
 
 class Bfloat16Codec(Codec):
-    """A codec that rounds each number to the nearest bfloat16, and keeps no residual.
+    """A codec that rounds each number to bfloat16, and keeps no residual.
 
-    Its relative error is at most 2⁻⁸, or larger for subnormal float32 numbers. PyTorch's ``bf16_compress_hook`` adds up
-    in bfloat16, servers in float32.
+    Its relative error is at most 2⁻⁸, or larger for subnormal float32 numbers.
     """
 
     encodes_sums = True
@@ -53,14 +49,14 @@ class Bfloat16Codec(Codec):
         return rounded.view(np.uint8)
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the numbers in float32 (size,)."""
+        """Convert the payload to float32 (size,)."""
         decoded = buffers.empty((size,))
         decoded[...] = payload.view(BFLOAT16)
         return decoded
 
 
 class FeedbackCodec(Codec):
-    """A codec with error feedback: the omitted rest of a slice's gradient is added to the next.
+    """A codec with error feedback: what is omitted of a slice's gradient is added to the next.
 
     ``residuals`` are the unsent parts of the gradients, float32 (size,), by slice id.
     """
@@ -69,7 +65,7 @@ class FeedbackCodec(Codec):
         self.residuals: dict[int, np.ndarray] = {}
 
     def encode(self, id: int, gradient: np.ndarray) -> Payload:
-        """Return the payload for the gradient plus the previous residual; keep the new residual."""
+        """Compress the gradient plus the previous residual; keep the new residual."""
         residual = self.residuals.get(id)
         with np.errstate(invalid="ignore", over="ignore"):  # a diverging run is reported elsewhere
             total = gradient.copy() if residual is None else np.add(gradient, residual, out=residual)
@@ -80,17 +76,17 @@ class FeedbackCodec(Codec):
 
     @abstractmethod
     def pack(self, gradient: np.ndarray) -> Payload:
-        """Return the payload that approximates ``gradient``, float32 (size,)."""
+        """Compress ``gradient``, float32 (size,), approximately to bytes."""
 
 
 class OneBit(FeedbackCodec):
-    """A codec that sends each number's sign, and the means of positive and negative numbers.
+    """A codec that sends one bit a number: its sign, with the means of positive and negative numbers.
 
     Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent" (Interspeech 2014), with means by column.
     """
 
     def pack(self, gradient: np.ndarray) -> Payload:
-        """Replace each number by its sign: return the means of both signs as float32, then the signs as bits."""
+        """Return the means of both signs as float32, then the numbers' signs as bits."""
         positive = gradient >= 0
         count = np.count_nonzero(positive)
         above = gradient.sum(where=positive, dtype=np.float64)
@@ -99,13 +95,13 @@ class OneBit(FeedbackCodec):
         return np.concatenate([means.view(np.uint8), np.packbits(positive)])
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return for each number the mean of the numbers with its sign, float32 (size,)."""
+        """Restore for each number the mean of the numbers with its sign, float32 (size,)."""
         means = payload[:8].copy().view(np.float32)  # a copy, because a payload need not be aligned
         return means[np.unpackbits(payload[8:], count=size)]
 
 
 class TopK(FeedbackCodec):
-    """A codec that sends a ``share`` of the numbers, at least one: the largest in magnitude, with indices.
+    """A codec that sends only the largest numbers in magnitude, a ``share`` of all, with their indices.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017).
     """
@@ -123,7 +119,7 @@ class TopK(FeedbackCodec):
         return np.concatenate([indices.view(np.uint8), gradient[indices].view(np.uint8)])
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the numbers at their indices and zeros elsewhere, float32 (size,)."""
+        """Restore the numbers at their indices, with zeros elsewhere, float32 (size,)."""
         indices, numbers = payload.copy().view(np.uint32).reshape(2, -1)
         decoded = np.zeros(size, np.float32)
         decoded[indices] = numbers.view(np.float32)
@@ -133,9 +129,8 @@ class TopK(FeedbackCodec):
 class Integers(FeedbackCodec):
     """A codec that sends integers of 8 or 4 ``bits``, with a scale for each block.
 
-    The scale maps a block's largest magnitude to the largest integer, 127 or 7. Blocks have a fixed size, as in QSGD
-    (Alistarh et al. 2017), but rounding is to the nearest, not at random. A number that is not finite makes its block
-    NaN.
+    The scale maps a block's largest magnitude to the largest integer, 127 or 7. Rounding is to the nearest, not at
+    random as in QSGD (Alistarh et al. 2017). A number that is not finite makes its block NaN.
     """
 
     BLOCK: ClassVar[int] = 128  # numbers; their scale costs a quarter of a bit each
@@ -159,7 +154,7 @@ class Integers(FeedbackCodec):
         return np.concatenate([scales.view(np.uint8), integers.view(np.uint8)])
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the integers times their blocks' scales, float32 (size,)."""
+        """Restore the integers times their blocks' scales, float32 (size,)."""
         count = -(-size // self.BLOCK)
         scales, integers = payload[: 4 * count].copy().view(np.float32), payload[4 * count :]
         if self._bits == 4:

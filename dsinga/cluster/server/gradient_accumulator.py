@@ -1,7 +1,4 @@
-"""Collects the gradients of one slice (a part of a param) from a group's workers, and adds them in worker order.
-
-A push has a header; pushes of an earlier generation of a group are refused. A meter counts how stale gradients are.
-"""
+"""Collects the gradients of one slice (a part of a param) from a group's workers, and adds them in worker order."""
 
 from __future__ import annotations
 
@@ -19,10 +16,9 @@ from dsinga.ops.update import sum_of_squares
 
 
 class Push(NamedTuple):
-    """The header of a push (a message of gradients): the generation, worker group, step and worker.
+    """The header of a message of gradients, a push: the generation, worker group, step and worker.
 
-    With ``skip`` there are no gradients, and the step does not change the slices. All workers of a group skip a step,
-    or none.
+    With ``skip`` there are no gradients; all workers of a group skip a step, or none.
     """
 
     generation: int
@@ -33,10 +29,9 @@ class Push(NamedTuple):
 
 
 class Generations:
-    """The generation of each group that messages must have, at first ``generation`` for all.
+    """Tells which generation of each group messages must have, to refuse messages of abandoned processes.
 
-    Messages of an abandoned process are of an earlier generation, and refused. The shard holds its lock when it calls
-    :meth:`set`.
+    The shard holds its lock when it calls :meth:`set`.
     """
 
     def __init__(self, generation: int):
@@ -59,10 +54,10 @@ class Generations:
 
 
 class GradientAccumulator:
-    """The gradients of one slice from the workers of one group, for the group's step ``version``.
+    """Collects the gradients of one slice from the workers of one group, for the group's step ``version``.
 
-    Not thread-safe: the shard holds its lock, except for :attr:`parts` and :meth:`total`. These run when no thread adds
-    gradients: after a step's last gradient and before the version changes.
+    Not thread-safe: the shard holds its lock, except for :attr:`parts` and :meth:`total`, which run after a step's last
+    gradient.
     """
 
     def __init__(self, contributors: Sequence[int], version: int):
@@ -100,10 +95,7 @@ class GradientAccumulator:
 
     @property
     def parts(self) -> list[np.ndarray | SparseRows]:
-        """The gradients in worker order, or only their sum; empty if the step is skipped.
-
-        Asserts that all workers skip the step, or none.
-        """
+        """The gradients in worker order, or only their sum; empty if the step is skipped."""
         if self._sum is not None:
             return [self._sum]
         parts = [part for worker in self._contributors if (part := self._parts[worker]) is not None]
@@ -113,7 +105,7 @@ class GradientAccumulator:
     def total(self) -> np.ndarray | SparseRows | None:
         """Return the ordered sum of the gradients, times :attr:`factor`; None if the step is skipped. Read-only.
 
-        The sum of only sparse rows is sparse. It may be written into one of the first two gradients.
+        It may be written into one of the first two gradients.
         """
         total = self._total()
         return total if total is None or self.factor == 1.0 else scaled(total, self.factor)
@@ -140,7 +132,7 @@ class GradientAccumulator:
         return total
 
     def advance(self) -> None:
-        """Advance to the next version and drop this one's gradients."""
+        """Go on to the next version and drop this one's gradients."""
         self.version, self._next_version = self._next_version, self._next_version + 1
         self.drop()
         self.copy = None
@@ -151,7 +143,7 @@ class GradientAccumulator:
 
     @property
     def next_step(self) -> int:
-        """The first step without gradients in the value, or in a running update."""
+        """The first step without gradients in the value or in a running update."""
         return self._next_version if self.complete else self.version
 
     def restart(self, step: int) -> None:
@@ -161,12 +153,12 @@ class GradientAccumulator:
             self.advance()
 
     def pending(self) -> str:
-        """Say which workers' gradients are missing."""
+        """Name the workers with missing gradients, for errors."""
         return f"at step {self.version}: {describe_arrivals(self._parts, self._contributors)}"
 
 
 def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> str:
-    """Say which workers have contributed: "workers 0, 2 have come, 1 is missing"."""
+    """Return words for the workers that have contributed: "workers 0, 2 have come, 1 is missing"."""
     names = [str(worker) for worker in sorted(arrivals)]
     missing = [str(worker) for worker in contributors if str(worker) not in names]
     if not missing:
@@ -180,7 +172,7 @@ def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> s
 
 
 class GroupStaleness(NamedTuple):
-    """The ``total`` and the ``largest`` staleness of a worker group's gradients, over ``updates`` of slices.
+    """How stale a worker group's gradients were: the total and the largest, over ``updates`` of slices.
 
     A gradient is computed with a pulled value. Its staleness counts others' updates of the slice between this pull and
     the update by the gradient.
@@ -193,7 +185,7 @@ class GroupStaleness(NamedTuple):
 
 
 class StalenessMeter:
-    """Adds up the staleness of gradients by worker group, since it was last read. Thread-safe."""
+    """Adds up the staleness of gradients by worker group, for dashboards. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

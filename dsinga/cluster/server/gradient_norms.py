@@ -1,4 +1,4 @@
-"""Adds up the squares of a shard's gradients, for clipping by the norm of the gradients of all servers together."""
+"""Adds up the squares of a shard's gradients, to clip the norm of the gradients of all servers together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.cluster.server.served_slice import ServedSlice
 
 
 class SquaresRequest:
-    """The gradients' sums of squares for the slices ``ids`` in one step of a group."""
+    """A request for the sums of squares of the slices ``ids`` in one step of a group."""
 
     def __init__(self, ids: list[int]):
         self._ids = ids
@@ -36,17 +36,15 @@ class SquaresRequest:
             self.future.set_exception(error)
 
     def pending(self) -> str:
-        """Say how many slices are missing."""
+        """Return how many slices are missing, in words."""
         return f"the gradients of {len(self._ids) - len(self.squares)} of {len(self._ids)} slices are missing"
 
 
 class GradientNorms:
-    """The sums of squares that workers have requested from a shard, by worker group and step.
+    """Answers requests of workers for the squares of a shard's gradients, and clips these.
 
-    ``slices`` are the shard's, by id; slices with gradients count, or none if the norm is not clipped. A restarted
-    group may repeat steps with applied gradients (:meth:`restart`); their squares are zeros, since the factor is not
-    used. ``generations`` and ``lock`` are the shard's. It holds the lock when it calls :meth:`drop`, :meth:`close`,
-    :meth:`restart` or :meth:`pending`.
+    A restarted group may repeat steps with applied gradients (:meth:`restart`); their squares are zeros. The shard
+    holds its ``lock`` when it calls :meth:`drop`, :meth:`close`, :meth:`restart` or :meth:`pending`.
     """
 
     def __init__(self, slices: Mapping[int, ServedSlice], generations: Generations, lock: threading.Lock):
@@ -58,10 +56,9 @@ class GradientNorms:
         self._starts: dict[int, int] = {}  # by restarted group: its first step
 
     def squares(self, push: Push) -> Future[np.ndarray]:
-        """Let a worker ask for the sums of squares of a step's summed gradients, float64, by slice: a future.
+        """Return a future of the sums of squares of a step's summed gradients, float64, by slice.
 
-        Slices that all workers have pushed wait for :meth:`clip`. Raises RunError for another generation of the group,
-        and the error of :meth:`close`.
+        Slices that all workers have pushed wait for :meth:`clip`.
         """
         with self._lock:
             self._check(push, f"a request of worker {push.worker}")
@@ -81,10 +78,7 @@ class GradientNorms:
         return self._requests.setdefault((group, step), SquaresRequest(self._ids))
 
     def hold(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
-        """Hold complete gradients back until the norm of all is known; return the slices that may be updated now.
-
-        Skipped steps have no gradients. No lock is held: see :class:`GradientAccumulator`.
-        """
+        """Keep complete gradients back until the norm of all is known; return the slices to update now."""
         ids = [served_slice.spec.slice.id for served_slice in complete] if self._slices else []
         sums = {id: self._slices[id].accumulators[push.group].reduce() for id in ids if id in self._slices}
         squares = {id: value for id, value in sums.items() if value is not None}
@@ -104,10 +98,7 @@ class GradientNorms:
         return [served_slice for served_slice in complete if served_slice.spec.slice.id not in squares]
 
     def clip(self, push: Push, factor: float) -> list[ServedSlice]:
-        """Multiply a step's gradients, with known squares, by ``factor``, and forget the request.
-
-        Returns their slices, or none for a forgotten request. Raises errors of :meth:`squares`.
-        """
+        """Multiply a step's gradients by ``factor`` to limit the norm; return their slices."""
         with self._lock:
             self._check(push, f"a factor of worker {push.worker}")
             request = self._requests.pop((push.group, push.step), None)
@@ -135,7 +126,7 @@ class GradientNorms:
         self._starts[group] = step
 
     def pending(self) -> list[str]:
-        """Return texts that say which requests wait."""
+        """Name the requests that wait, for errors."""
         return [
             f"the norm of the gradients of step {step}: {request.pending()}"
             for (_, step), request in self._requests.items()

@@ -1,13 +1,12 @@
-"""The interface that synchronises a shard (a server's slices) with other server groups, and the routes between groups.
+"""The interface that keeps server groups in step, and the routes of their changes.
 
 A job's ``sync_method`` or ``user_sync_method`` names a function of the registry's kind "sync_method". It receives a
-run's topology and the average that the job's updater keeps, or None. It returns a :data:`Policy`, which each server
-calls with a :class:`LinkedShard`.
+run's topology and the updater's average, or None, and returns a :data:`Policy`, which each server calls with a
+:class:`LinkedShard`.
 
 A group's changes are sent along a shortest-path tree rooted at it, so they reach every other group exactly once. A
 forwarding group needs to know only the subtree below the receiver, a :class:`Route`. Changes on the same route are
-added up and sent as one message. In an all-to-all, a star or any tree, each pair of linked groups has one route. A ring
-has more, since the subtrees differ in length.
+added up and sent as one message.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Edge = tuple[int, int]
 
 
 class Route(NamedTuple):
-    """A route that changes are sent on: to ``group``, and from there along the routes numbered ``onward``."""
+    """A way that changes are sent: to ``group``, and from there along the routes numbered ``onward``."""
 
     group: int
     onward: tuple[int, ...]
@@ -42,13 +41,13 @@ class Routes(NamedTuple):
     routes: tuple[Route, ...]
 
     def reaches(self, number: int, group: int) -> bool:
-        """Return whether changes on the route ``number`` reach a group, directly or forwarded."""
+        """Whether changes on the route ``number`` reach a group, directly or forwarded."""
         route = self.routes[number]
         return route.group == group or any(self.reaches(onward, group) for onward in route.onward)
 
 
 def routes(edges: Iterable[Edge], groups: int) -> Routes:
-    """Return the routes between groups 0 to ``groups`` - 1; ``edges`` are the pairs of linked groups.
+    """Find the routes that bring each group's changes to every other; ``edges`` are the pairs of linked groups.
 
     Raises UserError if some groups cannot be reached.
     """
@@ -74,10 +73,7 @@ def _links(edges: Iterable[Edge], groups: int) -> list[list[int]]:
 
 
 def _tree(origin: int, links: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the children of each group in the breadth-first tree rooted at ``origin``.
-
-    Among equally near groups, the lowest is the parent, so that trees share many routes.
-    """
+    """Return the children of each group in the breadth-first tree rooted at ``origin``."""
     children: dict[int, list[int]] = {origin: []}
     queue = deque([origin])
     while queue:
@@ -102,14 +98,9 @@ Send = Callable[[int, int, Sequence[Any], Sequence[np.ndarray]], Future]
 
 
 class LinkedShard(NamedTuple):
-    """The shard that a :class:`GroupSync` synchronises, and its way to other server groups.
+    """A shard with its connections to other server groups, for a :class:`GroupSync`.
 
     Attributes:
-        group: the shard's server group.
-        routes: the routes between server groups.
-        slices: the shard's slices, by id.
-        send: sends arrays to another server group; called without a lock.
-        fail: closes the shard with an error.
         patience: how many seconds a linked server group may be silent; 0 for no bound.
         generation: the first generation of all server groups.
     """
@@ -124,7 +115,7 @@ class LinkedShard(NamedTuple):
 
 
 class GroupSync(ABC):
-    """Synchronises the slices of a shard with the same slices of other server groups. Thread-safe."""
+    """Base of the ways to keep a shard's slices in step with other server groups. Thread-safe."""
 
     def __init__(self, shard: LinkedShard):
         self._group, self._slices = shard.group, shard.slices
@@ -134,7 +125,7 @@ class GroupSync(ABC):
 
     @abstractmethod
     def begin(self, served_slice: ServedSlice) -> None:
-        """Begin with the present value of a slice; a repeated call changes nothing."""
+        """Start from the present value of a slice; a repeated call changes nothing."""
 
     def slice_updated(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
         """Call ``on_averaged`` when a slice updated to ``version`` may go on: at once, or after averaging.
@@ -144,7 +135,7 @@ class GroupSync(ABC):
         on_averaged()
 
     def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:  # noqa: B027
-        """Note that these slices' updates have been handed to the shard's executor."""
+        """Count updates of these slices, which the shard's executor runs."""
 
     @abstractmethod
     def receive(
@@ -152,8 +143,7 @@ class GroupSync(ABC):
     ) -> None:
         """Accept arrays of the server group ``sender`` on a route, and forward them on the onward routes.
 
-        Each message is received once, and its arrays are not changed afterwards. Raises RunError for another generation
-        of the sender, and the error that closed the shard.
+        Each message is received once. Raises RunError for another generation of the sender.
         """
 
     @abstractmethod
@@ -164,14 +154,11 @@ class GroupSync(ABC):
         """
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return this shard's share of the first values of a linked group's new shard, after a loss.
-
-        Not called if groups do the same steps: they restart together, from a snapshot.
-        """
+        """Return this shard's share of the first values for a linked group's lost and replaced shard."""
         raise NotImplementedError
 
     def link(self, group: int, generation: int) -> None:
-        """Exchange later messages with this generation of a linked server group."""
+        """Accept and send messages of a new generation of a linked server group."""
         self.accept(group, generation)
 
     def accept(self, group: int, generation: int) -> None:
@@ -187,7 +174,7 @@ class GroupSync(ABC):
             self._generations.check(sender, generation, f"a message of server group {sender}")
 
     def age(self, id: int, version: int) -> int:
-        """Return the age, in steps at ``version``, of the outer gradients that a slice has applied last."""
+        """Return how many steps old the averaged (outer) gradients are that a slice has applied last."""
         return 0
 
     def progress(self) -> tuple[int, int]:
@@ -206,7 +193,7 @@ class GroupSync(ABC):
 
     @abstractmethod
     def pending(self) -> list[str]:
-        """Return texts on the server groups that this shard waits for."""
+        """Name the server groups that this shard waits for, for errors."""
 
 
 Policy = Callable[[LinkedShard], GroupSync]

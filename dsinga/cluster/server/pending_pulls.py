@@ -13,8 +13,7 @@ from dsinga.cluster.server.served_slice import ServedSlice
 class StalenessBound:
     """Keeps groups from being more than ``staleness`` steps ahead of the slowest running group.
 
-    None means no bound. The slowest group never waits for another one, so groups cannot deadlock. Not thread-safe: the
-    shard holds its lock.
+    None means no bound. The slowest group never waits for another one, so groups cannot deadlock.
     """
 
     def __init__(self, groups: Collection[int], staleness: int | None):
@@ -30,14 +29,14 @@ class StalenessBound:
         self._running.add(group)
 
     def allows(self, served_slice: ServedSlice, version: int) -> bool:
-        """Return whether a group may have a slice's value for its step ``version``."""
+        """Whether a group may have a slice's value for its step ``version``."""
         return self._staleness is None or not self._behind(served_slice, version - self._staleness)
 
     def _behind(self, served_slice: ServedSlice, minimum: int) -> list[int]:
         return [group for group in sorted(self._running) if served_slice.accumulators[group].version < minimum]
 
     def pending(self, served_slice: ServedSlice, group: int, version: int) -> list[str]:
-        """Return texts on the groups that a group waits for before its step ``version``."""
+        """Name the groups that a group waits for before its step ``version``, for errors."""
         if self._staleness is None or served_slice.accumulators[group].version < version:
             return []
         return [
@@ -51,12 +50,11 @@ Read = Callable[[ServedSlice], Any]
 
 
 class Pull:
-    """A request for some slices, which waits until ``group`` may have them at ``version``.
+    """A request for the values of some slices, which waits until ``group`` may have them at ``version``.
 
-    Without a group it waits until the slices have a value. ``read`` returns the request's result for a slice, such as a
-    copy. It is called under the shard's lock as soon as the slice is available or, if ``deferred``, without the lock
-    when all are. If ``exact``, no slice may be past the version. The future resolves to ``finish`` of the results, by
-    slice id.
+    Without a group it waits until the slices have a value. ``read`` returns the result for a slice, such as a copy. It
+    is called under the shard's lock as soon as the slice is available or, if ``deferred``, without the lock when all
+    are. If ``exact``, no slice may be past the version.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class Pull:
         self._error: Exception | None = None  # of ``read``, such as too little memory for a copy
 
     def is_ready(self, served_slice: ServedSlice, bound: StalenessBound) -> bool:
-        """Return whether a slice is available for this pull."""
+        """Whether a slice is available for this pull."""
         if self.group is None or not served_slice.filled:
             return served_slice.filled
         accumulator = served_slice.accumulators[self.group]
@@ -95,7 +93,7 @@ class Pull:
         return self.missing == 0
 
     def resolve(self) -> None:
-        """Hand the values over. Called without the lock, because the future's callbacks may call the shard."""
+        """Resolve the future to the values, without the lock, because callbacks may call the shard."""
         if self._deferred:
             self._read_slices(list(self._results.values()))
         if self._error is None:
@@ -104,7 +102,7 @@ class Pull:
             self.future.set_exception(self._error)
 
     def _read_slices(self, served_slices: Iterable[ServedSlice]) -> None:
-        """Read slices; keep an error for the future, not for the last push's thread."""
+        """Read slices; keep an error for the future, so that it does not hit the thread of the last push."""
         try:
             results = {served_slice.spec.slice.id: self._read(served_slice) for served_slice in served_slices}
             self._results.update(results)
@@ -119,7 +117,7 @@ def resolve_all(pulls: Iterable[Pull]) -> None:
 
 
 class PendingPulls:
-    """The waiting pulls at a shard, by slice. Not thread-safe: the shard holds its lock."""
+    """Keeps the waiting pulls at a shard, by slice; the shard holds its lock."""
 
     def __init__(self, served_slices: Mapping[int, ServedSlice], bound: StalenessBound):
         self._slices = served_slices
@@ -127,10 +125,7 @@ class PendingPulls:
         self._pulls: dict[int, list[Pull]] = {id: [] for id in served_slices}
 
     def add(self, pull: Pull, ids: Sequence[int]) -> bool:
-        """Deliver the available slices to a new pull; return whether none is missing.
-
-        If the pull is exact and a slice is past its version, its future fails with RunError.
-        """
+        """Give a new pull the slices that are available; return whether none is missing."""
         for served_slice in (self._slices[id] for id in ids if pull.exact):
             if pull.is_late(served_slice):
                 message = f"slice {served_slice.spec.slice} is already past version {pull.version}"
@@ -146,7 +141,7 @@ class PendingPulls:
         return complete
 
     def serve(self, served_slice: ServedSlice) -> list[Pull]:
-        """Deliver a slice to the waiting pulls that may have it now; return the complete pulls."""
+        """Give a slice to the waiting pulls that may have it now; return the complete pulls."""
         id = served_slice.spec.slice.id
         pulls = self._pulls[id]
         if not pulls:
@@ -158,7 +153,7 @@ class PendingPulls:
         return [pull for pull in ready if pull.deliver(served_slice)]
 
     def serve_all(self) -> list[Pull]:
-        """Deliver each slice to the waiting pulls that may have it now; return the complete pulls."""
+        """Give each slice to the waiting pulls that may have it now; return the complete pulls."""
         return [pull for served_slice in self._slices.values() for pull in self.serve(served_slice)]
 
     def remove(self, future: Future[Any]) -> None:
@@ -174,7 +169,7 @@ class PendingPulls:
         return waiting
 
     def pending(self) -> list[str]:
-        """Return texts on what each slice lacks."""
+        """Name what each slice lacks, for errors."""
         return [
             line for id, served_slice in self._slices.items() for line in self._pending(served_slice, self._pulls[id])
         ]

@@ -1,4 +1,4 @@
-"""A part of a param on its server: value, optimizer state, and gradients received."""
+"""A part of a param on its server: value, optimizer state, and the gradients that have arrived."""
 
 from __future__ import annotations
 
@@ -19,18 +19,14 @@ from dsinga.training import Updater
 
 
 class UpdateBlock(NamedTuple):
-    """A block of an update: its number of elements, and its function, called once by any thread."""
+    """A block of an update: its number of elements, and the function that computes it, in any thread."""
 
     elements: int
     do: Callable[[], None]
 
 
 def split_update(update: Update, gradients: Sequence[Array], factor: float = 1.0) -> list[UpdateBlock]:
-    """Return the blocks of an update by ``factor`` times the sum of ``gradients``, added in order.
-
-    ``update.gradient`` is not used. The blocks write only to the value and the state. Computing one takes much longer
-    than getting it from a queue.
-    """
+    """Divide an update by ``factor`` times the sum of ``gradients`` into blocks, for several threads."""
     bounds = [(start, min(start + BLOCK, update.value.size)) for start in range(0, update.value.size, BLOCK)]
     return [
         UpdateBlock(stop - start, functools.partial(_change, update, gradients, factor, start, stop))
@@ -67,11 +63,11 @@ CHANGES_KEPT = 8
 
 
 class SliceSpec(NamedTuple):
-    """A slice and how it is updated; the sum of pushes replaces a slice that is not trainable.
+    """How a slice is updated, and which workers push to it.
 
-    ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group. The
-    updater depends on the name ``whole_param`` and the ``shape`` of its whole param. ``is_gradient`` says that workers
-    push gradients, and apply their sum themselves. Gradients of steps before ``first_step`` are dropped.
+    The sum of pushes replaces a slice that is not trainable. ``contributors`` are the workers that push it in every
+    step, in rising order. ``is_gradient`` says that workers apply the sum of gradients themselves. Gradients of steps
+    before ``first_step`` are dropped.
     """
 
     slice: Slice
@@ -93,15 +89,15 @@ class ShardCopy(NamedTuple):
 
 
 def join_copies(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> ShardCopy:
-    """Make a shard's copy from copies of its slices (:meth:`ServedSlice.copy`), by slice id."""
+    """Join copies of a shard's slices (:meth:`ServedSlice.copy`), by slice id, to the shard's copy."""
     return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
 
 
 class ServedSlice:
     """A slice of a param on its server: the value, float32 (size,), updater state, and gradients.
 
-    ``lock`` is held while the value changes, and while it is copied for a reader that updates do not wait for. A thread
-    may acquire it while it holds the shard's lock, but not the other way round.
+    ``lock`` is held while the value changes or is copied. A thread may acquire it while it holds the shard's lock, but
+    not the other way round.
     """
 
     def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int):
@@ -123,8 +119,7 @@ class ServedSlice:
     def put(self, value: np.ndarray, state: Mapping[str, np.ndarray] | None, updater: Updater) -> None:
         """Set the initial value, and the updater's state of a resumed run; a repeated call changes nothing.
 
-        The slice owns the arrays. Writeable arrays are not copied: slices of a param on servers of one process may be
-        views of one array. Raises UserError for another updater's ``state``.
+        The slice owns the arrays; writeable ones are not copied.
         """
         if self.filled:
             return
@@ -138,10 +133,7 @@ class ServedSlice:
         self.filled = True
 
     def move(self, memory: np.ndarray) -> None:
-        """Copy the value to ``memory``, float32 (size,), and keep it there; a second call changes nothing.
-
-        No update may be running.
-        """
+        """Copy the value to ``memory``, float32 (size,), and keep it there; a second call changes nothing."""
         if self.filled and not self._moved:
             np.copyto(memory, self.value)
             self.value, self._moved = memory, True
@@ -151,10 +143,7 @@ class ServedSlice:
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
     def contribute(self, group: int, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
-        """Add a worker's gradient for its group's step; return whether it was the last missing one.
-
-        None skips the step. Slices with a width also accept sparse rows.
-        """
+        """Add a worker's gradient for its group's step; return whether it was the last missing one."""
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
         if gradient is None or step < self.spec.first_step:
             return self.accumulators[group].add(step, worker, None)
@@ -165,14 +154,14 @@ class ServedSlice:
 
     @property
     def is_clipped(self) -> bool:
-        """Whether workers push gradients of the slice, which count for the norm of all gradients."""
+        """Whether the slice's gradients count for the norm of all gradients."""
         return self.spec.trainable or self.spec.is_gradient
 
     def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
         """Return the update by a group's summed gradients as blocks, which threads may compute in any order.
 
-        Called once per step, when all workers of the group have contributed. The learning rate's schedule uses the
-        group's own step. A skipped step has no blocks, but counts for the version.
+        The learning rate's schedule uses the group's own step. A skipped step has no blocks, but counts for the
+        version.
         """
         blocks = self._update_blocks(group, updater)
         if blocks and self.meter is not None:
@@ -214,10 +203,7 @@ class ServedSlice:
         self._changes.append((step, none if total is None else total.rows if isinstance(total, SparseRows) else None))
 
     def rows_changed(self, since: int, version: int) -> np.ndarray | None:
-        """Return the rows that the only group's steps ``since`` to ``version`` - 1 changed, None if unknown.
-
-        Not thread-safe during an update: called for a contributor that has not pushed for ``version`` yet.
-        """
+        """Return the rows that the only group's steps ``since`` to ``version`` - 1 changed, None if unknown."""
         steps = {step: rows for step, rows in self._changes if since <= step < version}
         changes = [rows for rows in steps.values() if rows is not None]
         if len(self.accumulators) > 1 or len(changes) < version - since:
@@ -233,10 +219,7 @@ class ServedSlice:
         return view
 
     def copy_for(self, group: int) -> Array:
-        """Return a read-only copy of the value, the same for all workers of a group.
-
-        It is made for the first worker, and dropped at the group's next update.
-        """
+        """Return a read-only copy of the value, the same for all workers of a group."""
         accumulator = self.accumulators[group]
         with self.lock:
             if accumulator.copy is None:
@@ -250,7 +233,7 @@ class ServedSlice:
         return copy
 
     def drop_copy(self, group: int) -> None:
-        """Drop the copy that a group's workers share, so that they get the present value; none may be pulling."""
+        """Drop the copy that a group's workers share, so that they get the present value."""
         with self.lock:
             self.accumulators[group].copy = None
 
@@ -266,7 +249,7 @@ class ServedSlice:
 
 
 def is_outer(name: str) -> bool:
-    """Whether an array of a slice's state is kept by the averaging of server groups, not by the updater."""
+    """Whether an array of a slice's state belongs to the averaging of server groups, not to the updater."""
     return name.startswith(OUTER)
 
 
@@ -276,11 +259,10 @@ def _owned(array: np.ndarray, size: int) -> np.ndarray:
 
 
 class DeviceSlice(ServedSlice):
-    """A slice with updater state and gradients on a device; only readers' copies come to the host.
+    """A slice that is kept and updated on a GPU; only copies for readers come to host memory.
 
-    ``ops`` are the server's kernels, not a worker's. Threads receive only computed arrays. A worker hands a gradient
-    over when its kernels have ended (:meth:`dsinga.ops.Ops.hand_over`), and an update ends with its kernels. So the
-    rules of :mod:`dsinga.cluster.server.shard` hold for streams as for threads.
+    A worker hands a gradient over when its kernels have ended, and an update ends with its kernels. So the rules of
+    :mod:`dsinga.cluster.server.shard` hold for streams as for threads.
     """
 
     def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int, ops: Ops):
@@ -297,7 +279,7 @@ class DeviceSlice(ServedSlice):
             self.state = {name: self._ops.asarray(array) for name, array in self.state.items()}
 
     def move(self, memory: np.ndarray) -> None:
-        """Do nothing: the value stays on the device."""
+        """Do nothing, because the value stays on the device."""
 
     def _update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
         accumulator, updater = self.accumulators[group], updater.of(self.spec.whole_param, self.spec.shape)
@@ -306,7 +288,7 @@ class DeviceSlice(ServedSlice):
         return [UpdateBlock(self.value.size, change)] if parts else []
 
     def _change(self, parts: Sequence[Array], step: int, updater: Updater) -> None:
-        """Update by the ordered sum of gradients, or replace a slice that is not trainable by it."""
+        """Update by the ordered sum of gradients, or replace a slice that is not trainable by the sum."""
         with self._ops.serialised():
             total = functools.reduce(self._ops.add, map(self._ops.asarray, parts))
             if not self.spec.trainable:
@@ -325,12 +307,12 @@ class DeviceSlice(ServedSlice):
             return self.value.copy()
 
     def contents(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return copies of the value and, if ``state``, of the updater's state, in host memory."""
+        """Copy the value and, if ``state``, the updater's state to host memory."""
         value, slots = super().contents(state)
         with self._ops.serialised():
             return self._ops.to_numpy(value), {name: self._ops.to_numpy(array) for name, array in slots.items()}
 
     def copy(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return :meth:`contents` after the same update."""
+        """Return :meth:`contents`, all after the same update."""
         with self.lock:
             return self.contents(state)

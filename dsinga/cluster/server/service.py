@@ -20,17 +20,17 @@ METHODS = frozenset({"pull", "push", "push_pull", "squares", "clip", "collective
 
 
 class PendingAnswer:
-    """The arrays of a later answer: ``finish`` makes them from the result of the shard's ``future``."""
+    """The arrays of an answer that comes later: ``finish`` makes them from the result of the shard's ``future``."""
 
     def __init__(self, shard: Shard, future: Future[Any], finish: Callable[[Any], Any]):
         self._shard, self._future, self._finish = shard, future, finish
 
     def done(self) -> bool:
-        """Return whether the result, or an error, is available."""
+        """Whether the result, or an error, is available."""
         return self._future.done()
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the arrays, computing updates while waiting. Raises TimeoutError after ``timeout`` seconds."""
+        """Return the arrays, computing updates while waiting."""
         return self._finish(self._shard.executor.wait(self._future, timeout))
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
@@ -75,7 +75,7 @@ class ShardService:
         self.on_close: list[Callable[[str], None]] = []  # called with the reason
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Array | SparseRows]) -> Any:
-        """Call a method of the shard. Raises RunError for an unknown method, and errors of the shard."""
+        """Call a method of the shard; the class lists them."""
         if method not in METHODS:
             raise RunError(f"a server has no method {method!r}")
         return getattr(self, f"_{method}")(items, *fields)
@@ -119,7 +119,6 @@ class ShardService:
         return SparseRows(rows, table[rows], table.shape)
 
     def _encoded(self, id: int, value: Any) -> Any:
-        """Return a value to send, compressed if it is a sum of gradients that all workers apply."""
         codec, spec = self._codec, self.shard.slices[id].spec
         if codec is None or not codec.encodes_sums or isinstance(value, SparseRows) or not spec.is_gradient:
             return value

@@ -1,9 +1,9 @@
 """The shard of a server: slices of params, updated once all workers of a group have pushed gradients.
 
-With one worker group, values are not copied. A pull returns the shard's own arrays. Step v changes slice s in place,
-only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of version
-v. It reads s again only when its pull for version v + 1 resolves, after the change. Several worker groups change slices
-independently of each other, so pulls return copies.
+With one worker group, values are not copied: a pull returns the shard's own arrays. Step v changes slice s in place
+only after *every* contributor to s has pushed its gradient for step v, after its last use of version v. A worker reads
+s again only when its pull for version v + 1 resolves. Several worker groups change slices independently of each other,
+so pulls return copies.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from dsinga.training import Updater
 
 
 class Shard:
-    """The slices of params on one server. Thread-safe; no method but :meth:`snapshot` blocks.
+    """The slices of params on one server, with their updates. Thread-safe; only :meth:`snapshot` blocks.
 
     In each step of a worker group, from step ``start``, the workers in a slice's spec push it. A slice's version for a
-    group is the group's next step for it. So gradients may arrive layer by layer and in any grouping. They are added in
-    the order of the workers, not of arrival: a run gives the same bits every time. With ``staleness``, no group gets
-    values for a step that is more than so many steps ahead of the slowest group's. A shard serves one generation of
-    each group, and refuses messages of others; :meth:`restart` begins the next one.
+    group is the group's next step for it. Gradients are added in the order of the workers, not of arrival: a run gives
+    the same bits every time. With ``staleness``, no group gets values for a step that is more than so many steps ahead
+    of the slowest group's. A shard serves one generation of each group, and refuses messages of others; :meth:`restart`
+    begins the next one.
 
-    ``executor`` runs updates (:mod:`dsinga.cluster.server.update_executors`), and waits for futures of pulls: a
-    cooperative executor computes updates meanwhile. A ``gpu`` keeps and updates the slices, with the inline executor.
+    ``executor`` runs updates (:mod:`dsinga.cluster.server.update_executors`). A ``gpu`` keeps and updates the slices,
+    with the inline executor.
     """
 
     def __init__(
@@ -75,10 +75,7 @@ class Shard:
         self._error: BaseException | None = None
 
     def synchronise(self, policy: Policy, group: int, routes: Routes, send: Send, patience: float = 0.0) -> None:
-        """Keep in step with the same shard of other server groups, by ``policy``, before the first pull.
-
-        Other arguments: see :class:`LinkedShard`. Later pulls return copies.
-        """
+        """Keep in step with the same shard of other server groups, by ``policy``, before the first pull."""
         assert not self.executor.requires_single_group
         shard = weakref.ref(self)  # else it and the shard would refer to each other
 
@@ -110,8 +107,7 @@ class Shard:
     ) -> None:
         """Set the initial values, float32 (size,), and the updater's state by name, both by slice id.
 
-        None for the state makes a new one. A repeated call changes nothing. The shard owns the arrays, and updates them
-        in place if they are writeable. Raises UserError for another updater's state.
+        A repeated call changes nothing. The shard owns the arrays, and updates them in place if they are writeable.
         """
         with self._lock:
             self._check_open()
@@ -125,8 +121,7 @@ class Shard:
     def move(self, memory: Mapping[int, np.ndarray]) -> None:
         """Keep slices' values in this memory of their worker, float32 (size,), by slice id.
 
-        A worker of this process calls it before its first pull. The first caller's memory is used. Does nothing if
-        pulls return copies.
+        The first caller's memory is used. Does nothing if pulls return copies.
         """
         with self._lock:
             self._check_open()
@@ -136,10 +131,8 @@ class Shard:
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
         """Add gradients, float32 (size,), by slice id; update slices that a whole group has pushed.
 
-        Gradients of slices with a width may be sparse rows. If all workers push sparse rows, only these rows are
-        updated. The shard owns the arrays, and may overwrite them. A push counts once for each slice; a repeated one is
-        dropped. Raises RunError for a push of another generation, and the error of :meth:`close` if the shard is
-        closed.
+        Gradients of slices with a width may be sparse rows; if all are, only these rows are updated. The shard owns the
+        arrays, and may overwrite them. A repeated push is dropped. Raises RunError for a push of another generation.
         """
         with self._lock:
             self._check_open()
@@ -153,17 +146,13 @@ class Shard:
         self._update(self.norms.hold(complete, push), push.group, [self.slices[id] for id in gradients])
 
     def _update(self, complete: Sequence[ServedSlice], group: int, pushed: Iterable[ServedSlice] = ()) -> None:
-        """Update slices by a group's gradients; ``pushed`` are the slices of the caller's push."""
         updates = [self._create_update(served_slice, group) for served_slice in complete]
         self.executor.add(updates, pushed)
         if self._group_sync is not None:
             self._group_sync.push_applied(complete)
 
     def clip(self, push: Push, factor: float) -> None:
-        """Update the slices by their gradients of a step times ``factor``, which bounds the total norm.
-
-        :meth:`GradientNorms.squares` must have resolved. A repeated call is dropped.
-        """
+        """Update the slices by a step's gradients times ``factor``, which bounds the total norm."""
         self._update(self.norms.clip(push, factor), push.group)
 
     def _create_update(self, served_slice: ServedSlice, group: int) -> SliceUpdate:
@@ -175,7 +164,7 @@ class Shard:
             raise
 
     def _advance(self, served_slice: ServedSlice, group: int) -> None:
-        """Advance a slice to its next version, after averaging with other server groups if it is due."""
+        """Set a slice to its next version, after averaging with other server groups if it is due."""
         advance = partial(self._set_advanced, served_slice, group)
         if self._group_sync is None:
             advance()
@@ -197,15 +186,14 @@ class Shard:
     def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
         """Return a future of the values by slice id, for step ``version`` of a group.
 
-        It resolves when the group's own earlier updates are in all of the slices, and the slowest group is within the
-        staleness. The arrays are float32 (size,), read-only, and do not change until the caller has pushed. They are
-        the shard's own arrays for one group, else copies that a group's workers share.
+        The future resolves when the group's earlier updates are in all of the slices, and the slowest group is within
+        the staleness. The arrays are float32 (size,), read-only, and do not change until the caller has pushed.
         """
         read: Read = methodcaller("copy_for", group) if self.copies else methodcaller("read")
         return self._add_pull(Pull(group, version, read, deferred=self.copies), ids)
 
     def leave(self, group: int) -> None:
-        """Do not count a group as running for the staleness: it has finished, or begins later (:meth:`join`)."""
+        """Stop counting a group for the staleness: it has finished, or begins later (:meth:`join`)."""
         with self._lock:
             self._check_open()
             self._staleness_bound.leave(group)
@@ -227,7 +215,7 @@ class Shard:
         Its gradients of incomplete steps are dropped, its pulls and collectives fail, and messages of its earlier
         generation are refused. It begins at ``step`` or, if higher, at the highest step that it has reached in any
         slice: no slice is updated twice for a step. If several servers serve the group, call this again on each with
-        the highest answer. Other groups go on. A single group cannot restart, since it reads the values in place.
+        the highest answer.
         """
         assert self.copies, "a single worker group begins anew from a snapshot"
         error = RunError(f"worker group {group} has begun anew as generation {generation}")
@@ -252,10 +240,7 @@ class Shard:
         return step
 
     def snapshot(self, version: int | None, timeout: float, state: bool = True, copied: bool = True) -> ShardCopy:
-        """Return the result of :meth:`request_snapshot`; wait at most ``timeout`` seconds.
-
-        Raises RunError if a slice is past ``version``, or has not reached it in time.
-        """
+        """Wait for a copy of all values, as in :meth:`request_snapshot`, at most ``timeout`` seconds."""
         future = self.request_snapshot(version, state, copied)
         try:
             return self.executor.wait(future, timeout)
@@ -269,10 +254,9 @@ class Shard:
     def request_snapshot(self, version: int | None, state: bool = True, copied: bool = True) -> Future[ShardCopy]:
         """Return a future of a copy of all values, and of the updater's states if ``state``.
 
-        With one group the copy has exactly ``version``, and training may continue: a slice is copied before its next
-        update begins. If the version is None, each slice is copied as it is, between two updates. Unless ``copied`` it
-        contains the shard's own arrays, which must not be updated any more. The future fails with RunError if a slice
-        is past ``version``.
+        With one group the copy has exactly ``version``, and training may continue. If the version is None, each slice
+        is copied as it is, between two updates. Unless ``copied`` it contains the shard's own arrays, which must not be
+        updated any more. The future fails with RunError if a slice is past ``version``.
         """
         read: Read = methodcaller("copy" if copied else "contents", state)
         if version is None:
@@ -299,7 +283,7 @@ class Shard:
             pull.future.set_exception(error)
 
     def pending(self) -> str:
-        """Say what the shard waits for, such as "slice w1[0:450] at step 12: no worker has come"."""
+        """Return words for what the shard waits for, such as "slice w1[0:450] at step 12: no worker has come"."""
         with self._lock:
             lines = [*self._pulls.pending(), *self.norms.pending()]
         lines += self.collectives.pending()

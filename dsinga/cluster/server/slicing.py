@@ -1,9 +1,9 @@
-"""Cuts params into slices, assigns the slices to servers, and groups them into buckets, which are sent in one message.
+"""Cuts params into slices, assigns the slices to servers, and groups them into buckets for one message each.
 
 SINGA's method fills boxes of about equal size in the order of the params. It overfills them by at most a tenth, and
-cuts params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them by a hash.
-A worker must join a param that is cut over servers by a copy in every step. So, unlike SINGA, no param is cut if whole
-params, the largest first, fill the boxes as evenly.
+cuts params that would not fit. PaddlePaddle's cuts every param into blocks of one size. A worker must join a param that
+is cut over servers by a copy in every step. So, unlike SINGA, no param is cut if whole params, the largest first, fill
+the boxes as evenly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Slice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -55,18 +55,13 @@ def slice_for_servers(
 ) -> list[Slice]:
     """Cut params into slices for the servers of one server group.
 
-    The slices are numbered from 0 in the order of ``sizes``, and within a param by ``start``. They cover every param
-    exactly once. A server may get no slice.
+    ``preferred`` params are not cut, and get the server near their only user. ``widths`` are row lengths of params with
+    gradients that may be sparse rows; these are cut only between rows. ``whole`` cuts no param. The default of
+    ``block_size``, the elements of a kBlock block, is PaddlePaddle's formula, and the default of ``block_rows`` as many
+    as fit.
 
-    Args:
-        sizes: the number of elements of each param.
-        servers: the number of servers.
-        method: how params are cut and distributed.
-        preferred: params that are not cut, with the server near their only user.
-        widths: row lengths of params with gradients that may be sparse rows; they are cut only between rows.
-        whole: whether no param is cut.
-        block_size: the number of elements of a kBlock block; None for PaddlePaddle's formula.
-        block_rows: the rows of a block of params that are cut between rows; None for as many as fit.
+    The slices are numbered from 0 in the order of ``sizes``, and within a param by ``start``. A server may get no
+    slice.
     """
     assert servers > 0, servers
     assert all(size > 0 for size in sizes.values()), sizes
@@ -89,10 +84,7 @@ def slice_for_servers(
 
 
 def cut_into_pieces(slices: Sequence[Slice], size: int, params: Container[str]) -> list[Slice]:
-    """Cut the slices of some params into pieces of about ``size`` elements, and number all slices again.
-
-    The first pieces are then updated and returned while others are on their way to the server.
-    """
+    """Cut the slices of some params into pieces of about ``size`` elements, so that updates begin earlier."""
     pieces: list[Slice] = []
     for slice_ in slices:
         count = max(1, round(slice_.size / size)) if slice_.param in params else 1
@@ -103,12 +95,11 @@ def cut_into_pieces(slices: Sequence[Slice], size: int, params: Container[str]) 
 
 
 def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | None = None) -> dict[str, list[int]]:
-    """Return the lengths of each param's slices, cut for ``num`` boxes of about equal size: SINGA's ``Slice``.
+    """Cut params for ``num`` boxes of about equal size, by SINGA's ``Slice``; return the lengths of their slices.
 
     A box has room for ``total // num + total % num`` elements, and a tenth more if needed. A param is cut only if it
-    does not fit even then, and only if at least a tenth of the box is free. SINGA may overfill a box with any number of
-    small params; here a tenth is the limit for all together. Params are cut only between ``units``. If no unit fits
-    into the rest of a box, the next box is begun; an empty box holds at least one.
+    does not fit even then, and only if at least a tenth of the box is free. Unlike in SINGA, a tenth is the limit for
+    all small params together. Params are cut only between ``units``; an empty box holds at least one.
     """
     capacity, slack = _box(sum(sizes.values()), num)
     free = capacity
@@ -133,10 +124,9 @@ def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | 
 
 
 def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
-    """Return each slice's box, put in order into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
+    """Put slices in order into ``num`` boxes of about equal size, by SINGA's ``PartitionSlices``; return their boxes.
 
-    SINGA does not terminate if a slice is larger than a box, and fails if there are too few boxes. Here an empty box
-    accepts any slice, and the last box all remaining ones. Overfilling is as in :func:`slice_params`.
+    Unlike in SINGA, an empty box accepts any slice, and the last box all remaining ones.
     """
     capacity, slack = _box(sum(lengths), num)
     free, box = capacity, 0
@@ -150,10 +140,7 @@ def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
 
 
 def paddle_block_size(total: int, servers: int) -> int:
-    """Return a block's elements by PaddlePaddle's formula: a power of two, at least 1024.
-
-    In a large model each server gets 64 to 128 blocks.
-    """
+    """Return how many elements a block has by PaddlePaddle's formula: a power of two, at least 1024."""
     bits = (total // servers).bit_length()
     return 1 << max(bits - 7, 10)
 
@@ -165,7 +152,7 @@ def _box(total: int, num: int) -> tuple[int, int]:
 
 
 def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
-    """Return each param's slices (length, server): whole params if as even, else as SINGA cuts them."""
+    """Distribute params over servers, whole if as even, else as SINGA cuts them; return slices (length, server)."""
     whole = _whole_boxes(sizes, servers)
     if whole:
         return {param: [(size, whole[param])] for param, size in sizes.items()}
@@ -176,7 +163,7 @@ def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]
 
 
 def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | None:
-    """Return each param's box, largest params first into the emptiest; None if one gets too full."""
+    """Put whole params, the largest first, into the emptiest boxes; return each one's, None if one gets too full."""
     contents = [0] * servers
     boxes: dict[str, int] = {}
     for param in sorted(sizes, key=lambda param: -sizes[param]):
@@ -207,18 +194,17 @@ MIN_BUCKET_BYTES = 1 << 17
 
 
 class Bucket(NamedTuple):
-    """Slices of one server that travel in one message."""
+    """Slices of one server that are sent in one message."""
 
     server: int
     slices: list[Slice]
 
 
 def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int | None = None) -> list[Bucket]:
-    """Return the buckets in the order in which the backward pass fills them, top params first.
+    """Group slices into buckets, in the order in which the backward pass fills them, top params first.
 
-    ``slices`` are the slices of each param, in the order of the forward pass. A bucket is complete at ``limit`` bytes.
-    The default makes ``BUCKETS`` for each server, of at least ``MIN_BUCKET_BYTES``. A param's pieces go to its servers
-    in turn, so that all receive at the same time.
+    ``slices`` are the slices of each param, in the order of the forward pass. A bucket is complete at ``limit`` bytes;
+    by default there are ``BUCKETS`` for each server, of at least ``MIN_BUCKET_BYTES``.
     """
     if limit is None:
         limit = 4 * sum(slice_.size for param in slices.values() for slice_ in param) // (BUCKETS * servers)
@@ -237,7 +223,7 @@ def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int
 
 
 def _in_turn(slices: Sequence[Slice]) -> list[Slice]:
-    """Return a param's slices: each server's first one, then each server's second, and so on."""
+    """Order a param's slices: each server's first one, then each server's second, and so on."""
     counts: Counter[int] = Counter()
     turns = []
     for slice_ in slices:

@@ -1,11 +1,10 @@
-"""Synchronises server groups by adding up their changes: each sends the changes of its slices to all others.
+"""Keeps server groups in step by adding up their changes: each sends the changes of its slices to all others.
 
-A slice's change is its value minus the value at its last change. Received changes are added to both. A change is sent
-on every route that begins at the group; received changes are forwarded on the onward routes.
+A slice's change is its value minus the value at its last change. Received changes are added to both, and forwarded on
+the onward routes.
 
-A slice that is not trainable (a running mean or variance) is an estimate that each group makes. Groups send each other
-the estimates, and each uses the mean of the newest ones. Changes would not work: a change from when a value was large
-could make a small value negative.
+A slice that is not trainable (a running mean or variance) is an estimate that each group makes. Each group uses the
+mean of all groups' newest estimates, because changes could make a small variance negative.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class SumSync(GroupSync):
     """Exchanges and adds the changes of a shard's slices with other server groups. Thread-safe.
 
     A slice's change is sent after ``frequency`` updates. If a linked group is lost for ``patience`` seconds, the shard
-    is closed. In the end all groups' trainable slices have the updates of all groups, and other slices the mean of all
-    groups.
+    is closed. In the end trainable slices have the updates of all groups, other slices their mean.
     """
 
     def __init__(self, shard: LinkedShard, frequency: int):
@@ -89,10 +87,7 @@ class SumSync(GroupSync):
             self.sender.enqueue(onward, id, change)
 
     def _receive_estimate(self, id: int, group: int, onward: Sequence[int], estimate: np.ndarray) -> None:
-        """Store the newest estimate of another group.
-
-        It counts from the group's own next estimate, or at once if the value is still the mean.
-        """
+        """Store the newest estimate of another group."""
         served_slice = self._slices[id]
         with served_slice.lock:
             served_slice.changes += 1
@@ -112,9 +107,8 @@ class SumSync(GroupSync):
     def flush(self) -> Future[int]:
         """Send all changes that other server groups lack, even with fewer than ``frequency`` updates.
 
-        The future resolves to the number of all messages of this shard when it has nothing more to send. When all
-        worker groups have finished, flush all shards repeatedly until the numbers stay the same. Then no message is in
-        flight, and all server groups have the same values, to rounding.
+        When all worker groups have finished, flush all shards repeatedly until the numbers of messages stay the same.
+        Then all server groups have the same values, to rounding.
         """
         for served_slice in self._slices.values():
             with served_slice.lock:
@@ -128,13 +122,12 @@ class SumSync(GroupSync):
         """Set a slice's value at the end of training; the caller holds the slice's lock."""
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return this shard's share of the first values of another group's new shard, after a loss.
+        """Return this shard's share of the first values for another group's lost and replaced shard.
 
         The new shard of the server group ``group`` begins with the sum of all linked shards' values, which they return
         one after the other. The shard of the group ``source`` returns its values, without unsent changes, and the
-        updater's state. Others return at most corrections for some slices. The new shard may begin any time later, as
-        ``generation``. This shard now refuses messages of earlier generations, and keeps changes for the new shard
-        until :meth:`link`:
+        updater's state. Others return at most corrections for some slices. This shard now refuses messages of earlier
+        generations, and keeps changes for the new shard until :meth:`link`:
 
         - on a route that reaches the source after the lost group, they are not part of the source's value. They are
           sent after :meth:`link`.
@@ -143,8 +136,8 @@ class SumSync(GroupSync):
         - on any other route, they are part of it, and still to be forwarded. So they are subtracted, and sent after
           :meth:`link`.
 
-        Each group gets each change once, with two exceptions. They are changes that the lost group had received and not
-        forwarded, and changes that the source receives later by another route.
+        Each group gets each change once, except changes that the lost group had received and not forwarded, and changes
+        that the source receives later by another route.
         """
         self.accept(group, generation)
         self.sender.replace(group)
@@ -181,7 +174,7 @@ class SumSync(GroupSync):
         self.sender.check_open()
 
     def pending(self) -> list[str]:
-        """Return texts on server groups that have not acknowledged a message."""
+        """Name the server groups that have not acknowledged a message, for errors."""
         return self.sender.pending()
 
     def _enqueue_change(self, served_slice: ServedSlice) -> None:
@@ -198,7 +191,6 @@ class SumSync(GroupSync):
         self.sender.enqueue(self._starts, (id, self._group), estimate)
 
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
-        """Return a slice's change since the last one, for other groups; the caller holds its lock."""
         last = self._last[served_slice.spec.slice.id]
         change = served_slice.value - last
         np.copyto(last, served_slice.value)
@@ -207,5 +199,5 @@ class SumSync(GroupSync):
 
 @register("sync_method", "kSum")
 def sum_of_changes(topology: Topology, average: EMAConf | None) -> Policy:
-    """Return the policy of server groups that add up their changes, every ``sync_freq`` updates, without waiting."""
+    """Return the policy that server groups add up their changes, every ``sync_freq`` updates, without waiting."""
     return partial(SumSync, frequency=topology.sync_freq)

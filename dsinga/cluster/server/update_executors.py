@@ -32,10 +32,7 @@ def _run(block: UpdateBlock) -> None:
 
 
 class SliceUpdate:
-    """The update of a slice to its next version, in ``blocks`` for any order.
-
-    Call ``end`` when all blocks are done, or ``fail`` with the error if one fails.
-    """
+    """The update of a slice to its next version, as ``blocks`` that may be computed in any order."""
 
     def __init__(
         self,
@@ -48,7 +45,7 @@ class SliceUpdate:
         self.running = 0
 
     def run(self) -> None:
-        """Run all blocks under the slice's lock and end the update. An updater's error fails it and is raised."""
+        """Compute all blocks under the slice's lock and end the update; an updater's error fails it."""
         try:
             with self.served_slice.lock:
                 for block in self.blocks:
@@ -70,7 +67,7 @@ class InlineExecutor:
             update.run()
 
     def wait(self, future: Future[Any], timeout: float | None) -> Any:
-        """Return the outcome of ``future``. Raises TimeoutError after ``timeout`` seconds."""
+        """Wait for ``future`` and return its outcome. Raises TimeoutError after ``timeout`` seconds."""
         return future.result(timeout)
 
     def close(self, message: str) -> None:
@@ -78,10 +75,7 @@ class InlineExecutor:
 
 
 class BackgroundExecutor(InlineExecutor):
-    """Runs large updates in a background thread; for servers with workers in several processes.
-
-    Otherwise the slowest worker would run all updates, become slower still, and leave the others' cores idle.
-    """
+    """Runs large updates in a background thread, so that they do not delay the slowest worker."""
 
     requires_single_group = True
 
@@ -101,11 +95,10 @@ class BackgroundExecutor(InlineExecutor):
 
 
 class CooperativeExecutor(InlineExecutor):
-    """Shares the blocks of updates among the workers of a group; for workers that are threads.
+    """Shares the blocks of updates among the workers of a group, which are threads of one process.
 
     A worker runs some blocks when it pushes, in proportion to the size of its push, and any remaining blocks while it
-    waits. It must wait with :meth:`wait`, or blocks might be left. A value needs no lock during its update, since all
-    workers wait for its next version.
+    waits. It must wait with :meth:`wait`, or blocks might be left.
     """
 
     requires_single_group = True
@@ -137,10 +130,7 @@ class CooperativeExecutor(InlineExecutor):
             self._changed.notify_all()
 
     def wait(self, future: Future[Any], timeout: float | None) -> Any:
-        """Return the outcome of ``future``; meanwhile run blocks, the newest update's first: it is needed first.
-
-        Raises TimeoutError after ``timeout`` seconds.
-        """
+        """Wait for ``future``, running the newest update's blocks meanwhile; return its outcome."""
         deadline = None if timeout is None else time.monotonic() + timeout
         has_callback = False
         while not future.done():

@@ -1,4 +1,4 @@
-"""Messages through a Unix socket: plain values and small arrays; large arrays are passed in shared memory."""
+"""Sends messages through a Unix socket: plain values and small arrays; large arrays are passed in shared memory."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class ChannelMessage(NamedTuple):
 
 
 class Channel:
-    """One end of a connection between processes. Several threads may send, one at a time receive.
+    """One end of a connection between processes of a host. Several threads may send, one at a time receive.
 
-    Large arrays are sent in the sender's shared buffers. The receiver may write into the arrays of a message. When it
-    has released them all, it returns the buffer, and the sender uses it again. Each end may also publish a buffer,
-    which the other end can map only read-only. Arrays in it can be sent as offsets, without a copy.
+    Large arrays are sent in the sender's shared buffers, which the receiver returns when it has released the arrays.
+    Each end may also publish a buffer, which the other end can map only read-only. Arrays in it can be sent as offsets,
+    without a copy.
     """
 
     def __init__(self, connection: socket.socket):
@@ -55,14 +55,14 @@ class Channel:
         return self._socket.fileno()
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Share a buffer with the other end, to send arrays in it as offsets. Each end may publish one."""
+        """Share a buffer with the other end, to send arrays in it as offsets."""
         self._published = buffer
         socket.send_fds(self._socket, [HEAD.pack(PUBLISH, 0, buffer.size, 0, 0)], [buffer.fd])
 
     def send(self, values: Any, items: Items = (), without_copy: bool = False) -> None:
-        """Send plain values and arrays. Raises OSError if the other end is gone.
+        """Send plain values and arrays.
 
-        With ``without_copy``, arrays in the published buffer are sent as offsets. All others are copied.
+        With ``without_copy``, arrays in the published buffer are sent as offsets.
         """
         layouts, arrays = flatten(items)
         places: list[Any] = []  # of each array: its bytes, [offset] in the published buffer, or offset in the parcel
@@ -95,10 +95,7 @@ class Channel:
             self._socket.send(packet)
 
     def receive(self) -> ChannelMessage | None:
-        """Wait for the next message and return it; None for a packet that needs no action.
-
-        Raises OSError if the other end is gone, or sends something that is not a message.
-        """
+        """Wait for the next message and return it; None for a packet that needs no action."""
         packet, fds, flags, _ = socket.recv_fds(self._socket, 2 * PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         try:
             if not packet:
@@ -152,17 +149,16 @@ class Channel:
             yield memory[start : start + size]
 
     def end(self) -> None:
-        """End the connection: both ends receive nothing more. Any thread may call it."""
+        """End the connection, so that both ends receive nothing more. Any thread may call it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket. Must not be called while another thread receives."""
+        """Close the socket, while no other thread receives."""
         self._close()
 
 
 def _give_back(channel: weakref.ref[Channel], number: int) -> None:
-    """Tell the sender that a shared buffer is free, unless the socket is full."""
     receiver = channel()
     if receiver is not None and receiver.fileno() >= 0:
         with contextlib.suppress(OSError):

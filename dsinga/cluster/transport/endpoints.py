@@ -1,4 +1,4 @@
-"""Registers the services of this process by name, and connects to services of any process."""
+"""Offers services of this process by name, and connects to services of any process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ class Endpoint:
     """A service that this process offers under a name, until it is closed.
 
     Args:
-        name: a name that is unique on the host.
-        service: the service.
         published: shared memory; clients on this host receive arrays in it without a copy.
         to_host: whether other processes of this host may connect, if the system has shared memory.
         slow: whether large calls of other hosts are handled in a separate thread.
-        secret: what other processes of this host must know; by default none of them does.
+        secret: what other processes of this host must know.
     """
 
     def __init__(
@@ -48,11 +46,11 @@ class Endpoint:
         _endpoints[name] = self
 
     def accept(self, connection: socket.socket) -> None:
-        """Serve a caller on another host."""
+        """Serve a caller on another host, through a socket."""
         self._callers.add(RemoteCaller(connection, self.service, self._slow, self._callers.discard))
 
     def close(self, message: str) -> None:
-        """Serve no more calls; waiting calls fail with RunError(``message``). May be called more than once."""
+        """Stop serving; waiting calls fail with RunError(``message``)."""
         if _endpoints.get(self.name) is self:
             del _endpoints[self.name]
         self.service.close(message)
@@ -80,10 +78,9 @@ def accept(name: str, connection: socket.socket) -> bool:
 
 
 def connect(name: str, open_connection: OpenConnection | None = None, secret: Secret = PROCESS_SECRET) -> Transport:
-    """Return the fastest transport to a service: direct, through shared memory, else through a connection.
+    """Connect to a service by the fastest transport: direct, through shared memory, else through a network.
 
-    Processes of this host must know ``secret``. Raises RunError if a service on another host cannot be reached; it
-    needs ``open_connection``.
+    Raises RunError if a service on another host cannot be reached; it needs ``open_connection``.
     """
     if name in _endpoints:
         return DirectTransport(lambda: find_service(name), name)

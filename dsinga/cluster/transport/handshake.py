@@ -1,7 +1,7 @@
-"""Proves to both ends of a local socket that the other end belongs to the same run, before anything else is sent.
+"""Proves to both ends of a local socket that the other end belongs to the same run.
 
-The address of an abstract socket is no secret: any process of the host reads it in /proc/net/unix. So each end sends a
-random number. By an HMAC of both numbers, each proves that it knows the run's secret, which is never sent.
+Any process of the host can read the address of an abstract socket. So each end sends a random number. By an HMAC of
+both numbers, each proves that it knows the run's secret, which is never sent.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ CLIENT, SERVER = b"client", b"server"
 
 
 class Secret:
-    """Random bytes that the processes of one run know. Neither its text nor its hash shows them.
-
-    They travel with the keys of workers and servers, through Dask's connections.
-    """
+    """Random bytes that only the processes of one run know; neither text nor hash shows them."""
 
     __slots__ = ("_value",)
 
@@ -37,7 +34,7 @@ class Secret:
         return "Secret(...)"
 
     def proof(self, role: bytes, *nonces: bytes) -> bytes:
-        """Return one end's proof of the secret, for the end that has sent one of ``nonces``."""
+        """Return one end's proof that it knows the secret, for the end that has sent one of ``nonces``."""
         return hmac.digest(self._value, role + b"".join(nonces), "sha256")
 
 
@@ -46,7 +43,7 @@ PROCESS_SECRET = Secret()
 
 
 class Handshake:
-    """The server's side of one connection that has proved nothing yet. Its socket does not block.
+    """The server's side of a connection that has proved nothing yet; its socket does not block.
 
     Packets before the proof are read without descriptors: the system closes descriptors that they carry.
     """
@@ -59,7 +56,7 @@ class Handshake:
     def read(self) -> bool | None:
         """Read the next packet; return True once the client has proved itself, None while packets are missing.
 
-        Returns False if the client is gone or cannot prove it.
+        False means that the client is gone or cannot prove it.
         """
         try:
             packet = self.connection.recv(PROOF_BYTES + 1)
@@ -78,7 +75,7 @@ class Handshake:
 
 
 def shake_hands(connection: socket.socket, secret: Secret) -> bool:
-    """Do the client's side; return whether the server has proved that it knows the secret. Raises OSError."""
+    """Do the client's side of the handshake; return whether the server knows the secret."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     connection.send(nonce)
     packet = connection.recv(NONCE_BYTES + PROOF_BYTES + 1)

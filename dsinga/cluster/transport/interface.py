@@ -1,7 +1,4 @@
-"""Protocols of calls between workers and servers: the caller's transport, the receiving service, and the reply.
-
-Also has the transport of calls within a process.
-"""
+"""The interfaces of calls between workers and servers: transport, service and reply; and calls within a process."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Pending(Protocol):
     """A result that a service will have later."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result; return its arrays. Raises the method's error; TimeoutError after ``timeout`` seconds."""
+        """Wait for the result; return its arrays."""
 
     def done(self) -> bool:
         """Whether the result, or an error instead, is known."""
@@ -45,18 +42,17 @@ class Pending(Protocol):
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
         """Call ``callback`` with the result when it is done.
 
-        The callback must not reference this object: the cycle would keep it and its arrays.
+        The callback must not reference this object.
         """
 
 
 class Service(Protocol):
-    """An object with methods that several threads can call at once through transports."""
+    """An object with methods that workers and servers call through transports, several threads at once."""
 
     def handle(self, method: str, fields: Sequence[Any], items: Items) -> Items | Pending | None:
-        """Run a method; return the arrays of the reply (None for no arrays), or a pending result.
+        """Call a method; return the arrays of the reply (None for no arrays), or a pending result.
 
         ``fields`` are plain values (None, numbers, strings, lists of them); the service owns the arrays ``items``.
-        Raises RunError if the method fails.
         """
 
     def close(self, message: str) -> None:
@@ -75,9 +71,9 @@ class Transport(Protocol):
     ) -> Reply:  # fmt: skip
         """Call a method of the service with plain values and arrays, which must not be changed afterwards.
 
-        Without copy, arrays in a buffer that both ends share must stay unchanged until the service has used them,
-        possibly after the reply. If the reply's arrays must be copied, they may be copied to ``into``, contiguous
-        arrays of their sizes. Between hosts, messages of a lower ``priority`` number are sent first.
+        Without copy, arrays in a shared buffer must stay unchanged until the service has used them, possibly after the
+        reply. If the reply's arrays must be copied, they may be copied to ``into``, contiguous arrays of their sizes.
+        Between hosts, messages of a lower ``priority`` number are sent first.
         """
 
     def close(self) -> None:
@@ -91,7 +87,7 @@ class Ready:
         self._items = items
 
     def done(self) -> bool:
-        """Return True: the arrays are there."""
+        """Return True, because the arrays are there."""
         return True
 
     def result(self, timeout: float | None = None) -> Items:
@@ -130,7 +126,7 @@ def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str 
     """Wait for ``reply`` and return its result; errors name the wait's reason, ``what``.
 
     Raises RunError after ``timeout`` seconds and soon after ``aborted`` returns a reason, WorkerLost if the other end's
-    process is lost. ``aborted`` may raise the error itself.
+    process is lost.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -152,12 +148,9 @@ def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str 
 
 
 class DirectTransport:
-    """The caller's end of a :class:`Transport` to a service of this process.
+    """A transport to a service of this process, by plain function calls.
 
-    Args:
-        find: returns the service, or None if it is closed. It runs for each call, so that the transport does not keep
-            the service alive.
-        name: the service's name, for errors.
+    ``find`` returns the service, or None if it is closed, so that the transport does not keep the service alive.
     """
 
     crosses_process = crosses_host = False
@@ -179,4 +172,4 @@ class DirectTransport:
         return answer
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because there is no connection."""

@@ -1,4 +1,4 @@
-"""Describes arrays by plain values (dtype, shape, memory layout) next to their bytes, and restores them, unpickled."""
+"""Describes arrays by plain values (dtype, shape, memory layout) next to their bytes, and restores them unpickled."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ _ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError, Worke
 
 
 def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:
-    """Return plain descriptions of arrays, and the C-contiguous arrays of their bytes.
-
-    A channels-last image has the bytes of a C-contiguous view, and is restored as channels-last without a copy.
-    """
+    """Return plain descriptions of arrays, and the C-contiguous arrays of their bytes, to send them."""
     layouts: list[Any] = []
     buffers: list[np.ndarray] = []
     for item in items:
@@ -47,9 +44,9 @@ def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:
 
 
 def restore(layouts: Sequence[Any], buffers: Iterator[Any]) -> list[Array | SparseRows]:
-    """Return the arrays that :func:`flatten` described, as views of buffers of exactly their bytes.
+    """Restore the arrays that :func:`flatten` described, as views of buffers of exactly their bytes.
 
-    Raises ValueError for descriptions that do not fit the buffers, or do not describe arrays of numbers.
+    Raises ValueError for faulty descriptions.
     """
     try:
         return _restore(layouts, buffers)
@@ -96,7 +93,7 @@ def _size(kind: str, shape: Sequence[int]) -> int:
 
 
 def aligned(size: int) -> int:
-    """Round ``size`` up to whole cache lines."""
+    """Round a size up to whole cache lines."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -114,13 +111,13 @@ def copy_into(memory: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
 
 
 def pack(value: Any) -> bytes:
-    """Serialise plain values."""
+    """Convert plain values to bytes."""
     packed: bytes = msgpack.packb(value)
     return packed
 
 
 def unpack(packed: Any) -> Any:
-    """Return the plain values of :func:`pack`. Raises ValueError for anything else."""
+    """Restore the plain values of :func:`pack`. Raises ValueError for anything else."""
     try:
         return msgpack.unpackb(packed, strict_map_key=False)
     except (msgpack.UnpackException, TypeError, OverflowError, MemoryError, RecursionError) as error:
@@ -136,7 +133,7 @@ def describe_error(error: BaseException) -> list[str]:
 
 
 def restore_error(description: Sequence[str]) -> Exception:
-    """Return the error of a :func:`describe_error`. Raises ValueError for anything else."""
+    """Restore an error from :func:`describe_error`. Raises ValueError for anything else."""
     kind, text = description
     if not isinstance(kind, str) or not isinstance(text, str):
         raise ValueError("no description of an error")

@@ -24,7 +24,7 @@ INLINE_BYTES = 1 << 18
 
 
 class RemoteTransport:
-    """The caller's end of a :class:`Transport` to a service on another host. Any thread may use it."""
+    """A transport to a service on another host. Any thread may use it."""
 
     crosses_process = crosses_host = True
 
@@ -73,7 +73,7 @@ class RemoteTransport:
             reply.set_exception(failure)
 
     def lost(self, reason: str) -> None:
-        """The connection is lost: fail all calls without a reply."""
+        """Fail all calls without a reply, because the connection is lost."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         for reply, _ in waiting.values():
@@ -85,13 +85,10 @@ class RemoteTransport:
 
 
 class RemoteCaller:
-    """The service's end: handles the calls of one :class:`RemoteTransport`.
+    """The service's end of a :class:`RemoteTransport`, which handles its calls.
 
     Args:
-        connection: the socket.
-        service: the service.
         slow: handles large calls, one after the other; None if the service handles all of them quickly.
-        ended: called when the caller is gone.
     """
 
     def __init__(
@@ -103,10 +100,10 @@ class RemoteCaller:
         self._stream.start()
 
     def memory(self, values: Any, nbytes: Sequence[int]) -> None:
-        """Return None: the stream allocates the arrays of a call itself."""
+        """Return None, so that the stream allocates the arrays of a call itself."""
 
     def received(self, values: Any, items: Items) -> None:
-        """Handle a call. Raises ValueError for anything else."""
+        """Handle a call."""
         number, priority, method, fields = values
         if not isinstance(number, int) or not isinstance(priority, int):
             raise ValueError("no call")

@@ -1,11 +1,8 @@
 """Shared memory of processes on one host, which map the same anonymous file.
 
-A buffer has no name that could outlive its run. Its file descriptor is sent through a socket
-(:mod:`dsinga.cluster.transport.channel`), and the system frees the memory when the last process that maps it ends. The
-size of /dev/shm does not matter.
-
-Seals bind all processes with the descriptor. A buffer's size never changes: SIGBUS would end its readers. Only the
-process that created a published buffer can write into it.
+A buffer's file descriptor is sent through a socket (:mod:`dsinga.cluster.transport.channel`). The system frees the
+memory when the last process that maps it ends; the size of /dev/shm does not matter. Seals fix a buffer's size, and let
+only the process that created a published buffer write into it.
 """
 
 from __future__ import annotations
@@ -33,9 +30,10 @@ FUTURE_WRITE_SEAL, SIZE_SEALS = 0x10, 0x1 | 0x2 | 0x4
 
 
 class SharedBuffer:
-    """Shared memory: ``array``, uint8 (size,), zeros at first. Pages that are never written use no memory.
+    """Memory that processes share: ``array``, uint8 (size,), zeros at first.
 
-    The array and its views keep the memory alive; ``fd`` is needed only until other processes have mapped it.
+    Pages that are never written use no memory. The array and its views keep the memory alive; ``fd`` is needed only
+    until other processes have mapped it.
     """
 
     def __init__(self, fd: int, size: int, writable: bool = True):
@@ -46,10 +44,7 @@ class SharedBuffer:
         self.array = self.view()
 
     def view(self, start: int = 0, size: int | None = None) -> np.ndarray:
-        """Return a new array of ``size`` bytes from ``start``, which is not a view of ``array``.
-
-        Its views reference only it, so that its finalizer runs when they are gone.
-        """
+        """Return a new array of ``size`` bytes from ``start``, which is not a view of ``array``."""
         return np.frombuffer(self._map, np.uint8, self.size - start if size is None else size, start)
 
     def offset_of(self, array: np.ndarray) -> int | None:
@@ -65,7 +60,7 @@ class SharedBuffer:
 
 
 def create_shared_buffer(size: int, published: bool = False) -> SharedBuffer:
-    """Return a new buffer of a fixed size; if ``published``, only this process can write to it.
+    """Allocate a buffer of a fixed size; if ``published``, only this process can write to it.
 
     Raises OSError if there is no memory for it, AttributeError outside Linux.
     """
@@ -85,9 +80,9 @@ def create_shared_buffer(size: int, published: bool = False) -> SharedBuffer:
 
 
 def open_shared_buffer(fd: int, size: int, writable: bool = False) -> SharedBuffer:
-    """Return a buffer that another process has created; the descriptor stays the caller's.
+    """Map a buffer that another process has created; the descriptor stays the caller's.
 
-    Raises ValueError unless it is a file of ``size`` bytes with a sealed size, OSError if it cannot be mapped.
+    Raises ValueError unless it is a file of ``size`` bytes with a sealed size.
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size < max(size, 1):
@@ -111,7 +106,7 @@ def _seals_sizes() -> bool:
 
 
 def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
-    """Lay blocks of memory out in one buffer: return the offset of each block, by id, and the buffer's size."""
+    """Lay blocks of memory out in one buffer; return each block's offset, by id, and the buffer's size."""
     starts, at = {}, 0
     for id in sorted(sizes):
         starts[id] = at
@@ -134,7 +129,7 @@ class SharedArrays:
         self._filled: set[int] = set()
 
     def fill(self, values: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Copy first values into the arrays, and return the arrays; an array with values keeps them."""
+        """Copy first values into the arrays, unless they have some, and return the arrays."""
         for id in values.keys() - self._filled:
             self._arrays[id][:] = values[id]
             self._filled.add(id)
@@ -142,10 +137,7 @@ class SharedArrays:
 
 
 class BufferPool:
-    """Numbered shared buffers of a connection, reused: a new one costs a fault for each page.
-
-    Thread-safe.
-    """
+    """The shared buffers of a connection by number, reused because new memory is slow. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,7 @@
 """Calls between processes of one host through shared memory, without a network.
 
-A server listens at an abstract Unix socket, named after the service. Other hosts and network namespaces cannot reach
-it. It refuses other users (SO_PEERCRED), and clients that do not know the run's secret
-(:mod:`dsinga.cluster.transport.handshake`). The address disappears with the socket, so nothing has to be cleaned up.
+A server listens at an abstract Unix socket, named after the service, which disappears with it. It refuses other users
+(SO_PEERCRED), and clients that do not know the run's secret (:mod:`dsinga.cluster.transport.handshake`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ SEND_SECONDS = 60
 class SharedMemoryTransport:
     """The caller's end of a :class:`Transport` to a service in another process of this host.
 
-    Used by one thread at a time; each call and each wait reads the replies that have arrived.
+    Each call and each wait reads the replies that have arrived.
     """
 
     crosses_process, crosses_host = True, False
@@ -55,7 +54,7 @@ class SharedMemoryTransport:
         self._lost: OSError | None = None
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Share ``buffer`` with the service, to send its arrays uncopied. If this fails, the next call fails."""
+        """Share ``buffer`` with the service, to send its arrays without a copy."""
         self._try(self._channel.publish, buffer)
 
     def call(
@@ -114,7 +113,7 @@ class SharedMemoryTransport:
 
 
 class SharedMemoryReply:
-    """The :class:`dsinga.cluster.transport.interface.Reply` to a call of a :class:`SharedMemoryTransport`."""
+    """The reply to a call of a :class:`SharedMemoryTransport`."""
 
     def __init__(self, transport: SharedMemoryTransport):
         self._transport: SharedMemoryTransport | None = transport
@@ -145,11 +144,10 @@ class SharedMemoryReply:
 
 
 class SharedMemoryServer:
-    """The service's end: serves this host's other processes under ``name``, in its own thread.
+    """Serves this host's other processes a service under ``name``, in its own thread.
 
-    Each client maps ``published``, if given, read-only, and receives arrays in it without a copy. Clients must know
-    ``secret``. A faulty client ends at most its own connection. Raises OSError if the name exists or the system lacks
-    such sockets, AttributeError outside Linux.
+    Each client maps ``published``, if given, read-only, and receives arrays in it without a copy. Raises OSError if the
+    name exists or the system lacks such sockets, AttributeError outside Linux.
     """
 
     def __init__(
@@ -175,7 +173,7 @@ class SharedMemoryServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and end all connections. Any thread may call it, and more than once."""
+        """Stop listening and end all connections. Any thread may call it."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -304,7 +302,6 @@ def _answer(channel: Channel, number: int, items: Items, error: BaseException | 
 
 
 def _block(connection: socket.socket) -> None:
-    """Let a socket wait for packets, and some time for room to send one."""
     connection.setblocking(True)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
 

@@ -1,8 +1,4 @@
-"""One thread that reads and writes all sockets of this process that lead to other hosts.
-
-It is not Dask's event loop: transfers and Dask's heartbeats and tasks do not delay each other. The thread starts with
-the first socket and ends with the last one.
-"""
+"""One thread, apart from Dask's event loop, for all sockets of this process that lead to other hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ _current: SocketLoop | None = None
 
 
 class SocketConnection(Protocol):
-    """A connection with methods that the loop calls. ``socket`` does not block; TLS sockets are supported, too."""
+    """Interface of a connection that the loop reads and writes; ``socket`` does not block and may use TLS."""
 
     socket: socket.socket
 
@@ -29,14 +25,14 @@ class SocketConnection(Protocol):
         """Write as many bytes as the socket accepts; return whether there is more to write."""
 
     def lost(self, reason: str) -> None:
-        """End, since reading or writing has failed. The loop closes the socket."""
+        """Stop, because reading or writing has failed; the loop closes the socket."""
 
     def closed(self) -> None:
         """Release all resources: the socket is closed, and the loop calls no other method any more."""
 
 
 class SocketLoop:
-    """Calls connections when their sockets are ready. Any thread may call its methods."""
+    """Reads and writes connections when their sockets are ready. Any thread may call its methods."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()

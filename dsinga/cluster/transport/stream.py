@@ -1,7 +1,6 @@
 """Messages through a connected socket: plain values described by msgpack, and arrays as their bytes, never pickled.
 
-Many messages may be on their way at once, both ways. Large arrays are sent from their own memory, and received into
-memory that the receiver names, or into reused memory.
+Many messages may be on their way at once, both ways. Large arrays are sent from their own memory.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Receiver(Protocol):
-    """Receives the messages of a stream, in the thread of the socket loop."""
+    """Interface of an object that handles the messages of a stream, in the thread of the socket loop."""
 
     def memory(self, values: Any, nbytes: Sequence[int]) -> Sequence[memoryview] | None:
         """Return memory for the arrays of a message, given their sizes; None for reused memory."""
@@ -51,11 +50,11 @@ class Receiver(Protocol):
         """Handle a message."""
 
     def lost(self, reason: str) -> None:
-        """End: no more messages arrive, and none can be sent."""
+        """Stop, because no more messages arrive, and none can be sent."""
 
 
 class Stream:
-    """One end of a connection to another process. Any thread may send."""
+    """One end of a connection to another process, which sends and receives messages. Any thread may send."""
 
     def __init__(self, connection: socket.socket, receiver: Receiver):
         connection.setblocking(False)
@@ -74,7 +73,7 @@ class Stream:
         self._target = next(self._reads)  # the memory that is being filled
 
     def start(self) -> None:
-        """Begin to receive. Call it once, before anything is sent."""
+        """Begin to receive, before anything is sent."""
         self._loop = add_connection(self)
 
     def send(self, values: Any, items: Items = (), priority: int = 0) -> None:
@@ -179,7 +178,7 @@ class Stream:
         self._reads.close()  # it refers to this object
 
     def close(self) -> None:
-        """Close the connection; unsent messages are dropped. May be called more than once."""
+        """Close the connection; unsent messages are dropped."""
         self._loop.remove(self)
         self.lost("the connection was closed")
 
@@ -205,7 +204,6 @@ def _encode(values: Any, items: Items) -> tuple[deque[memoryview], int]:
 
 
 def _allocate(nbytes: Sequence[int]) -> list[memoryview]:
-    """Return memory for arrays of these sizes, at cache lines of one array of the pool."""
     base = memoryview(buffers.empty((sum(map(aligned, nbytes)),), dtype=np.uint8))
     starts = itertools.accumulate(map(aligned, nbytes), initial=0)
     return [base[start : start + size] for start, size in zip(starts, nbytes, strict=False)]

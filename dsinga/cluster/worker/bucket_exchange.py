@@ -33,13 +33,7 @@ class BucketExchange:
     """A worker's exchange of a bucket: slices of one server, sent together. For one thread at a time.
 
     Args:
-        bucket: the slices.
         homes: the slices' params, by name; either all of them are replicated or none.
-        client: the server's client.
-        options: when values are requested.
-        codec: compresses gradients, except of lasting params; None to send them as they are.
-        meter: counts bytes.
-        wait: waits for replies.
         priority: of its messages between hosts: the number of its first param in the forward pass.
     """
 

@@ -1,4 +1,4 @@
-"""The configuration of a run's workers, the identifiers of workers and servers, and the reports of a round."""
+"""The configuration of a run's workers, the keys that identify workers and servers, and the reports of a round."""
 
 from __future__ import annotations
 
@@ -39,26 +39,17 @@ class ReplicaState(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """The configuration of all workers of a run; sent once, before the first round.
+    """All that the workers of a run need to know, sent once, before the first round.
 
     Attributes:
-        run: the run's name.
         generation: how often the whole run has started again; single worker groups may be of later generations.
-        seed: the key of all random numbers.
-        topology: the numbers of worker groups, workers, server groups and servers.
-        nets: each phase's net, cut for the workers of a group.
         parts: the param parts of all phases, by name; their ``users`` join every exchange of them.
-        readers: each phase's batch reader.
         passes: the passes over all records, of phases that are evaluated over all of them.
-        algorithm: computes gradients from a batch.
-        updater: applies gradients to params.
         outer_average: the moving average (EMA) that sites keep of their outer params; None for none.
         slices: the slices of parts that servers keep, the same in each server group.
         replicated: the names of parts that each user copies and updates itself.
-        options: when and how values and gradients are exchanged.
         skip_bad_batches: whether a batch is left out if its loss or a gradient is not finite.
         precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
-        secret: proves to other processes of a host that one belongs to the run.
     """
 
     run: str
@@ -81,7 +72,7 @@ class WorkerConfig:
 
     @cached_property
     def params(self) -> Mapping[str, Param]:
-        """The whole param of the training net that each part is cut from, by the part's name."""
+        """The whole param of the training net from which each part is cut, by the part's name."""
         whole = self.nets[Phase.kTrain].whole.params
         return {name: whole[part.param] for name, part in self.parts.items()}
 
@@ -92,7 +83,7 @@ class WorkerConfig:
 
 
 class ServerKey(NamedTuple):
-    """Identifies a server by run, generation, server group and number; with the run's secret."""
+    """Identifies a server: run, generation, server group and number, with the run's secret."""
 
     run: str
     generation: int
@@ -107,10 +98,7 @@ class ServerKey(NamedTuple):
 
 
 class WorkerKey(NamedTuple):
-    """Identifies a worker by run, generation, worker group, number and its Dask worker's address.
-
-    It has the run's secret.
-    """
+    """Identifies a worker: run, generation, group, number and its Dask worker's address, with the run's secret."""
 
     run: str
     generation: int
@@ -129,13 +117,10 @@ class WorkerKey(NamedTuple):
 
 
 class RoundReport(NamedTuple):
-    """A worker's report of a round. It is small, because later tasks depend on it.
+    """A worker's report of a round, which is small because later tasks depend on it.
 
     Attributes:
         metrics: the metrics of each step; empty for a skipped step.
-        timings: the timing of each step.
-        step: the next step.
-        skipped: the steps with batches that were left out.
     """
 
     metrics: list[Metrics]

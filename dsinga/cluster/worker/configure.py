@@ -47,22 +47,12 @@ def configure(
     find_preferred_servers: FindPreferredServers = lambda parts: {}, overlap: bool = True, timeout: float = 300.0,
     piece_bytes: int | None = None,
 ) -> WorkerConfig:  # fmt: skip
-    """Return the configuration of the workers of a run.
+    """Decide which params each worker has and how servers slice them; return the configuration of the workers.
 
-    Args:
-        job: the checked job.
-        topology: the numbers of groups, workers and servers.
-        opened: the job's readers and whole nets.
-        nets: the nets, cut for the workers of a group.
-        updater: the job's updater.
-        passes: the passes over all records, of phases that are evaluated over all of them.
-        run: the run's unique name.
-        served: whether servers keep params; otherwise the only worker keeps all of them.
-        find_preferred_servers: chooses servers for parts that should stay whole; by default for none.
-        overlap: whether gradients are sent during the backward pass.
-        timeout: seconds that a wait may last.
-        piece_bytes: the size of the pieces of params between hosts; None to leave slices whole. Sums over whole slices,
-            as for ``clip_norm`` and compression by kOneBit and kTopK, also leave them whole.
+    ``nets`` are cut for the workers of a group; ``passes`` are the passes over all records, of phases that are
+    evaluated over them. Without ``served`` the only worker keeps all params. ``find_preferred_servers`` chooses servers
+    for parts that should stay whole. ``piece_bytes`` is the size of the pieces of params between hosts; sums over whole
+    slices, as for ``clip_norm`` and compression by kOneBit and kTopK, leave them whole.
     """
     conf, average = job.cluster or ClusterConf(), job.updater.ema_conf
     if average is not None and topology.mean is not None and topology.server_groups > 1:
@@ -104,15 +94,12 @@ def configure(
 
 
 def outer_needs_whole_params(topology: Topology) -> bool:
-    """Whether the outer optimizer of sites needs whole params."""
+    """Whether the optimizer that averages sites needs whole params, not slices."""
     return topology.mean is not None and create_updater(topology.mean.updater).needs_whole_params
 
 
 def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart], updater: Updater) -> dict[str, int]:
-    """Return the row length of each part of a param with gradients that may be sparse rows.
-
-    An updater of whole params requires dense gradients.
-    """
+    """Return the row length of each part of a param with gradients that may be sparse rows."""
     params = {name: net.params[part.param] for name, part in parts.items()}
     return {
         name: math.prod(parts[name].shape[1:])
@@ -135,10 +122,9 @@ def check_whole(updater: Updater, parts: Mapping[str, ParamPart], net: NeuralNet
 
 
 def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:
-    """Return the param parts of all phases, by name, the training net's first.
+    """Return the param parts of all phases, by name, the training net's first, with all their users.
 
-    The users of a part are all workers that have it in the net of any phase. A worker that only tests with a part joins
-    its exchange, too: otherwise the part would change while it reads.
+    A worker that only tests with a part joins its exchange, too: otherwise the part would change while it reads.
     """
     users: dict[str, set[int]] = {}
     for net in nets.values():

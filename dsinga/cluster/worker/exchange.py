@@ -27,7 +27,7 @@ COLLECTIVES_SERVER = 0
 
 
 class Exchange(Mapping[str, Array]):
-    """Values and gradients of one worker, exchanged with the servers by bucket. For one thread at a time.
+    """Exchanges values and gradients of one worker with the servers, by bucket. For one thread at a time.
 
     Looking up a param waits until its value is of the present step. Pushing a bucket's last gradient sends the bucket
     and requests its new values, which arrive while the layers below still compute.
@@ -35,10 +35,6 @@ class Exchange(Mapping[str, Array]):
     Args:
         homes: where each param is kept, in the order of the forward pass.
         clients: by number, the clients of all servers with slices of these params, and of COLLECTIVES_SERVER.
-        options: when values and gradients are exchanged, and how gradients are compressed.
-        meter: counts seconds of waiting and bytes.
-        replicas: the params that the worker updates itself.
-        clipping: bounds the norm of all gradients; None for no bound.
     """
 
     def __init__(
@@ -82,7 +78,7 @@ class Exchange(Mapping[str, Array]):
         return len(self._homes)
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present step, and request all values that are not requested yet."""
+        """Go to step ``step``, and request all values that are not requested yet."""
         started = time.perf_counter()
         self._step = step
         if self._replicas is not None:
@@ -102,7 +98,7 @@ class Exchange(Mapping[str, Array]):
                 bucket.receive(self._step)
 
     def refresh(self) -> None:
-        """Forget all values of the present step, because other groups have changed them, and request them again."""
+        """Request all values again, because other groups have changed them."""
         self.wait_all()
         for home in self._homes.values():
             home.forget()
@@ -129,7 +125,7 @@ class Exchange(Mapping[str, Array]):
         return value
 
     def push_all(self, gradients: Mapping[str, Array]) -> str | None:
-        """Push all gradients of a step if they are finite; else return a bad one's name."""
+        """Push all gradients of a step if they are finite; else return the name of a bad one."""
         lost = first_bad_gradient(gradients)
         for name, gradient in gradients.items() if lost is None else ():
             self.push(name, gradient)
@@ -138,8 +134,7 @@ class Exchange(Mapping[str, Array]):
     def push(self, name: str, gradient: Array) -> None:
         """Accept the gradient of a param; it is sent when its bucket is complete.
 
-        Raises UserError, for a user's algorithm, unless it is float32 of the param's shape and the first one of this
-        step.
+        Raises UserError unless it is float32 of the param's shape and the first one of this step.
         """
         started = time.perf_counter()
         check_gradient(name, gradient, self._shapes, self._pushed, self._step)
@@ -155,7 +150,7 @@ class Exchange(Mapping[str, Array]):
         self._meter.waited += time.perf_counter() - started
 
     def finish(self) -> None:
-        """End the present step; push :meth:`ParamHome.default_gradient` for params without a gradient."""
+        """End the present step; params without a gradient get :meth:`ParamHome.default_gradient`."""
         static = self._replicas.static if self._replicas is not None else ()
         for name, home in self._homes.items():
             if name not in self._pushed and name not in static:
@@ -182,7 +177,7 @@ class Exchange(Mapping[str, Array]):
     def skip(self) -> None:
         """End the present step without a change of any param; nothing may have been pushed.
 
-        All workers of the group must skip it. Servers count the step.
+        All workers of the group must skip it.
         """
         assert not self._pushed, self._pushed
         for bucket in self._buckets:
@@ -190,13 +185,13 @@ class Exchange(Mapping[str, Array]):
         self._step += 1
 
     def discard(self) -> None:
-        """Forget gradients that were pushed in this step, of params that the worker updates itself."""
+        """Forget the gradients of this step of params that the worker updates itself."""
         self._pushed.clear()
         if self._replicas is not None:
             self._replicas.discard()
 
     def all_reduce(self, key: str, array: Array) -> Array:
-        """Add up the workers' arrays, in the workers' order. A key is used once in a run."""
+        """Return the sum of all workers' arrays, added in the workers' order. A key is used once in a run."""
         return self._collective("all_reduce", key, array, f"the sum {key!r} over the workers")
 
     def all_gather(self, key: str, array: Array) -> Array:
@@ -217,7 +212,7 @@ class Exchange(Mapping[str, Array]):
         return result
 
     def close(self) -> None:
-        """Do nothing: it has no thread."""
+        """Do nothing, because there is no thread."""
 
     def abort(self, message: str) -> None:
         """End all waits, now and later, with RunError(``message``)."""
@@ -242,15 +237,11 @@ def param_homes(
     shapes: Mapping[str, Shape], slices: Sequence[Slice], clients: Mapping[int, ServerClient],
     lasting: Mapping[str, float] | None = None, replicas: LocalUpdater | None = None, ops: Ops | None = None,
 ) -> list[ParamHome]:  # fmt: skip
-    """Return the home of each param of a worker: servers, a cache of rows, or the worker itself.
+    """Decide where a worker keeps each param: from servers, in a cache of rows, or in the worker itself.
 
-    Args:
-        shapes: the shape of each param by name, in the order of the forward pass.
-        slices: every slice of these params that servers have.
-        clients: by number, the clients of all servers with slices of these params, and of COLLECTIVES_SERVER.
-        lasting: the params that are not trained, each with this worker's share of it.
-        replicas: the params that the worker updates itself: all, or all without slices.
-        ops: the kernels of the worker's device if its servers keep slices there, else None.
+    ``lasting`` are the params that are not trained, each with this worker's share of it. ``replicas`` are the params
+    that the worker updates itself: all, or all without slices. ``ops`` are the kernels of the worker's device if its
+    servers keep slices there.
     """
     slices_of: dict[str, list[Slice]] = {name: [] for name in shapes}
     for slice_ in slices:

@@ -11,18 +11,16 @@ from dsinga.ops import Array, SparseRows
 
 
 class ExchangeOptions(NamedTuple):
-    """When and how a worker exchanges values and gradients. Only ``compression`` changes the numbers of a run.
+    """When and how a worker exchanges values and gradients; only ``compression`` changes the numbers of a run.
 
-    Checkpoints do not contain the residuals of kOneBit and kTopK, the unsent parts of gradients. So with these, a
-    resumed run has other bits than an unbroken one.
+    Checkpoints do not contain the residuals of kOneBit and kTopK, so a resumed run then has other bits than an unbroken
+    one.
 
     Attributes:
         pull: when values are requested: with the push, or by the lookup that needs them.
         overlap: whether gradients are sent during the backward pass. Otherwise they are sent after it, and the forward
             pass starts when all values have arrived.
-        compression: how gradients are compressed.
         topk_share: the share of a gradient's numbers that kTopK sends.
-        timeout: seconds that a wait may last.
         bucket_bytes: the size of a bucket; None for the default of :func:`dsinga.cluster.server.fill_buckets`.
     """
 
@@ -34,17 +32,14 @@ class ExchangeOptions(NamedTuple):
     bucket_bytes: int | None = None
 
     def codec(self) -> Codec | None:
-        """Return a new codec for gradients, without residuals; None if they are not compressed."""
+        """Make a codec for gradients, without residuals; None if they are not compressed."""
         return create_codec(self.compression, self.topk_share)
 
 
 def encode(
     codec: Codec, gradients: Mapping[int, Array | SparseRows], crosses_process: bool
 ) -> dict[int, Array | SparseRows]:
-    """Compress gradients, by slice id; sparse rows are not compressed.
-
-    A server of this process gets them decoded again: the same numbers as in another process.
-    """
+    """Compress gradients, by slice id; sparse rows are not compressed."""
     encoded: dict[int, Array | SparseRows] = {}
     for id, gradient in gradients.items():
         if isinstance(gradient, SparseRows):
@@ -56,7 +51,7 @@ def encode(
 
 
 class Meter:
-    """Measures an iteration's seconds of waiting for servers and workers, and its bytes sent and received."""
+    """Measures how long an iteration waits for servers and workers, and the bytes that it sends and receives."""
 
     def __init__(self) -> None:
         self.start()
@@ -68,7 +63,7 @@ class Meter:
         self.within = 0  # bytes handed over in this process, without a copy
 
     def count(self, crosses: bool, nbytes: int) -> None:
-        """Add bytes that have moved."""
+        """Count bytes that have moved."""
         if crosses:
             self.crossing += nbytes
         else:

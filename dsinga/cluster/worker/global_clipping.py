@@ -1,8 +1,8 @@
-"""Clipping by the global norm: the Euclidean norm of the gradients of all params together, over all servers.
+"""Clips gradients by the global norm: the Euclidean norm of the gradients of all params, over all servers.
 
 Servers add up the workers' gradients, and wait with their updates. One worker of the group asks each server for the
-squares of its sums. A collective gives all workers the squares of all servers, and so the same norm and factor, which
-they send to the servers. The order does not matter, because math.fsum rounds only once.
+squares of its sums. A collective gives all workers the same norm and factor, which they send to the servers. The order
+does not matter, because math.fsum rounds only once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ class GlobalClipping(NamedTuple):
     """Clips the norm of all gradients of a step together.
 
     Attributes:
-        max_norm: the largest norm.
         slices: by server number, the ids in rising order of all slices with squares that this worker reports.
         local: by name, the place of each param without slices with squares that this worker reports.
         size: the number of all slices and params without slices.
-        workers: the number of workers of the group.
     """
 
     max_norm: float
@@ -41,10 +39,10 @@ class GlobalClipping(NamedTuple):
         self, step: int, local: Mapping[str, float], clients: Mapping[int, ServerClient], wait: Wait,
         all_reduce: Callable[[str, Array], Array],
     ) -> float:  # fmt: skip
-        """Let servers update by the gradients of ``step`` times a factor, at most 1; return the factor.
+        """Let servers update by the gradients of ``step`` times a factor that limits their norm; return the factor.
 
-        All workers of the group call this after their last gradient. ``local`` has the sums of squares of gradients
-        that no server gets, by param. If the norm is not finite, the factor is 1.
+        ``local`` has the sums of squares of gradients that no server gets, by param. If the norm is not finite, the
+        factor is 1.
         """
         squares = np.zeros(self.size)
         replies = {server: clients[server].squares(step) for server in self.slices}
@@ -61,10 +59,7 @@ class GlobalClipping(NamedTuple):
 
 
 def global_clipping(config: WorkerConfig, worker: int) -> GlobalClipping | None:
-    """Return a worker's clipping by the norm of all gradients; None without a bound.
-
-    The first user of a server's params reports the server's squares.
-    """
+    """Make a worker's clipping by the norm of all gradients; None without a bound."""
     max_norm = config.updater.conf.clip_global_norm
     if not max_norm:
         return None

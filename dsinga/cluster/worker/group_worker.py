@@ -1,4 +1,4 @@
-"""Runs one worker of a worker group: reads batches, computes its partition of the net, exchanges with servers."""
+"""Runs one worker of a worker group: reads batches, computes its part of the net, exchanges with servers."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 class GroupWorker:
-    """A worker of a worker group: computes one partition of the net. For one thread at a time.
+    """A worker of a worker group, which trains one part of the net. For one thread at a time.
 
-    Methods that compute (train, evaluate, iterate) are called in ``thread``: kernels belong to a thread.
+    Methods that compute are called in ``thread``, because kernels belong to a thread.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class GroupWorker:
         )
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
-        """Return this worker's share of each lasting param, its share of the rows. All add up to 1."""
+        """Return this worker's share of each param that is state, not trained: its share of the rows."""
         shares = dict.fromkeys(lasting, 0.0)
         for node in self.net(Phase.kTrain).nodes:
             share = row_share(node.layer, node.rows or self._config.readers[Phase.kTrain].parts[self._key.worker])
@@ -131,7 +131,7 @@ class GroupWorker:
         return shares
 
     def train(self, start: int, stop: int) -> RoundReport:
-        """Run the iterations ``start`` to ``stop`` - 1."""
+        """Do the iterations ``start`` to ``stop`` - 1; return their metrics and timings."""
         report = RoundReport([], [], stop, skipped := [])
 
         def add(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
@@ -146,7 +146,7 @@ class GroupWorker:
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
 
-        With an ``observer`` of the layers' passes, all params are awaited first.
+        With an ``observer`` of passes, all params are awaited first.
         """
         return self._compute(self._begin(step), peers, observer)
 
@@ -233,10 +233,7 @@ class GroupWorker:
     def evaluate(
         self, phase: Phase, batches: int, version: int, params: Mapping[str, np.ndarray] | None = None
     ) -> list[Metrics]:
-        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records.
-
-        The values are its own at ``version``, or ``params``, the workers' partitions by name.
-        """
+        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records."""
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
         self.exchange.begin(version)
@@ -288,7 +285,7 @@ class GroupWorker:
         return getattr(self._config.algorithm, "waits_for_tasks", False)
 
     def net(self, phase: Phase) -> NeuralNet:
-        """Return this worker's partition of a phase's net."""
+        """Return this worker's part of a phase's net."""
         return self._config.nets[phase].locals[self._key.worker]
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
@@ -309,7 +306,7 @@ class GroupWorker:
         return functools.partial(send_ahead, read, layers, self._ops) if self._on_device else read
 
     def _regional(self, reader: BatchReader, layers: Iterable[Layer]) -> BatchReader:
-        """Return the reader of this worker's points, always the same: its records may be cached."""
+        """Return a reader of this worker's points only, always the same, because it may cache records."""
         if id(reader) not in self._regional_readers:
             self._regional_readers[id(reader)] = reader.in_regions(layers)
         return self._regional_readers[id(reader)]
@@ -340,7 +337,6 @@ class GroupWorker:
         self.thread.close(message)
 
     def _disconnect(self) -> None:
-        """Close the connections to servers and other workers; missing replies would keep them."""
         for transport in [*self._transports.values(), *self.peers.transports]:
             transport.close()
 
@@ -356,10 +352,7 @@ class GroupWorker:
 
 
 def _connect(servers: Mapping[ServerKey, OpenConnection | None], slices: Sequence[Slice]) -> dict[int, Transport]:
-    """Return transports to the servers of these slices and of collectives, by number.
-
-    With params cut by features, each of a thousand workers needs only a few servers.
-    """
+    """Connect to the servers of these slices and of collectives; return transports by number."""
     needed = {COLLECTIVES_SERVER, *(slice_.server for slice_ in slices)}
     return {
         server.server: connect(server.name, connection, server.secret)

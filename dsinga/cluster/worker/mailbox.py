@@ -1,9 +1,8 @@
 """Passes arrays between workers of a group by bridges (pairs of layers that send features) during an iteration.
 
-Sending never blocks, and arrays may be received in any order. All workers of a group run the same iterations, and
-arrays carry their iteration's number. Two rules keep workers together. An array that arrives more than AHEAD iterations
-early is acknowledged later. At the end of an iteration a worker waits until the previous iteration's arrays are
-acknowledged.
+Sending never blocks, and arrays may be received in any order. Arrays carry their iteration's number. An array that
+arrives more than AHEAD iterations early is acknowledged later. At the end of an iteration a worker waits until the
+previous iteration's arrays are acknowledged.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ AHEAD = 1
 
 
 class Mailbox:
-    """The arrays that have arrived for one worker and have not been received yet. Thread-safe.
-
-    A service: its only method is ``put`` (iteration, key), with one array.
-    """
+    """Stores the arrays that have arrived for one worker until it receives them. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -42,10 +38,9 @@ class Mailbox:
         return self.put(iteration, key, items[0])
 
     def put(self, iteration: int, key: str, array: Array) -> Future[None] | None:
-        """Store an array sent under ``key`` in an iteration; drop it if there is one.
+        """Store an array sent under ``key`` in an iteration, unless there is one.
 
         Returns None, or for an early array a future that resolves when the receiver is at most AHEAD iterations behind.
-        Raises the error of :meth:`fail` after that call.
         """
         with self._changed:
             self.check()
@@ -70,7 +65,7 @@ class Mailbox:
             future.set_result(None)
 
     def take(self, key: str, timeout: float) -> Array:
-        """Return the array sent under ``key`` in this iteration; TimeoutError after ``timeout`` seconds."""
+        """Wait for the array sent under ``key`` in this iteration; TimeoutError after ``timeout`` seconds."""
         place = (self._iteration, key)
         with self._changed:
             if not self._changed.wait_for(lambda: place in self._arrived or self._error is not None, timeout):
@@ -99,10 +94,7 @@ class Mailbox:
 
 
 class GroupPeers:
-    """The other workers of a worker group (:class:`~dsinga.layers.interface.context.Peers`): sends and receives.
-
-    Waits last at most ``timeout`` seconds; ``meter`` counts seconds of waiting and bytes sent.
-    """
+    """Sends arrays to, and receives arrays from, the other workers of a group, as layers require."""
 
     def __init__(self, timeout: float, meter: Meter):
         self.mailbox = Mailbox()
@@ -136,8 +128,7 @@ class GroupPeers:
     def receive(self, key: str) -> Array:
         """Return the array that was sent here under ``key`` in this iteration.
 
-        Raises RunError that names ``key`` after the timeout. Raises RunError soon after the run has ended, or after
-        losing a worker that this one has sent an array to.
+        Raises RunError after the timeout, and soon after the run has ended or a worker is lost.
         """
         started = time.perf_counter()
         while True:

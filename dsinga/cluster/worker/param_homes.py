@@ -1,4 +1,4 @@
-"""Keeps a worker's params, received from servers, cached by rows or replicated; cuts gradients into slices."""
+"""Keeps a worker's params: received from servers, cached by rows, or replicated; cuts gradients into slices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 def part_of(gradient: Array | SparseRows, slice_: Slice) -> Array | SparseRows:
-    """Cut the gradient of a slice out of its param's gradient: flat, or sparse rows if the slice has a width."""
+    """Cut a slice's part out of its param's gradient: flat, or sparse rows if the slice has a width."""
     if not isinstance(gradient, SparseRows):
         return gradient[slice_.start : slice_.stop]
     part = gradient.part(slice_.start // slice_.width, slice_.stop // slice_.width)
@@ -26,13 +26,11 @@ Shape = tuple[int, ...]
 
 
 class ParamHome(ABC):
-    """Where a worker keeps one param: its value, the slices of its gradients, and slices that arrive.
+    """Where a worker keeps one param: its value, and the slices that arrive.
 
     Used by one thread at a time. Values are read-only.
 
     Args:
-        name: the name of the param, or of its part in the worker's partition.
-        shape: its shape.
         slices: its slices on servers, in order.
         lasting_share: None for trainable params. A lasting param (a layer's state between steps) is replaced in each
             step by the sum of the workers' pushes. A worker without a new value pushes this share of the old one.
@@ -49,14 +47,14 @@ class ParamHome(ABC):
         return self.lasting_share is not None
 
     def value(self) -> Array:
-        """Return the value of the present step; all its slices have arrived."""
+        """Return the value of the present step, once all its slices have arrived."""
         if self.cached is None:
             self.cached = self._assemble().reshape(self.shape)
         return self.cached
 
     @abstractmethod
     def _assemble(self) -> Array:
-        """Return the value, of any shape."""
+        """Join the slices; return the value in any shape."""
 
     def split(self, gradient: Array | SparseRows) -> Iterator[tuple[Slice, Array | SparseRows]]:
         """Yield each slice with its part of a gradient."""
@@ -74,7 +72,7 @@ class ParamHome(ABC):
         return no_rows(self.shape) if self.takes_rows else np.zeros(self.shape, np.float32)
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice whose gradient has been sent."""
+        """Forget the value of a slice after its gradient was sent."""
         self.cached = None
 
     @abstractmethod
@@ -82,10 +80,7 @@ class ParamHome(ABC):
         """Store the array that a server has sent for a slice at ``step``."""
 
     def memory(self, slice_: Slice) -> np.ndarray | None:
-        """Return memory for the next value of a slice, float32 (size,); None if values are stored otherwise.
-
-        Another thread may write it as soon as the slice's gradient has been sent.
-        """
+        """Return memory for the next value of a slice, float32 (size,); None if values are stored otherwise."""
         return None
 
     def versions(self) -> dict[int, int]:
@@ -98,7 +93,7 @@ class ParamHome(ABC):
 
 
 class ServedHome(ParamHome):
-    """A param with values from the servers in each step."""
+    """A param that the servers send in each step."""
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
         super().__init__(name, shape, slices, lasting_share)
@@ -112,16 +107,13 @@ class ServedHome(ParamHome):
         return _read_only(self._joined)
 
     def memory(self, slice_: Slice) -> np.ndarray:
-        """Return the memory of a slice's value, reused in each step: new pages cost more than a copy.
-
-        When a step's value arrives, all computing with the previous one has ended.
-        """
+        """Return the memory of a slice's value, reused in each step because new memory is slow."""
         if self._joined is None:
             self._joined = np.empty(self.slices[-1].stop, np.float32)
         return self._joined[slice_.start : slice_.stop]
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice whose gradient has been sent."""
+        """Forget the value of a slice after its gradient was sent."""
         super().pushed(slice_)
         self._value = None
 
@@ -141,10 +133,7 @@ class ServedHome(ParamHome):
 
 
 class DeviceHome(ParamHome):
-    """A param that its servers keep on the worker's device: neither values nor gradients leave it.
-
-    ``ops`` are the worker's kernels.
-    """
+    """A param that its servers keep on the worker's GPU: neither values nor gradients leave it."""
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None, ops: Ops):
         super().__init__(name, shape, slices, lasting_share)
@@ -172,7 +161,7 @@ class DeviceHome(ParamHome):
         return self._ops.hand_over(default).result()
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice whose gradient has been sent."""
+        """Forget the value of a slice after its gradient was sent."""
         super().pushed(slice_)
         if len(self.slices) == 1:
             self._value = None
@@ -190,7 +179,7 @@ class CachedRowsHome(ParamHome):
         return _read_only(self._table)
 
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
-        """Bring a slice to version ``step``, by its whole value or the changed rows."""
+        """Update a slice to version ``step``, by its whole value or the changed rows."""
         values = self._table[slice_.start : slice_.stop]
         if isinstance(array, SparseRows):
             values.reshape(array.shape)[array.rows] = array.values

@@ -1,4 +1,4 @@
-"""Cuts whole params into slices for servers and replicas for workers, and joins them again, with the state of sites.
+"""Cuts whole params into slices for servers and replicas for workers, and joins them again for checkpoints.
 
 Checkpoints have the params and updater state of group 0. In addition, a param has "outer.value" and the outer
 optimizer's slots, such as "outer.history", which all groups share. For each further group g it has "group<g>.value" and
@@ -20,10 +20,7 @@ from dsinga.cutting.partitioned import join_params, split_params
 
 
 def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
-    """Return for each slice how it is updated and which workers of a group push its gradients.
-
-    For replicated params a server only adds up the gradients.
-    """
+    """Return for each slice how it is updated and which workers of a group push its gradients."""
     return [
         SliceSpec(
             slice_,
@@ -43,10 +40,9 @@ def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
 def sliced_values(
     config: WorkerConfig, values: ParamArrays, state: Mapping[str, ParamArrays] | None
 ) -> tuple[dict[int, np.ndarray], dict[int, ParamArrays] | None]:
-    """Cut whole params, and the updater's state by param and slot if given, into slices.
+    """Cut whole params, and any updater state by param and slot, into slices for the servers.
 
-    Returns flat values by slice id, and the state by slice id and slot. Slices may be views of the same array, but do
-    not overlap.
+    Slices may be views of the same array, but do not overlap.
     """
     parts = split_params(config.parts, values)
     slices = {slice_.id: _slice(parts[slice_.param], slice_) for slice_ in config.slices}
@@ -129,12 +125,12 @@ OWN_SLOTS = (RESIDUAL, IN_FLIGHT)  # the slots of averaging that each group has 
 
 
 def prefix(group: int) -> str:
-    """Return what the slot names of a group other than 0 begin with in a checkpoint."""
+    """Return the prefix of a checkpoint's slot names for a group other than 0."""
     return f"group{group}."
 
 
 def of_group(group: int, values: Mapping[int, np.ndarray], states: Mapping[int, ParamArrays]) -> dict[int, ParamArrays]:
-    """Return a further group's values and states, by slice id and slot of a checkpoint."""
+    """Name the values and states of a group other than 0 as slots of a checkpoint, by slice id."""
     return {
         id: {f"{prefix(group)}value": value}
         | {f"{prefix(group)}{slot}": array for slot, array in states.get(id, {}).items() if not _is_shared(slot)}
@@ -145,7 +141,7 @@ def of_group(group: int, values: Mapping[int, np.ndarray], states: Mapping[int, 
 def group_state(
     group: int, values: ParamArrays, state: Mapping[str, ParamArrays] | None
 ) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
-    """Return a server group's values and state from a checkpoint, by param and slot.
+    """Read a server group's values and state out of a checkpoint, by param and slot.
 
     A further group that the checkpoint lacks begins with the outer params and group 0's updater state.
     """

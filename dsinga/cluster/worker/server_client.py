@@ -1,8 +1,8 @@
 """A worker's client of one server: pulls values of slices, pushes gradients, takes part in collectives.
 
-Servers in other processes of a worker's host map and read its gradients in shared memory. The pool of result arrays
-(:mod:`dsinga.base.buffers`) allocates its gradients there. So a matrix product writes a gradient directly into shared
-memory, and only its offset is sent. If a feature of the same size uses the memory already, the gradient is copied.
+Servers in other processes of a worker's host read its gradients in shared memory. The pool of result arrays
+(:mod:`dsinga.base.buffers`) allocates gradients there, so that only their offsets are sent. If a feature of the same
+size uses the memory already, the gradient is copied.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dsinga.ops import Array, SparseRows
 
 
 class SendBuffer:
-    """Shared memory for arrays of ``nbytes`` bytes each, published in ``buffer``.
+    """Shared memory for gradients of ``nbytes`` bytes each, which servers on this host read.
 
-    ``bases`` is the argument of :func:`dsinga.base.buffers.use_bases`. Raises OSError if memory cannot be shared.
+    Raises OSError if memory cannot be shared.
     """
 
     def __init__(self, nbytes: Sequence[int]):
@@ -46,9 +46,7 @@ def open_send_buffer(
 ) -> SendBuffer | None:
     """Allocate shared memory for gradients, for the servers that are reached through shared memory.
 
-    ``transports`` has the servers' transports by number. The buffer has memory for the whole gradient of each param
-    with a slice on such a server. Returns None if there is none: sparse rows, and gradients smaller than the pool's
-    arrays, are always copied.
+    Returns None if no gradient needs it: sparse rows, and gradients smaller than the pool's arrays, are always copied.
     """
     shared = {server for server, transport in transports.items() if isinstance(transport, SharedMemoryTransport)}
     params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)
@@ -64,7 +62,7 @@ def open_send_buffer(
 
 
 class WorkerId(NamedTuple):
-    """Identifies a worker by its group's generation, its group and number; the group has ``workers`` workers."""
+    """Identifies a worker by its group's generation, its group and number, and has the group's size."""
 
     generation: int
     group: int
@@ -73,10 +71,7 @@ class WorkerId(NamedTuple):
 
 
 class ServerClient:
-    """Calls the methods of a server (:class:`dsinga.cluster.server.service.ShardService`); used by one thread.
-
-    ``device`` is the worker's GPU, None for CPU cores.
-    """
+    """A worker's client of a server (:class:`dsinga.cluster.server.service.ShardService`), used by one thread."""
 
     def __init__(self, transport: Transport, worker: WorkerId, device: int | None = None):
         self.transport, self._device = transport, device
@@ -113,18 +108,15 @@ class ServerClient:
     ) -> ValuesReply:  # fmt: skip
         """Request the values of slices at ``version``.
 
-        ``since`` maps slice ids to the caller's versions. The reply may contain only changed rows of these slices.
-        ``into`` and ``priority``: see :meth:`Transport.call`.
+        ``since`` maps slice ids to the caller's versions; the reply may contain only changed rows of these slices.
+        ``into`` and ``priority`` are as in :meth:`Transport.call`.
         """
         fields = [ids, version, self._worker.group, list(since.items())]
         reply = self.transport.call("pull", fields, into=into, priority=priority)
         return ValuesReply(reply, ids, self._unreleased)
 
     def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False, priority: int = URGENT) -> None:
-        """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes.
-
-        If the push fails, the next pull raises its error.
-        """
+        """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes."""
         self._send("push", step, gradients, skip, priority=priority)
 
     def push_pull(
@@ -140,17 +132,14 @@ class ServerClient:
         return self.transport.call("squares", [list(self._header(step))])
 
     def clip(self, step: int, factor: float) -> None:
-        """Let the server update its slices by their gradients of ``step`` times ``factor``.
-
-        If this fails, the next pull raises its error.
-        """
+        """Let the server update its slices by their gradients of ``step`` times ``factor``."""
         self.transport.call("clip", [list(self._header(step)), factor])
 
     def _header(self, step: int, skip: bool = False) -> Push:
         return Push(self._worker.generation, self._worker.group, step, self._worker.number, skip)
 
     def collective(self, kind: str, key: str, array: Array) -> Reply:
-        """Contribute an array to a collective of the group, "all_reduce" or "all_gather"; the reply has its result."""
+        """Contribute an array to "all_reduce" or "all_gather" of the group; the reply has the result."""
         worker = self._worker
         fields = [kind, key, worker.generation, worker.group, worker.number, list(range(worker.workers))]
         return self.transport.call("collective", fields, [array])
@@ -169,7 +158,7 @@ class ServerClient:
 
 
 class ValuesReply:
-    """The reply to a pull: values by slice id. Once arrived, these slices' gradients may change."""
+    """The reply to a pull, values by slice id; once it has arrived, these slices' gradients may change."""
 
     def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
         self._reply, self._ids, self._unreleased = reply, ids, unreleased
@@ -193,8 +182,7 @@ def gradient_memory(
     """Return memory for a worker's gradients, by size, for :func:`dsinga.base.buffers.use_bases`.
 
     Servers that share memory with this process read gradients where they are computed. For other hosts, the memory is
-    for gradients that are too large for the pool of result arrays. A single worker applies large gradients as soon as
-    they are computed, so all use the same memory.
+    for gradients that are too large for the pool of result arrays.
     """
     send_buffer = open_send_buffer(transports, slices, shapes)
     if send_buffer is not None:

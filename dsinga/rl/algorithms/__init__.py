@@ -1,1 +1,1 @@
-"""Algorithms of reinforcement learning, one file each."""
+"""Reinforcement learning algorithms to choose from (DQN, PPO, IMPALA, ...), one file each."""

@@ -1,4 +1,4 @@
-"""ActorCritic: the base of algorithms that learn a policy and state values from rollouts; and advantage estimates."""
+"""The base of algorithms that learn a policy and state values from rollouts, and their advantage estimates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dsinga.training import declared_metrics
 
 
 class Advantages(NamedTuple):
-    """Advantages (T, N) of actions, and returns (T, N), the values' targets: float32."""
+    """Advantages of actions, (T, N), and returns, (T, N), that values should predict: float32."""
 
     advantages: np.ndarray
     returns: np.ndarray
@@ -38,7 +38,7 @@ def gae(
     discount: float,
     decay: float,
 ) -> Advantages:
-    """Return generalised advantage estimates (Schulman et al. 2016, "High-dimensional continuous control").
+    """Estimate how much better each action was than expected (Schulman et al. 2016, "generalized advantages").
 
     A step's advantage is the sum of temporal-difference errors up to the episode's end. Each is weighted by
     (discount x decay) to the power of its distance. ``decay``, the paper's lambda, is 0 for the error of one step and 1
@@ -66,7 +66,7 @@ def discounted_returns(
     *,
     discount: float,
 ) -> np.ndarray:
-    """Return the discounted sum (T, N) float32 of rewards to each episode's end, with the arguments of :func:`gae`."""
+    """Return the discounted sum of rewards to the episode's end, (T, N); arguments are as for :func:`gae`."""
     returns = np.array(rewards, np.float64)
     following = np.asarray(last_values, np.float64)
     for step in range(len(rewards) - 1, -1, -1):
@@ -78,13 +78,13 @@ def discounted_returns(
 def following_values(
     values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, bootstrap: np.ndarray, last_values: np.ndarray
 ) -> np.ndarray:
-    """Return the value after each step (T, N): the next observation's, or its replacement at an episode's end."""
+    """Return the value of the state that follows each step, (T, N)."""
     following = np.concatenate([values[1:], np.asarray(last_values)[np.newaxis]])
     return np.where(terminated, 0, np.where(truncated, bootstrap, following))
 
 
 def single(array: np.ndarray) -> np.ndarray:
-    """Return an array as float32."""
+    """Convert an array to float32, without a copy if it has this dtype."""
     return array.astype(np.float32, copy=False)
 
 
@@ -96,20 +96,15 @@ POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS = "rl_policy_loss", "rl_value_loss", "rl_e
 
 
 class ActorCritic(Algorithm):
-    """Base of algorithms with a policy, the model's first head, and perhaps a state value, its second head.
+    """Base of algorithms that learn a policy (first head) and optionally state values (second head).
 
     For discrete actions the policy has a score for each action; for n numbers, n means, then n logs of standard
     deviations.
 
-    A subclass has the settings ``value_scale``, ``entropy_scale``, ``max_gradient_norm``, and, for :meth:`estimate`,
-    ``decay``.
+    Subclasses have the settings ``value_scale``, ``entropy_scale``, ``max_gradient_norm`` and ``decay``.
 
     Args:
-        model: the net.
-        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
-        updater: the updater; defaults to ``default_updater``.
-        seed: determines the initial params and the order of the rows.
 
     Attributes:
         learner: the net that learns, with the algorithm's layers.
@@ -140,14 +135,14 @@ class ActorCritic(Algorithm):
         self.mean: Callable[[np.ndarray], Any] = np.mean
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return the losses of policy and value, and of entropy unless its factor is 0."""
+        """Return the loss layers of policy, value and, unless its factor is 0, entropy."""
         scale = self.settings.entropy_scale
         losses = [self.policy_loss(model.head(0, "the policy"), spaces.action)]
         losses.append(value_loss(model.head(1, "the value of a state"), self.settings.value_scale))
         return [*losses, entropy_loss(model.heads[0], scale, spaces.action)] if scale else losses
 
     def policy_loss(self, policy: str, actions: Space) -> LayerConf:
-        """Return the policy gradient loss of the head ``policy``."""
+        """Return the loss layer that trains the head ``policy``; PPO overrides it."""
         return LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPolicyGradientLoss,
@@ -156,7 +151,7 @@ class ActorCritic(Algorithm):
         )
 
     def check_heads(self) -> None:
-        """Raise UserError unless the heads are a policy and, optionally, a value."""
+        """Raise UserError unless the model's heads are a policy and, optionally, a state value."""
         actions, model = self.spaces.action, self.model
         self.check_scores(model.head(0, "the policy"))
         self.check_head(model.heads[0], policy_size(actions), f"actions that are {actions}")
@@ -164,16 +159,16 @@ class ActorCritic(Algorithm):
             self.check_head(model.heads[1], 1, "the value of a state")
 
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
-        """Return each observation's most probable action; update hidden states in place."""
+        """Return each observation's most probable action."""
         return best_actions(self._head(0, observations, hidden), self.spaces.action)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator, hidden: HiddenStates | None = None) -> Sampled:
-        """Draw an action for each observation, with "log_probability"; update hidden states in place."""
+        """Draw an action for each observation, with its "log_probability"; update hidden states in place."""
         actions, logs = sample_actions(self._head(0, observations, hidden), self.spaces.action, rng)
         return Sampled(actions, {"log_probability": logs})
 
     def values(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
-        """Return state values (N,), 0 without a value head; hidden states do not change."""
+        """Estimate the value (N,) of each observation's state: 0 without a value head. Hidden states do not change."""
         if len(self.model.heads) < 2:
             return np.zeros(len(observations), np.float32)
         return self._head(1, observations, hidden, moves=False).reshape(-1)
@@ -188,11 +183,11 @@ class ActorCritic(Algorithm):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The metric names of an update."""
+        """The names of the metrics that :meth:`learn` returns."""
         return tuple(mean_metrics([dict.fromkeys(declared_metrics(self.learner.net), 0.0)]))
 
     def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
-        """Do an updater step for a batch; the gradient is scaled down to the largest norm."""
+        """Do an updater step on a batch, with the gradient limited to ``max_gradient_norm``."""
         if self.recurrence is None:
             gradients, metrics = self.learner.backward(
                 self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
@@ -203,28 +198,25 @@ class ActorCritic(Algorithm):
         return metrics
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Learn from a rollout by the present params; return mean metrics of all updates."""
+        """Update the params from a rollout that they produced; return the updates' mean metrics."""
         return mean_metrics([self.update(part) for part in self.batches(batch)])
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
-        """Yield a batch for each update on a rollout: arrays by input layer, with equal numbers of rows.
-
-        ``self.mean`` is over the environments of all workers that learn together.
-        """
+        """Split a rollout into batches of equal length, one for each update: arrays by input layer."""
         raise NotImplementedError
 
     def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
-        """Return the job of the net that learns from rollouts of ``steps`` steps, and an example batch."""
+        """Return the job of the net that learns rollouts of ``steps`` steps, and an example batch."""
         return self.net.job, self.examples
 
     def estimate(self, rollout: Rollout) -> Advantages:
-        """Return a rollout's advantages and returns, by generalised advantage estimation."""
+        """Estimate the advantage of each action and the return after each step of a rollout."""
         ends = rollout.terminated, rollout.truncated, rollout.bootstrap
         values = self.values_of(rollout)
         return gae(rollout.rewards, values[:-1], *ends, values[-1], discount=self.discount, decay=self.settings.decay)
 
     def values_of(self, rollout: Rollout) -> np.ndarray:
-        """Return the values (T + 1, N) of all observations of a rollout, including the last, in one batch."""
+        """Estimate the values (T + 1, N) of all observations of a rollout, including the last."""
         observations = np.concatenate([rollout.observations, rollout.last_observations[np.newaxis]])
         if self.recurrence is not None:
             rows = {self.model.input: self.as_rows(observations), **self.sequences(rollout, len(observations))}
@@ -233,7 +225,7 @@ class ActorCritic(Algorithm):
         return self.values(observations.reshape(-1, *observations.shape[2:])).reshape(observations.shape[:2])
 
     def rows(self, rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a rollout's steps as rows of the input layers, as in :meth:`as_rows`."""
+        """Return a rollout as rows for the net's input layers, a row for each step."""
         rows = {
             self.model.input: self.as_rows(rollout.observations),
             ACTION: as_action_records(self.as_rows(rollout.actions)),
@@ -243,12 +235,12 @@ class ActorCritic(Algorithm):
         return rows if self.recurrence is None else {**rows, **self.sequences(rollout, len(rollout.rewards))}
 
     def as_rows(self, array: np.ndarray) -> np.ndarray:
-        """Return (T, N, ...) as rows; with hidden states, each environment's steps are adjacent."""
+        """Reshape (T, N, ...) to a row for each step; recurrent nets get each environment's steps together."""
         array = array if self.recurrence is None else array.swapaxes(0, 1)
         return array.reshape(-1, *array.shape[2:])
 
     def sequences(self, rollout: Rollout, steps: int) -> dict[str, np.ndarray]:
-        """Return inputs for ``steps`` steps: where sequences begin, and their first hidden states."""
+        """Return inputs that tell a recurrent net where episodes begin and with which hidden states."""
         ended = rollout.terminated | rollout.truncated
         begins = np.concatenate([np.ones_like(ended[:1]), ended])[:steps]
         rows = {BEGINS: self.as_rows(begins)}
@@ -260,18 +252,18 @@ class ActorCritic(Algorithm):
 
 
 def distribution_of(space: Space) -> PolicyDistribution:
-    """Return the distribution, categorical or Gaussian, for the actions of a space."""
+    """Return the kind of policy for a space's actions, categorical or Gaussian."""
     return PolicyDistribution.kCategorical if isinstance(space, DiscreteSpace) else PolicyDistribution.kGaussian
 
 
 def value_loss(value: str, scale: float) -> LayerConf:
-    """Return the squared error of a value head, as a loss layer."""
+    """Return a loss layer that trains a value head to predict returns, by squared errors."""
     conf = {"scale": scale}
     return LayerConf(name=VALUE_LOSS, type=LayerType.kEuclideanLoss, srclayers=[value, RETURN], euclideanloss_conf=conf)
 
 
 def entropy_loss(policy: str, scale: float, space: Space, per_step: bool = False) -> LayerConf:
-    """Return the entropy of a policy as a loss layer."""
+    """Return a loss layer that keeps a policy exploring, by its entropy."""
     return LayerConf(
         name=ENTROPY_LOSS,
         type=LayerType.kEntropyLoss,
@@ -282,18 +274,18 @@ def entropy_loss(policy: str, scale: float, space: Space, per_step: bool = False
 
 
 def as_action_records(actions: np.ndarray) -> np.ndarray:
-    """Return actions (B,) or (B, ...) as records (B, n) float32."""
+    """Convert actions (B,) or (B, ...) to records (B, n) float32 for loss layers."""
     return actions.reshape(len(actions), -1).astype(np.float32)
 
 
 def normalized(advantages: np.ndarray, mean: Callable[[np.ndarray], Any] = np.mean) -> np.ndarray:
-    """Return advantages less their mean, divided by their standard deviation."""
+    """Scale advantages to mean 0 and standard deviation 1."""
     centred = advantages - mean(advantages)
     return centred / (np.sqrt(mean(np.square(centred))) + np.float32(1e-8))
 
 
 def mean_metrics(updates: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the means of the metrics of several updates, by short names."""
+    """Average the metrics of several updates, and shorten their names to "policy_loss" and "value_loss"."""
     names = {f"{POLICY_LOSS}/loss": "policy_loss", f"{VALUE_LOSS}/loss": "value_loss"}
     means = {name: sum(metrics[name] for metrics in updates) / len(updates) for name in updates[0]}
     return {names.get(name, name): value for name, value in means.items() if name != f"{ENTROPY_LOSS}/loss"}

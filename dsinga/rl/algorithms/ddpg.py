@@ -27,23 +27,19 @@ TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_lo
 
 @register("learning_algorithm", kDDPG=6)
 class DDPG(Algorithm):
-    """Learns a deterministic policy, the actor, from the values that a critic gives the actor's actions.
+    """Learns continuous actions: a deterministic actor, trained by the values that a critic gives its actions.
 
     Lillicrap et al., Continuous control with deep reinforcement learning, 2016. The model is one net. Its first head is
     the action: numbers from -1 to 1, as from kTanh, scaled to the action space's bounds. Its second head is the value
-    of observation and action, with the first head as a source. All other layers that the value needs belong to the
-    critic, even if the actor uses them too.
+    of observation and action, with the first head as a source. Other layers that the value needs belong to the critic,
+    even if the actor uses them too.
 
     An update lowers the critic's squared error for the target reward + discount·Q'(next observation, its action by the
     target params). Then it raises the mean value of the actor's actions, with a fixed critic.
 
     Args:
-        model: the net.
         spaces: the environment's spaces; actions are a box with bounds.
         updater: the actor's updater; defaults to Adam with a learning rate of 0.001.
-        seed: determines the initial params.
-
-    Raises UserError unless actions are a box with bounds and the net fits them.
     """
 
     class Conf(Settings):
@@ -103,7 +99,7 @@ class DDPG(Algorithm):
         self.latest_noise = np.zeros((0, *spaces.action.shape), np.float32)
 
     def check_heads(self) -> None:
-        """Raise UserError unless the heads are an action and its values."""
+        """Raise UserError unless the model's heads are an action and its value."""
         actions = self.spaces.action
         self.check_head(self.model.heads[0], math.prod(actions.shape), f"actions that are {actions}")
         for value in self._values:
@@ -134,11 +130,11 @@ class DDPG(Algorithm):
         return {model.input: observation, model.heads[0]: action, TARGET: number, WEIGHT: number}
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
-        """Return the actor's actions, (N, n) float32, within the bounds."""
+        """Return the actor's action for each observation, (N, n) float32, within the bounds."""
         return self._from_unit(self._actions(self.params, observations))
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return the actor's actions with noise; in the first steps, uniformly random actions."""
+        """Return the actor's actions with noise, to explore; in the first steps, uniformly random actions."""
         shape = (len(observations), *self.spaces.action.shape)
         if self.sampled < self.settings.random_steps:
             actions = rng.random(shape, np.float32) * 2 - 1
@@ -148,12 +144,12 @@ class DDPG(Algorithm):
         return Sampled(self._from_unit(actions), {})
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Make this copy act as a remote actor: restart correlated noise; use ``params`` for errors."""
+        """Prepare this copy to act as a remote actor: restart its noise; ``params`` are also the target params."""
         super().act_as(actor, actors, params, sampled)
         self.target_params, self.latest_noise = params, self.latest_noise[:0]
 
     def _draw_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Return the next noise, (N, ...); a changed N restarts the noise process."""
+        """Draw the exploration noise of the next actions, (N, ...); another N restarts correlated noise."""
         noise = rng.standard_normal(shape, np.float32) * np.float32(self.settings.noise)
         if self.settings.noise_correlation:
             if self.latest_noise.shape == shape:
@@ -163,27 +159,27 @@ class DDPG(Algorithm):
         return noise
 
     def targets(self, batch: Transitions) -> np.ndarray:
-        """Return the targets (B,) float32 of the action values of a batch."""
+        """Return the values (B,) float32 that the critic should give the actions of a batch."""
         return self._targets(batch, self._target_actions(batch.next_observations))
 
     def errors(self, batch: Transitions) -> np.ndarray:
-        """Return the first critic's temporal differences (B,), for prioritised replay."""
+        """Return the first critic's temporal-difference errors (B,), as priorities in prioritised replay."""
         batch.targets = self.targets(batch)
         values = self._critic_values(self.params, batch.observations, self._to_unit(batch.actions))
         return values[0] - batch.targets
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The metric names of an update."""
+        """The names of the metrics that :meth:`learn` returns."""
         return "loss", "value"
 
     @property
     def updaters(self) -> Sequence[LocalUpdater]:
-        """The actor's updater and the critic's."""
+        """The updaters of actor and critic."""
         return self.updater, self.critic_updater
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update; return the critic's "loss" and "value", the mean value of the actor's actions."""
+        """Update critic, actor and target params; return the critic's "loss" and the actor's mean "value"."""
         metrics = self._learn_critic(batch)
         value = self._learn_actor(batch)
         follow(self.target_params, self.params, self.settings.target_share)
@@ -201,11 +197,11 @@ class DDPG(Algorithm):
         return metrics
 
     def _learn_actor(self, batch: Transitions) -> float:
-        """Do one update of the actor; return the mean value of its actions."""
+        """Update the actor; return the mean value that the critic gives its actions."""
         return -self.update({self.model.input: batch.observations})["loss"]
 
     def _target_actions(self, observations: np.ndarray) -> np.ndarray:
-        """Return the actions of the target params, (B, n) from -1 to 1."""
+        """Return the target actor's actions for observations, (B, n) from -1 to 1."""
         return self._actions(self.target_params, observations)
 
     def _targets(self, batch: Transitions, actions: np.ndarray) -> np.ndarray:
@@ -220,22 +216,20 @@ class DDPG(Algorithm):
     def _critic_values(
         self, params: Mapping[str, np.ndarray], observations: np.ndarray, actions: np.ndarray
     ) -> Sequence[np.ndarray]:
-        """Return the values (B,) of actions by each critic."""
         rows = {self.model.input: observations, self.model.heads[0]: actions}
         outputs = self.critic_net.forward(params, rows, layers=tuple(self._values)).outputs
         return [outputs[value].reshape(-1) for value in self._values]
 
     def _to_unit(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions as numbers from -1 to 1, (B, n)."""
         return ((actions - self.low) / (self.high - self.low) * 2 - 1).reshape(len(actions), -1)
 
     def _from_unit(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions (N, ...) for numbers from -1 to 1, clipped."""
+        """Scale numbers from -1 to 1 to the bounds of actions, (N, ...)."""
         shares = (np.clip(actions, -1, 1).reshape(len(actions), *self.low.shape) + 1) / 2
         return self.low + shares * (self.high - self.low)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning, with target params, steps and latest noise."""
+        """Return the state of learning, with target params, sampled steps and latest noise."""
         return {
             **super().state(),
             "target": self.target_params,
@@ -246,7 +240,7 @@ class DDPG(Algorithm):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another updater or net."""
+        """Restore a state, as in :meth:`Algorithm.restore`."""
         critic_updater = self.critic_updater.copy()
         critic_updater.resume_learnt(state["critic_updater"], int(state["critic_steps"]))
         super().restore(state)
@@ -257,19 +251,16 @@ class DDPG(Algorithm):
 
 
 def _actor_loss(value: str) -> LayerConf:
-    """Return the loss layer that raises the mean of a value."""
     return LayerConf(name=ACTOR_LOSS, type=LayerType.kMeanLoss, srclayers=[value], meanloss_conf={"scale": -1.0})
 
 
 @register("learning_algorithm", kTD3=7)
 class TD3(DDPG):
-    """DDPG with the three changes of Fujimoto et al., Addressing function approximation error, 2018.
+    """DDPG with fewer overestimated values, by the three changes of Fujimoto et al. 2018.
 
-    Targets use the smaller of two critics' values, and noisy actions. The actor and the target params change in every
-    ``actor_every``-th update of the critics, by default every second. The model's heads are the action, its value, and
-    its value by the second critic.
-
-    Raises UserError as :class:`DDPG`.
+    The paper is "Addressing function approximation error". Targets use the smaller of two critics' values, and noisy
+    actions. The actor and the target params change in every ``actor_every``-th update of the critics, by default every
+    second. The model's heads are the action, its value, and its value by the second critic.
     """
 
     class Conf(DDPG.Conf):
@@ -283,7 +274,7 @@ class TD3(DDPG):
     critics: ClassVar[int] = 2
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update; return "loss" and, in every ``actor_every``-th, "value"."""
+        """Update the critics, and in every ``actor_every``-th call the actor; return "loss" and any "value"."""
         metrics: dict[str, Any] = {"loss": self._learn_critic(batch)["loss"]}
         if self.critic_updater.steps % self.settings.actor_every == 0:
             metrics["value"] = self._learn_actor(batch)
@@ -291,7 +282,7 @@ class TD3(DDPG):
         return metrics
 
     def _target_actions(self, observations: np.ndarray) -> np.ndarray:
-        """Return the target params' actions plus noise, determined by the seed and the number of updates."""
+        """Return the target actor's actions plus clipped noise, determined by the seed and the updates so far."""
         actions = super()._target_actions(observations)
         rng = np.random.default_rng([self.seed, self.critic_updater.steps])
         noise = rng.standard_normal(actions.shape, np.float32) * np.float32(self.settings.target_noise)

@@ -1,4 +1,4 @@
-"""DQN: deep Q-learning with target params, optionally double or dueling; and expected SARSA."""
+"""Deep Q-learning (DQN), optionally double or dueling, and expected SARSA: values of discrete actions from replay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACTION, TARGET, WEIGHT, LOSS = "rl_action", "rl_target", "rl_weight", "rl_loss"
 
 @register("learning_algorithm", kDQN=5)
 class DQN(Algorithm):
-    """Learns the value Q of each discrete action, by temporal differences of transitions from a replay memory.
+    """Learns the value Q of each discrete action, by temporal differences of replayed transitions.
 
     Mnih et al., Human-level control through deep reinforcement learning, 2015. The target of an action's value is
     reward + discount·Q'(next observation, best action), where Q' has params of an earlier time. The best action comes
@@ -32,16 +32,12 @@ class DQN(Algorithm):
     which ends in a layer kDueling.
 
     Remote actors explore differently, as in Ape-X (Horgan et al. 2018). Actor i of N, from 0, takes random actions with
-    probability epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an epsilon of 0.4 and the spread 7,
-    for hundreds of actors.
+    probability epsilon to the power of 1 + ``actor_spread``·i/(N - 1).
 
     Args:
         model: the net; its first head has a value for each action.
         spaces: the environment's spaces; actions are discrete.
         updater: defaults to Adam with a learning rate of 0.001.
-        seed: determines the initial params.
-
-    Raises UserError unless actions are discrete and the head has their number.
     """
 
     class Conf(Settings):
@@ -104,15 +100,12 @@ class DQN(Algorithm):
         return (first + done * (last - first)) ** self._exponent
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Make this copy act as a remote actor, with epsilon to the power of 1 + actor_spread·actor/(actors - 1).
-
-        Errors use ``params`` also as target params.
-        """
+        """Prepare this copy to act as a remote actor, with its own epsilon."""
         super().act_as(actor, actors, params, sampled)
         self.target_params, self._exponent = params, 1 + self.settings.actor_spread * actor / max(1, actors - 1)
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
-        """Return the action of the largest value for each of N observations."""
+        """Return the action with the largest value for each of N observations."""
         return self.heads(observations)[0].argmax(axis=1)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
@@ -126,29 +119,29 @@ class DQN(Algorithm):
         return Sampled(actions, {})
 
     def targets(self, batch: Transitions) -> np.ndarray:
-        """Return the targets (B,) float32 of the action values of a batch."""
+        """Return the values (B,) float32 that the net should give the actions of a batch."""
         values = self.heads(batch.next_observations, self.target_params)[0]
         best = self.predict(batch.next_observations) if self.settings.double else values.argmax(axis=1)
         following = self.following(values, best)
         return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), following)
 
     def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return the next state's value (B,), from action values (B, K) and the best actions' indices."""
+        """Return the next state's value (B,), from action values (B, K) and best actions."""
         return values[np.arange(len(values)), best]
 
     def errors(self, batch: Transitions) -> np.ndarray:
-        """Return the temporal differences (B,) of a batch, for prioritised replay."""
+        """Return the temporal-difference errors (B,) of a batch, as priorities in prioritised replay."""
         values = self.heads(batch.observations)[0]
         batch.targets = self.targets(batch)
         return values[np.arange(len(values)), batch.actions] - batch.targets
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The metric names of an update."""
+        """The names of the metrics that :meth:`learn` returns."""
         return "loss", "value"
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update; return "loss" and "value", the mean value of the batch's actions."""
+        """Update the params from a batch; return "loss" and "value", its mean action value."""
         metrics = self.update(
             {
                 self.model.input: batch.observations,
@@ -162,11 +155,11 @@ class DQN(Algorithm):
         return {"loss": metrics["loss"], "value": metrics["value"]}
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning, with target params and steps."""
+        """Return the state of learning, with target params and sampled steps."""
         return {**super().state(), "target": self.target_params, "sampled": self.sampled}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net."""
+        """Restore a state, as in :meth:`Algorithm.restore`."""
         super().restore(state)
         self.target_params = {name: np.array(value, np.float32) for name, value in state["target"].items()}
         self.sampled = int(state["sampled"])
@@ -174,19 +167,16 @@ class DQN(Algorithm):
 
 @register("learning_algorithm", kExpectedSARSA=8)
 class ExpectedSARSA(DQN):
-    """DQN with targets that use the mean of the next values over the exploring policy's actions, not the largest.
+    """DQN that learns the values of its exploring policy, and so avoids states where exploring is dangerous.
 
     van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. The next state has the value (1 -
-    epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon. So the agent keeps away
-    from states where exploring is dangerous.
-
-    Raises UserError as :class:`DQN`.
+    epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon.
     """
 
     class Conf(DQN.Conf):
         """Settings of kExpectedSARSA."""
 
     def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return the mean (B,) of action values (B, K), weighted by the exploring policy's probabilities."""
+        """Return the mean (B,) of next action values (B, K), by the exploring policy's probabilities."""
         share = np.float32(self.epsilon)
         return (1 - share) * super().following(values, best) + share * values.mean(axis=1)

@@ -1,4 +1,4 @@
-"""ES, evolution strategies: the params move towards random changes that have reached high returns."""
+"""Evolution strategies (ES): learning without gradients, from the returns of randomly changed params."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from dsinga.rl.model import Model
 
 @register("learning_algorithm", kES=4)
 class ES(Algorithm):
-    """Evolution strategies of Salimans et al. (2017), "Evolution Strategies as a Scalable Alternative".
+    """Learns without gradients, from the returns of random changes of params (Salimans et al. 2017).
 
-    No gradient is computed. Each generation has pairs of candidates: the params plus and minus the same normal noise
-    (mirrored sampling). The updater moves the params along the noise, weighted by the returns' ranks.
+    Each generation has pairs of candidates: the params plus and minus the same normal noise (mirrored sampling). The
+    updater moves the params along the noise, weighted by the returns' ranks.
 
     Args:
         model: the net; its first head is the policy, which takes its best actions.
-        spaces: the environment's spaces.
         updater: defaults to Adam at a rate of 0.01.
         seed: determines the initial params and the noise.
     """
@@ -39,7 +38,7 @@ class ES(Algorithm):
         deviation: Positive = setting(0.05, "standard deviation of the noise that is added to a candidate's params")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield an error if the population is odd, since candidates come in pairs."""
+            """Yield an error if the population is odd, because candidates come in pairs."""
             if self.population % 2:
                 yield Fault(f"population is {self.population}; give an even number of at least 2", "population")
 
@@ -68,17 +67,17 @@ class ES(Algorithm):
         return self.actions(observations, self.params)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return each observation's best action; noise in the params explores."""
+        """Return each observation's best action; only noise in the params explores."""
         return Sampled(self.predict(observations), {})
 
     def actions(self, observations: np.ndarray, params: ParamArrays) -> np.ndarray:
-        """Return the best action for each of N observations with the given params."""
+        """Return the best action for each of N observations, computed with a candidate's params."""
         head = self.model.heads[0]
         outputs = self.net.forward(params, observations, layers=(head,)).outputs
         return best_actions(outputs[head], self.spaces.action)
 
     def candidates(self) -> Iterator[ParamArrays]:
-        """Yield the params of each candidate of this generation."""
+        """Yield the params of this generation's candidates, to play an episode with each."""
         for pair in range(self.settings.population // 2):
             noise = self._noise(pair)
             for sign in (self.settings.deviation, -self.settings.deviation):
@@ -87,11 +86,11 @@ class ES(Algorithm):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The metric names of an update."""
+        """The names of the metrics that :meth:`learn` returns."""
         return "candidate_return", "best_candidate_return"
 
     def learn(self, batch: Sequence[float]) -> dict[str, float]:
-        """Update the params by the candidates' returns, in order; begin the next generation."""
+        """Update the params from the returns of all candidates, in order, and begin the next generation."""
         ranks = centred_ranks(np.asarray(batch, np.float64))
         sums = {name: np.zeros_like(self.params[name]) for name in self._evolving}
         for pair, weight in enumerate(ranks[::2] - ranks[1::2]):
@@ -101,13 +100,13 @@ class ES(Algorithm):
         return {"candidate_return": float(np.mean(batch)), "best_candidate_return": float(np.max(batch))}
 
     def _noise(self, pair: int) -> ParamArrays:
-        """Return a candidate pair's noise in this generation; repeated calls return equal noise."""
+        """Return the noise of a pair of candidates, equal in repeated calls."""
         rng = np.random.default_rng((self.seed, self.updater.steps, pair))
         return {name: rng.standard_normal(self.params[name].shape, np.float32) for name in self._evolving}
 
 
 def centred_ranks(returns: np.ndarray) -> np.ndarray:
-    """Return ranks of returns, -0.5 (lowest) to 0.5 (highest); equal returns share their mean rank."""
+    """Replace returns by their ranks, -0.5 (lowest) to 0.5 (highest); equal returns share their mean rank."""
     _, positions, counts = np.unique(returns, return_inverse=True, return_counts=True)
     means = np.cumsum(counts) - (counts + 1) / 2
     return means[positions] / (len(returns) - 1) - 0.5

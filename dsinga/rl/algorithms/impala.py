@@ -1,4 +1,4 @@
-"""IMPALA: learns from rollouts of older policies, and corrects the loss for their age by V-trace."""
+"""IMPALA: learns from rollouts that older params produced, with a loss corrected by V-trace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dsinga.rl.policy_loss import PolicyConf, check_actions, chosen_actions
 
 
 class VTraceTargets(NamedTuple):
-    """Targets of values (B, T), and advantages (B, T) for the policy gradient; both are constants."""
+    """Targets (B, T) for values, and advantages (B, T) for the policy gradient; both are constants."""
 
     targets: Array
     advantages: Array
@@ -43,7 +43,7 @@ class VTraceTargets(NamedTuple):
 
 @register("layer", kVTraceLoss=745)
 class VTraceLoss(Layer):
-    """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4).
+    """Loss of a policy and values on steps of an older policy: V-trace (Espeholt et al. 2018, section 4).
 
     It is Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. The ratio r =
     π(action) / μ(action) compares the policy with the policy that acted. With ρ = min(r, ``rho_clip``) and c = min(r,
@@ -55,10 +55,10 @@ class VTraceLoss(Layer):
 
     v and A count as constants.
 
-    Sources: policy (B, T + 1, K) and values V (B, T + 1, 1), both also for the observation after the last step; action
-    (B, T), or (B, T, n) for a Gaussian policy; log μ(action), reward, and discount (B, T), which is 0 where an episode
-    has ended. The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its two parts before
-    ``value_scale``, as means over steps; "ratio", the mean of r.
+    Sources: policy (B, T + 1, K) and values V (B, T + 1, 1), both also for the observation after the last step. Then
+    action (B, T), or (B, T, n) for a Gaussian policy. Then log μ(action), reward, and discount (B, T), which is 0 where
+    an episode has ended. The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its two parts
+    before ``value_scale``, as means over steps; "ratio", the mean of r.
     """
 
     class Conf(PolicyConf):
@@ -135,7 +135,7 @@ class VTraceLoss(Layer):
         return Output(vtrace.targets, saved=saved, metrics=metrics)
 
     def targets(self, ratio: Array, values: Array, reward: Array, discount: Array, ctx: Context) -> VTraceTargets:
-        """Return targets and advantages, from ratios (B, T) and values (B, T + 1)."""
+        """Return V-trace targets and advantages, from ratios (B, T) and values (B, T + 1)."""
         xp, as_dtype = ctx.ops.xp, values.dtype.type
         rho = xp.minimum(ratio, as_dtype(self.rho_clip))
         carried = discount * xp.minimum(ratio, as_dtype(self.c_clip))
@@ -169,17 +169,14 @@ INPUTS = ACTION, LOG_PROBABILITY, REWARD, DISCOUNT
 
 @register("learning_algorithm", kIMPALA=3)
 class IMPALA(ActorCritic):
-    """The learner of IMPALA (Espeholt et al. 2018): one update on each rollout, with the loss kVTraceLoss.
+    """Learns from rollouts even if actors made them with older params (Espeholt et al. 2018).
 
-    The actions of a rollout may come from older params: "log_probability" belongs to the policy that has acted. All
+    Each rollout gives one update with the loss kVTraceLoss; its "log_probability" belongs to the policy that acted. All
     layers of the model compute the steps of a rollout together (``per_step``).
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the environment's spaces.
-        discount: factor of the next step's reward, gamma.
         updater: defaults to RMSProp at a rate of 0.0006, as in the paper.
-        seed: determines the initial params.
     """
 
     class Conf(Settings):
@@ -201,7 +198,7 @@ class IMPALA(ActorCritic):
     corrects_older_actions: ClassVar[bool] = True
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return no losses for the net of single steps; keep them for nets that learn from rollouts."""
+        """Keep the losses for the nets that learn; the net that chooses actions gets none."""
         policy, value, chosen = model.head(0, "the policy"), model.head(1, "the value of a state"), self.settings
         clips = {"rho_clip": chosen.rho_clip, "c_clip": chosen.c_clip}
         conf = {"distribution": distribution_of(spaces.action), **clips, "value_scale": chosen.value_scale}
@@ -223,11 +220,11 @@ class IMPALA(ActorCritic):
         return super().learn(batch)
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
-        """Yield a rollout as the batch of one update."""
+        """Yield the whole rollout as the batch of one update."""
         yield self._sequences(rollout)
 
     def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
-        """Return the job of the net for ``steps`` + 1 steps of each environment."""
+        """Return the job of a net over ``steps`` + 1 steps of each environment, and an example."""
         net = NetConf(layer=[*self.model.layers_over(steps + 1), *map(input_layer, INPUTS), *self._losses])
         observation, action = self.spaces.observation, self.spaces.action
         example = {name: np.zeros((1, steps), np.float32) for name in INPUTS}
@@ -237,7 +234,7 @@ class IMPALA(ActorCritic):
         return self.net.job.replace(neuralnet=net), example
 
     def _sequences(self, rollout: Rollout) -> dict[str, np.ndarray]:
-        """Return a rollout as records of the learner's input layers, a row an environment."""
+        """Return a rollout as records of the input layers, a row for each environment."""
         ended = rollout.terminated | rollout.truncated
         rewards = rollout.rewards + np.float32(self.discount) * rollout.bootstrap
         actions = rollout.actions.reshape(*rollout.rewards.shape, -1)

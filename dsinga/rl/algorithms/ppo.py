@@ -1,4 +1,4 @@
-"""A2C and PPO: actor-critics that update once on each rollout (A2C), or several times with a clipped loss (PPO)."""
+"""A2C and PPO: actor-critics that update once (A2C), or several times with a clipped loss (PPO), on each rollout."""
 
 from __future__ import annotations
 
@@ -27,14 +27,11 @@ from dsinga.rl.experience import Rollout
 
 @register("learning_algorithm", kA2C=1)
 class A2C(ActorCritic):
-    """Advantage actor-critic (Mnih et al. 2016, synchronous), for discrete actions and boxes of numbers.
+    """Advantage actor-critic, with one update on each rollout (Mnih et al. 2016, synchronous).
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the environment's spaces.
-        discount: factor of the next step's reward, gamma.
         updater: defaults to RMSProp at a rate of 0.0007.
-        seed: determines the initial params.
     """
 
     class Conf(Settings):
@@ -67,16 +64,12 @@ class A2C(ActorCritic):
 class PPO(ActorCritic):
     """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and boxes of numbers.
 
-    The advantages come from :func:`dsinga.rl.algorithms.actor_critic.gae`. Each rollout is learnt in ``epochs``
-    passes, in ``minibatches`` parts of random steps each; of a model with hidden states, of all steps of random
-    environments.
+    Each rollout is learnt in ``epochs`` passes, in ``minibatches`` parts of random steps each; of a model with hidden
+    states, of all steps of random environments.
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the environment's spaces.
-        discount: factor of the next step's reward, gamma.
         updater: defaults to Adam at a rate of 0.0003.
-        seed: determines the initial params and the order of the rows.
     """
 
     class Conf(Settings):
@@ -99,7 +92,7 @@ class PPO(ActorCritic):
     learns_sequences: ClassVar[bool] = True
 
     def policy_loss(self, policy: str, actions: Space) -> LayerConf:
-        """Return the policy's loss, with clipped ratios of new to old probabilities."""
+        """Return the policy's loss layer, which clips ratios of new to old probabilities."""
         return LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,

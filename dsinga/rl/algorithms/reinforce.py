@@ -1,4 +1,4 @@
-"""REINFORCE: the policy gradient from the returns of whole episodes."""
+"""REINFORCE: the policy gradient from returns of whole episodes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,14 @@ from dsinga.rl.model import Model
 
 @register("learning_algorithm", kREINFORCE=2)
 class REINFORCE(ActorCritic):
-    """The policy gradient of Williams (1992), one update on each rollout.
+    """Learns a policy from the returns of whole episodes (Williams 1992).
 
-    The advantage of a step is the discounted return up to the end of its episode; less the value as a baseline, if the
-    model has a second head. Steps do not count if their episode does not end in the rollout: let a
-    rollout be longer than an episode.
+    The advantage of a step is the discounted return up to the end of its episode. If the model has a second head, its
+    value is subtracted as a baseline. Episodes that do not end in the rollout are ignored, so use long rollouts.
 
     Args:
         model: the net; its heads are the policy and, optionally, the value.
-        spaces: the environment's spaces.
-        discount: factor of the next step's reward, gamma.
         updater: defaults to Adam at a rate of 0.01.
-        seed: determines the initial params.
     """
 
     class Conf(Settings):
@@ -55,7 +51,7 @@ class REINFORCE(ActorCritic):
     default_updater: ClassVar = adam(0.01)
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return the loss layers; without a second head, only for policy and entropy."""
+        """Return the losses of policy and entropy, and of the value if there is a second head."""
         if len(model.heads) > 1:
             return super().losses(model, spaces)
         policy = model.head(0, "the policy")
@@ -63,7 +59,7 @@ class REINFORCE(ActorCritic):
         return [self.policy_loss(policy, spaces.action), entropy]
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Do one update on a rollout's ended episodes; return the metrics, {} if no episode ends."""
+        """Update the params from a rollout's ended episodes; return the metrics, {} if none ended."""
         ends = batch.terminated, batch.truncated, batch.bootstrap
         last = np.zeros(batch.rewards.shape[1], np.float32)
         returns = discounted_returns(batch.rewards, *ends, last, discount=self.discount)

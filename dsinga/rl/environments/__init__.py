@@ -1,1 +1,1 @@
-"""Environments: registered ones and Gymnasium's, their spaces, loops that step them, and pictures."""
+"""Environments for agents: your own and Gymnasium's, their spaces, and loops that step several together."""

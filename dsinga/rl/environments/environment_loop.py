@@ -1,4 +1,4 @@
-"""Steps several environments with Gymnasium's interface: single ones in a loop, or a vector environment."""
+"""Steps several environments of Gymnasium's interface together: single ones in a loop, or a vector environment."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ _NONE_ENDED = np.zeros(0, np.int64)
 
 
 class EnvironmentLoop(VectorEnvironment):
-    """Environments of any class with Gymnasium's interface, stepped in a loop.
+    """Steps environments with Gymnasium's interface one after the other, as one vector environment.
 
     Each episode begins with ``reset(seed=...)``, seeded by the run's seed and the numbers of environment and episode.
-    An environment's state is its episode's number and actions; it is restored by repeating the actions.
 
     Args:
-        name: the environment's name, for messages.
         create: returns a new environment; called ``count`` times.
-        seed: determines the random numbers.
 
     Raises UserError for unsupported spaces.
     """
@@ -88,7 +85,7 @@ class EnvironmentLoop(VectorEnvironment):
         )
 
     def state(self) -> dict[str, Any]:
-        """Return each environment's episode number, and the actions in the episode."""
+        """Return each environment's episode number and actions so far, from which it is restored."""
         return {
             "episodes": list(self._episodes),
             "lengths": [self.steps - start for start in self._starts],
@@ -97,10 +94,9 @@ class EnvironmentLoop(VectorEnvironment):
         }
 
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Restore the environments by repeating their episodes' actions; return the observations (N, ...).
+        """Continue saved episodes by repeating their actions; return the observations (N, ...).
 
-        If an episode cannot be repeated, the environment begins the next one, with a warning. Either the episode was
-        too long, or the seed of ``reset`` and the actions do not determine the environment.
+        If repeating fails, or an episode is too long, the environment begins the next one, with a warning.
         """
         if len(state["episodes"]) != self.count:
             raise UserError(
@@ -132,7 +128,7 @@ class EnvironmentLoop(VectorEnvironment):
                 environment.close()
 
     def _repeat(self, i: int, actions: np.ndarray, start: int) -> np.ndarray | None:
-        """Repeat an episode's actions; return the observation, None if the episode ends."""
+        """Repeat an episode's actions; return the last observation, None if the episode ends earlier."""
         if len(actions) != self.steps - start:
             return None
         observation = self._begin_episode(i, start)
@@ -144,7 +140,7 @@ class EnvironmentLoop(VectorEnvironment):
         return np.asarray(observation, self._observations.dtype)
 
     def _begin_episode(self, i: int, step: int = 0) -> Any:
-        """Begin an environment's next episode at a step of the run; return the observation."""
+        """Reset an environment with its next episode's seed; return the observation."""
         self._episodes[i] += 1
         self._starts[i] = step
         self._actions[i].clear()
@@ -166,7 +162,7 @@ class EnvironmentLoop(VectorEnvironment):
         return result[0]
 
     def _check_result(self, i: int, result: Any) -> None:
-        """Raise UserError unless the result of a step has Gymnasium's form."""
+        """Raise UserError unless ``step`` returned the five values that Gymnasium requires."""
         if result is None:
             return
         if not isinstance(result, tuple) or len(result) != 5:
@@ -205,7 +201,10 @@ def _kind(result: Any) -> str:
 
 
 def spaces_of(name: str, environment: Any, prefix: str = "") -> Spaces:
-    """Return an environment's spaces; raise UserError if it lacks Gymnasium's attributes."""
+    """Return the observation and action spaces of an environment in dsinga's form.
+
+    Raises UserError if it lacks Gymnasium's attributes.
+    """
     try:
         observation, action, *_ = [
             getattr(environment, attribute)
@@ -223,12 +222,6 @@ class GymnasiumVector(VectorEnvironment):
     """Steps a ``gymnasium.vector.VectorEnv`` that resets an environment in the step that ends its episode.
 
     Its state is not saved: :meth:`restore` begins new episodes.
-
-    Args:
-        name: the environment's name, for messages.
-        seed: determines the random numbers.
-
-    Raises UserError for an environment that resets in the next step instead.
     """
 
     def __init__(self, name: str, vector: Any, seed: int = 0, first: int = 0):
@@ -267,7 +260,7 @@ class GymnasiumVector(VectorEnvironment):
         )
 
     def _restart(self, observations: np.ndarray, ended: np.ndarray, infos: Mapping[str, Any]) -> np.ndarray:
-        """Return the final observations of ended episodes; ``observations`` begin the next episodes."""
+        """Return the final observations of ended episodes."""
         return self._array(np.stack(list(infos["final_obs"][ended])))
 
     def state(self) -> dict[str, Any]:
@@ -275,7 +268,7 @@ class GymnasiumVector(VectorEnvironment):
         return {"resets": self._resets}
 
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Restore the number of resets, which seeds episodes; begin new ones and return their observations."""
+        """Begin new episodes, with seeds that the saved run has not used; return their observations."""
         self._resets = int(state["resets"])
         return self.reset()
 
@@ -288,10 +281,13 @@ class GymnasiumVector(VectorEnvironment):
 
 
 class CartPoleVector(GymnasiumVector):
-    """Gymnasium's CartPoleVectorEnv, changed to reset in the step that ends an episode. Its state is saved."""
+    """Steps many CartPoles with array operations, and resets each in the step that ends its episode.
+
+    Its state is saved.
+    """
 
     def _check_autoreset(self) -> None:
-        """Accept its mode NEXT_STEP, which :meth:`_restart` changes."""
+        """Accept the mode NEXT_STEP, which :meth:`_restart` turns into SAME_STEP."""
 
     def _restart(self, observations: np.ndarray, ended: np.ndarray, infos: Mapping[str, Any]) -> np.ndarray:
         vector, finals = self._vector, observations[ended]
@@ -303,7 +299,7 @@ class CartPoleVector(GymnasiumVector):
         return finals
 
     def state(self) -> dict[str, Any]:
-        """Return the positions, the episodes' lengths, and the random numbers' state."""
+        """Return positions, episode lengths and random state, to continue bit for bit."""
         vector = self._vector
         rng = vector.np_random.bit_generator.state
         return {"state": vector.state.copy(), "lengths": vector.steps.copy(), "rng": rng, "resets": self._resets}

@@ -1,4 +1,4 @@
-"""Makes environments by name: registered ones, the user's own functions, and Gymnasium's."""
+"""Makes environments by name: those that you registered, your own functions, and Gymnasium's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACKAGES = {"ALE": ("ale_py", "ale-py"), "MinAtar": ("minatar", "MinAtar")}
 def make_environments(
     environment: Environment, count: int, *, seed: int = 0, first: int = 0, **settings: Any
 ) -> VectorEnvironment:
-    """Return ``count`` environments that are stepped together.
+    """Return ``count`` environments of a name, class or function, which are stepped together.
 
     Args:
         environment: a name registered by ``@dsinga.register("environment", name)``, or Gymnasium's, such as
@@ -40,8 +40,7 @@ def make_environments(
             episode).
         count: how many.
         seed: determines their random numbers.
-        first: the number of the first environment, if others of the run are elsewhere; each number has its own random
-            numbers.
+        first: the number of the first environment; each number has its own random numbers.
         settings: further arguments of the environment.
 
     A class has ``observation_space`` and ``action_space`` (Gymnasium's ``Box`` and ``Discrete``, or
@@ -58,7 +57,6 @@ def make_environments(
       one.
     - An exception, a reward that is not finite or an observation of another shape ends the run. The message names the
       environment and its step.
-    - Environments are stepped one after the other; a ``VectorEnv`` steps all with array operations.
 
     Raises UserError if an environment is unknown, not installed, or has unsupported spaces.
     """
@@ -83,13 +81,13 @@ def make_environment(environment: Environment, **settings: Any) -> Any:
 
 
 def without_registered_name(environment: Environment) -> Environment:
-    """Return a registered name's class or function: Dask workers may not know the name."""
+    """Return the class or function of a registered name, which Dask workers may not know."""
     _, create = _find(environment)
     return environment if create is None else create
 
 
 def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
-    """Return the environment that a class or function makes; raise UserError if the call fails."""
+    """Call the class or function of an environment; raise UserError if the call fails."""
     try:
         return create(**settings)
     except UserError:
@@ -101,10 +99,7 @@ def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
 
 
 def make_rendering_environment(environment: Environment, **settings: Any) -> tuple[str, Any]:
-    """Return an environment's name, and an instance that renders arrays, if it can.
-
-    Raises UserError as :func:`make_environments`, and if an environment of Gymnasium cannot render arrays.
-    """
+    """Return an environment's name, and an instance that can draw frames as arrays, if it can."""
     name, create = _find(environment)
     if create is None or "render_mode" in inspect.signature(create).parameters:
         settings["render_mode"] = "rgb_array"
@@ -121,7 +116,7 @@ def make_rendering_environment(environment: Environment, **settings: Any) -> tup
 
 
 def _find(environment: Environment) -> tuple[str, Callable[..., Any] | None]:
-    """Return an environment's name, and the class or function that makes it, None for Gymnasium's."""
+    """Return an environment's name, and the class or function that makes it; None for Gymnasium's."""
     if not isinstance(environment, str):
         if not callable(environment):
             what = f"is made already: {environment}" if hasattr(environment, "step") else f"is {environment!r}"
@@ -145,7 +140,7 @@ def _gymnasium(name: str) -> Any:
 
 
 def _gymnasium_spec(name: str) -> Any:
-    """Return Gymnasium's spec of an environment; raise UserError with the nearest name if there is none."""
+    """Return Gymnasium's entry of an environment; raise UserError with the nearest name if there is none."""
     gymnasium = _gymnasium(name)
     module, _, identifier = name.rpartition(":")  # as in "package.module:Name-v0"
     try:
@@ -169,7 +164,7 @@ def _gymnasium_spec(name: str) -> Any:
 
 
 def _register_package(namespace: str) -> None:
-    """Let an installed package register the environments "namespace/..." in Gymnasium."""
+    """Import an installed package that provides the environments "namespace/..." to Gymnasium."""
     for entry_point in entry_points(group="gymnasium.envs", name=namespace):
         entry_point.load()()
     with contextlib.suppress(ImportError):
@@ -178,6 +173,6 @@ def _register_package(namespace: str) -> None:
 
 
 def _is_vector_class(create: Any) -> bool:
-    """Whether ``create`` is a subclass of ``gymnasium.vector.VectorEnv``, without importing Gymnasium."""
+    """Whether ``create`` subclasses ``gymnasium.vector.VectorEnv``, without importing Gymnasium."""
     bases = getattr(create, "__mro__", ())
     return any(base.__name__ == "VectorEnv" and base.__module__.startswith("gymnasium.") for base in bases)

@@ -1,4 +1,4 @@
-"""Spaces of observations and actions of environments, and the distributions of actions that a net's outputs define."""
+"""The spaces of observations and actions, and actions drawn from a net's outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.base.errors import UserError
 
 @dataclass(frozen=True)
 class DiscreteSpace:
-    """Actions or observations that are integers 0 to ``n`` - 1."""
+    """A space of integers 0 to ``n`` - 1, such as discrete actions."""
 
     n: int
 
@@ -33,7 +33,7 @@ class DiscreteSpace:
 
 @dataclass(frozen=True, eq=False)
 class BoxSpace:
-    """Arrays of one shape between bounds.
+    """A space of arrays of one shape, with bounds for each element.
 
     Attributes:
         low: smallest value of each element, an array of ``shape``; -inf for no bound.
@@ -65,16 +65,12 @@ class Spaces(NamedTuple):
 
 
 def box(shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf, dtype: Any = np.float32) -> BoxSpace:
-    """Return a space of arrays with the same bounds for each element."""
+    """Return a space of arrays of one shape, with the same bounds for each element."""
     return BoxSpace(np.full(shape, low, dtype), np.full(shape, high, dtype), np.dtype(dtype))
 
 
 def space_of(space: Any, what: str) -> Space:
-    """Convert Gymnasium's space to dsinga's; return dsinga's spaces unchanged.
-
-    ``what`` is "observation" or "action". Raises UserError for an unsupported space, such as Dict, or actions in a box
-    of integers.
-    """
+    """Convert Gymnasium's observation or action space to dsinga's; return dsinga's spaces unchanged."""
     if isinstance(space, DiscreteSpace | BoxSpace):
         return space
     kind = type(space).__name__
@@ -95,10 +91,10 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def sample_actions(policy: np.ndarray, space: Space, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw an action from each row of ``policy``; return actions and log probabilities (N,) float32.
+    """Draw an action from each row of a policy's outputs; return actions and log probabilities (N,).
 
-    ``policy`` is (N, K) scores of K discrete actions, the logits of their probabilities. For a box of n numbers it is
-    (N, 2n): means, then logs of standard deviations.
+    ``policy`` is (N, K) logits of K discrete actions. For a box of n numbers it is (N, 2n): means, then logs of
+    standard deviations.
     """
     if isinstance(space, DiscreteSpace):  # the largest of scores with Gumbel noise is distributed as their softmax
         noise = rng.random(policy.shape, np.float32)
@@ -110,14 +106,14 @@ def sample_actions(policy: np.ndarray, space: Space, rng: np.random.Generator) -
 
 
 def best_actions(policy: np.ndarray, space: Space) -> np.ndarray:
-    """Return the most probable action for each row of ``policy``."""
+    """Return the most probable action for each row of a policy head's outputs."""
     if isinstance(space, DiscreteSpace):
         return np.argmax(policy, axis=1)
     return policy[:, : policy.shape[1] // 2].reshape(-1, *space.shape)
 
 
 def log_probabilities(policy: np.ndarray, actions: np.ndarray, space: Space) -> np.ndarray:
-    """Return the log probabilities, or log densities, of actions, (N,) float32."""
+    """Return the log probability (or density) of each action under a policy's outputs, (N,) float32."""
     if isinstance(space, DiscreteSpace):
         shifted = policy - policy.max(axis=1, keepdims=True)
         chosen = shifted[np.arange(len(actions)), actions]
@@ -127,5 +123,5 @@ def log_probabilities(policy: np.ndarray, actions: np.ndarray, space: Space) -> 
 
 
 def policy_size(space: Space) -> int:
-    """Return how many net outputs the distribution of a space's actions needs."""
+    """Return how many outputs a policy head needs for the actions of a space."""
     return space.n if isinstance(space, DiscreteSpace) else 2 * math.prod(space.shape)

@@ -1,4 +1,4 @@
-"""VectorEnvironment, the interface of several environments that are stepped together."""
+"""The interface of several environments that are stepped together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MASK = 2**64 - 1
 
 
 class EnvironmentStep(NamedTuple):
-    """The result of one step of N environments: observations, rewards, and ends of episodes.
+    """What N environments return for one step: observations, rewards, and which episodes ended.
 
     An environment is reset in the step that ends its episode: ``observations`` then has the next episode's first
     observation.
@@ -38,7 +38,7 @@ class EnvironmentStep(NamedTuple):
     final_observations: np.ndarray
 
     def next_observations(self) -> np.ndarray:
-        """Return the observations (N, ...) after the actions, final ones for ended episodes."""
+        """Return the observations (N, ...) that the actions led to, final ones for ended episodes."""
         if not len(self.ended):
             return self.observations
         observations = self.observations.copy()
@@ -47,14 +47,7 @@ class EnvironmentStep(NamedTuple):
 
 
 class VectorEnvironment(ABC):
-    """Base of N environments of one kind that are stepped together.
-
-    Args:
-        name: the environment's name, for messages.
-        spaces: the spaces of one environment.
-        count: N.
-        seed: determines the random numbers.
-        first: the number of the first environment, if others of the run are elsewhere.
+    """Base class of N environments of one kind that are stepped together.
 
     Attributes:
         steps: number of steps since the last reset or restore.
@@ -72,23 +65,23 @@ class VectorEnvironment(ABC):
 
     @abstractmethod
     def _step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Step all environments by valid actions."""
+        """Step all environments with actions that are checked already."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return the state of the environments: nested dicts of arrays and plain values."""
+        """Return all that :meth:`restore` needs: nested dicts of arrays and plain values."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Restore the environments from a state and return the observations (N, ...)."""
+        """Continue the episodes of a state, or begin new ones; return the observations (N, ...)."""
 
     def close(self) -> None:  # noqa: B027, by default there is nothing to free
         """Free the resources of the environments, such as windows."""
 
     def step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Step each environment by its action: (N,) integers, or (N, n) numbers, clipped to their bounds.
+        """Step each environment with its action: (N,) integers, or (N, n) numbers, clipped to bounds.
 
-        Raises RunError if an environment raises an exception or gives a reward that is not finite.
+        Raises RunError if an environment fails or gives a reward that is not finite.
         """
         if actions.shape != self._action_shape:
             raise UserError(
@@ -113,7 +106,7 @@ class VectorEnvironment(ABC):
 
 
 def episode_seed(seed: int, environment: int, episode: int) -> int:
-    """Return a seed, less than 2**31, for an environment's reset in an episode: a hash of the arguments."""
+    """Return the seed for an environment's reset in an episode, less than 2**31."""
     key = seed & _MASK
     for number in (environment, episode):
         key = (key + 0x9E3779B97F4A7C15 * (number + 1)) & _MASK

@@ -1,1 +1,1 @@
-"""Reinforcement learning with remote actors, which step environments in processes of a Dask cluster."""
+"""Reinforcement learning with remote actors, which step environments on a Dask cluster."""

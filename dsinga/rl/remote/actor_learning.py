@@ -1,4 +1,4 @@
-"""Trains an agent with remote actors: from their rollouts, or with actions that this process chooses for them."""
+"""Lets an agent learn from remote actors: from their rollouts, a replay memory, or with central inference."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class RemoteLearning(ABC):
-    """Base of the ways to learn from remote actors; the agent learns in this process.
-
-    Attributes:
-        statistics: statistics of all actors' episodes.
-    """
+    """Base of the loops in which remote actors step the environments and this process learns."""
 
     def __init__(self, agent: Agent, actors: ActorPool):
         self.agent, self.actors = agent, actors
@@ -33,14 +29,14 @@ class RemoteLearning(ABC):
 
     @abstractmethod
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Take ``steps`` steps of each environment and learn; return metrics."""
+        """Step each environment ``steps`` times and learn from it; return metrics."""
 
     def state(self) -> dict[str, Any]:
         """Return the state of learning, without rollouts that are not learnt yet."""
         return {"agent": self.agent.state(), "actors": self.actors.states(), "statistics": self.statistics.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net or environment."""
+        """Restore a state from :meth:`state`. Raises UserError if it is for another net or environment."""
         self.agent.set_state(state["agent"])
         self.actors.restore(state["actors"])
         self.statistics.restore(state["statistics"])
@@ -51,13 +47,12 @@ class RemoteLearning(ABC):
 
 
 class RemoteRolloutLearning(RemoteLearning):
-    """Learns from each actor's rollout on arrival, while the other actors go on with older params (IMPALA).
+    """Learns from each actor's rollout on arrival, while other actors go on with older params (IMPALA).
 
-    With ``max_staleness`` 0 or None all actors wait for the update, which uses all their rollouts, in order. A seed and
-    a number of actors then determine the bits, wherever the actors are, even if some are lost.
+    With ``max_staleness`` 0 or None all actors wait for the update. Seed and number of actors then determine the bits,
+    even if actors are lost.
 
     Args:
-        agent: the agent; it learns here.
         batch: as for :class:`RolloutStream`.
         max_staleness: as for :class:`RolloutStream`. With None, for algorithms that require the newest params, no
             staleness is reported.
@@ -69,7 +64,7 @@ class RemoteRolloutLearning(RemoteLearning):
         self._reports_staleness = max_staleness is not None
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Learn from as many rollouts of ``steps`` steps as there are actors, at least one batch; return metrics.
+        """Learn from as many rollouts as there are actors, at least one batch; return metrics.
 
         "staleness" is the mean number of updates between a rollout's params and its update.
         """
@@ -91,7 +86,7 @@ class RemoteRolloutLearning(RemoteLearning):
         return {**super().state(), **self.stream.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net or environment."""
+        """Restore a state, as in :meth:`RemoteLearning.restore`."""
         super().restore(state)
         self.stream.restore(state)
 
@@ -99,8 +94,8 @@ class RemoteRolloutLearning(RemoteLearning):
 class CentralInferenceLearning(RemoteLearning):
     """Chooses the actions of all actors in this process, as in GA3C (Babaeizadeh et al. 2017).
 
-    Only this process computes the net, perhaps on a GPU, in one batch for the observations of all waiting actors. The
-    agent learns from as many rollouts as there are actors.
+    Only this process computes the net, in one batch for the observations of all waiting actors. The agent learns from
+    as many rollouts as there are actors.
     """
 
     def __init__(self, agent: Agent, actors: ActorPool):
@@ -142,7 +137,7 @@ class CentralInferenceLearning(RemoteLearning):
         return [recorder.finish(result.observations, getattr(self.agent.algorithm, "values", None))]
 
     def _act(self, steps: int) -> None:
-        """Choose actions for the actors that have answered, and start their next step of a rollout of ``steps``."""
+        """Choose actions for the actors that have answered, and start their next step."""
         results, self._answered = self._answered, {}
         sampled = self.agent.sample(np.concatenate([result.observations for result in results.values()]))
         start = 0
@@ -162,7 +157,7 @@ class CentralInferenceLearning(RemoteLearning):
 
 
 def create_remote_learning(agent: Agent, actors: ActorPool, conf: ReinforcementConf) -> RemoteLearning:
-    """Return the learning loop for actors, for an agent without replay memory."""
+    """Return the loop in which an agent without replay memory learns from actors."""
     if conf.central_inference:
         return CentralInferenceLearning(agent, actors)
     return RemoteRolloutLearning(
@@ -173,19 +168,14 @@ def create_remote_learning(agent: Agent, actors: ActorPool, conf: ReinforcementC
 class RemoteReplayLearning(RemoteLearning):
     """Learns from a replay memory in this process, filled by remote actors (Ape-X, Horgan et al. 2018).
 
-    Each actor steps with the newest params it has and explores in its own way. It sends a rollout's steps at once, with
-    their errors if the memory has priorities. After each rollout the updates due for its steps are made. At most
+    Each actor explores in its own way. After each rollout the updates due for its steps are made. At most
     ``max_staleness`` such rounds are made between a rollout's params and its arrival. Transitions of several steps end
     with their rollout.
 
-    With ``max_staleness`` 0 actors wait for the updates, and a seed and a number of actors determine the bits, resumed
-    or not. Otherwise the bits depend on the actors' speeds.
+    With ``max_staleness`` 0 actors wait, and seed and number of actors determine the bits.
 
     Args:
-        agent: the agent; it learns here.
         actors: the actors, each with as many environments as the memory.
-        updates: the memory, and when the agent learns from it.
-        max_staleness: as for :class:`RolloutStream`.
     """
 
     def __init__(self, agent: Agent, actors: ActorPool, updates: ReplayUpdates, *, max_staleness: int = 8):
@@ -194,7 +184,7 @@ class RemoteReplayLearning(RemoteLearning):
         self.stream = RolloutStream(actors, max_staleness=max_staleness, method="transitions", pack=self._pack)
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Learn from as many rollouts of ``steps`` steps as there are actors; return the updates' mean metrics.
+        """Learn from as many rollouts as there are actors; return the updates' mean metrics.
 
         "staleness" is the mean number of params versions sent to actors since a rollout's params.
         """
@@ -210,7 +200,7 @@ class RemoteReplayLearning(RemoteLearning):
         return {**mean_metrics(metrics), "staleness": float(np.mean(staleness))}
 
     def _keep(self, result: ActorRollout[ActorTransitions]) -> int:
-        """Put a rollout's steps into the memory; return how many there are."""
+        """Put an actor's transitions into the memory, and count them; return their number."""
         part = result.rollout
         indices = self.memory.extend(part.memory)
         if isinstance(self.memory, PrioritizedReplay) and part.errors is not None:
@@ -220,18 +210,18 @@ class RemoteReplayLearning(RemoteLearning):
         return part.steps
 
     def _pack(self, params: Mapping[str, np.ndarray]) -> bytes:
-        """Return the params and settings for the actors' steps as bytes."""
+        """Return params and settings as bytes, as :meth:`RolloutActor.transitions` requires."""
         memory: ReplayMemory = self.memory
         is_prioritized = isinstance(memory, PrioritizedReplay)
         sampled = self.agent.algorithm.sampled
         return pack(Acting(dict(params), sampled, self.actors.count, memory.n, memory.discount, is_prioritized))
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning, including the memory, without rollouts on their way."""
+        """Return the state of learning, with the memory but without rollouts on their way."""
         return {**super().state(), **self.stream.state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError for another net, environment or memory."""
+        """Restore a state from :meth:`state`. Raises UserError for another net, environment or memory."""
         super().restore(state)
         self.stream.restore(state)
         self.updates.restore(state)

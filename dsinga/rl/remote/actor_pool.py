@@ -1,4 +1,4 @@
-"""ActorPool: actors on Dask workers that compute rollouts; an actor is replaced when its Dask worker is lost."""
+"""Keeps actors for rollouts on the Dask workers of a cluster, and replaces lost ones."""
 
 from __future__ import annotations
 
@@ -39,16 +39,13 @@ Call = concurrent.futures.Future[Any]
 
 
 class ActorPool:
-    """Actors that compute rollouts on the Dask workers of a cluster, spread evenly.
+    """Starts actors on the Dask workers of a cluster, calls them, and replaces lost ones.
 
-    If an actor's Dask worker is lost, a new actor on another worker continues from the last rollout, and computes
-    the lost rollout.
+    A new actor continues from the last rollout of a lost one, and computes the lost rollout.
 
     Args:
-        agent: the agent; actors get copies.
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
         environments: environments of each actor.
-        seed: determines the random numbers of environments and actions.
         first: the number of the first actor, if other learners of the run have actors.
 
     Raises:
@@ -97,7 +94,7 @@ class ActorPool:
         return call
 
     def states(self) -> dict[str, Any]:
-        """Return each actor's environment states after its last rollout, by its number as text."""
+        """Return the state of each actor's environments after its last rollout, by number as text."""
         return {str(number): state for number, state in dict(self._states).items()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
@@ -113,7 +110,7 @@ class ActorPool:
         self._actors.clear()
 
     async def _call(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of an actor's method; if its Dask worker is lost, call a replacement actor."""
+        """Return the result of an actor's method, called again on a new actor if a Dask worker is lost."""
         for _ in range(MOST_REPLACEMENTS + 1):
             address = ""
             try:
@@ -132,7 +129,7 @@ class ActorPool:
         raise RunError(f"actor {number} was lost {MOST_REPLACEMENTS + 1} times in succession; look at the Dask workers")
 
     async def _create(self, number: int) -> tuple[str, Any, Any]:
-        """Create an actor on a Dask worker; return the address, the actor and its future."""
+        """Create an actor on a Dask worker; return its address, the actor and its future."""
         address = await self._choose(number)
         with run_span():
             future = self._client.submit(
@@ -145,7 +142,7 @@ class ActorPool:
         return address, actor, future
 
     async def _reaches(self, address: str) -> bool:
-        """Whether this process can connect to a Dask worker; else the scheduler passes on calls."""
+        """Whether this process can connect to a Dask worker; otherwise calls go through the scheduler."""
         try:
             await asyncio.wait_for(self._client.rpc(address).identity(), REACH_SECONDS)
         except OSError:  # and TimeoutError
@@ -153,7 +150,7 @@ class ActorPool:
         return True
 
     async def _execute(self, address: str, key: Any, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of an actor's method, called directly on its Dask worker.
+        """Call a method of an actor directly on its Dask worker; return the result.
 
         Calls of a Dask Actor outside of tasks go through the scheduler, by default with one thread.
         """
@@ -165,7 +162,7 @@ class ActorPool:
         return answer["result"]
 
     async def _choose(self, number: int) -> str:
-        """Return the Dask worker for an actor, to spread actors evenly; wait if there is none."""
+        """Return a Dask worker's address for a new actor, to spread actors evenly; wait if there is none."""
         failure = RunError(f"waited {self._seconds:g} s for a Dask worker for actor {number}; there is none")
 
         def find(_: float) -> Workers | StillWaiting:
@@ -184,7 +181,10 @@ class ActorPool:
         return min(rotated, key=lambda address: loads[address])
 
     async def _wait(self, awaitable: Any, addresses: Iterable[str], what: str) -> Any:
-        """Return a reply of an actor or Dask. Raises _ActorLost if the Dask worker is lost, RunError on timeout."""
+        """Wait for a reply of an actor or of Dask, and return it.
+
+        Raises _ActorLost if one of the Dask workers is lost, RunError on timeout.
+        """
         task = asyncio.ensure_future(awaitable)
         deadline = time.monotonic() + self._seconds
         try:
@@ -221,4 +221,4 @@ class ActorPool:
 
 
 class _ActorLost(Exception):
-    """An actor's Dask worker is lost; the argument is its address."""
+    """Raised if an actor's Dask worker is lost; the argument is its address."""

@@ -1,4 +1,4 @@
-"""Trains an agent with one or more groups of workers that share params on the run's parameter servers.
+"""Trains an agent in groups of workers that share params on the run's parameter servers.
 
 One worker in each of several groups is A3C (Mnih et al. 2016). Several workers in one group are synchronous and
 data-parallel. With actors and IMPALA, each of several learners has its own actors.
@@ -49,16 +49,12 @@ _SEED_OF_STEP = 0x5851_F42D_4C95_7F2D
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """How the workers of groups get rollouts to learn from.
+    """How each worker of a group gets its rollouts: environments, steps, and actors.
 
     Attributes:
-        environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
         environments: environments of each worker or, with actors, of each actor.
-        rollout_steps: steps of each environment in a rollout.
-        workers: workers of a group.
         actors: remote actors of each worker; 0 for workers that step environments themselves.
         max_staleness: the most updates between the params of an actor's rollout and its update.
-        seed: determines the random numbers.
     """
 
     environment: Environment
@@ -72,14 +68,13 @@ class GroupSettings:
 
 
 class ExperienceLearner:
-    """Algorithm of a job that trains groups of workers with rollouts instead of records.
+    """Lets the workers of a cluster run train a net on rollouts instead of records.
 
     In each step a worker pulls params, computes the gradient for a batch of its rollout, and pushes it. After the last
     batch, its environments or actors provide a new rollout. The batches of a group's workers form the job's batch.
 
     Args:
         agent: its algorithm has the method ``batches``; each worker has a copy.
-        settings: how workers get rollouts.
 
     Attributes:
         waits_for_tasks: whether a step may wait for Dask tasks, here those that create actors.
@@ -96,7 +91,7 @@ class ExperienceLearner:
     def __call__(
         self, net: NeuralNet, values: Mapping[str, Any], records: Mapping[str, Records], ctx: Context, push: Push
     ) -> Metrics:
-        """Do one step; ``records`` are empty."""
+        """Compute and push a worker's gradients for one step; ``records`` are empty."""
         worker = self._workers.get(id(values))
         if worker is None:
             worker = self._workers[id(values)] = _Worker(copy.deepcopy(self._agent), self._settings, ctx)
@@ -110,7 +105,7 @@ def _close(workers: dict[int, _Worker], key: int) -> None:
 
 
 class _Worker:
-    """One worker of a group: its agent, environments or actors, and its rollout's remaining batches."""
+    """One worker of a group: its agent, environments or actors, and the batches left of its rollout."""
 
     def __init__(self, agent: Agent, settings: GroupSettings, ctx: Context):
         self._agent, self._settings = agent, settings
@@ -148,7 +143,7 @@ class _Worker:
         return {**name_metrics(net, losses), **metrics}
 
     def _next_batch(self, values: Mapping[str, Any], ctx: Context) -> tuple[dict[str, np.ndarray], Metrics]:
-        """Return the next batch, if necessary from a new rollout, and the new rollout's metrics."""
+        """Return the next batch; if it is the first of a new rollout, also that rollout's metrics."""
         algorithm, metrics = self._algorithm, Metrics()
         algorithm.mean = _GroupMean(ctx, self._settings.workers)
         batch = next(self._batches, None)
@@ -162,7 +157,7 @@ class _Worker:
         return batch, metrics
 
     def _rollout(self, ctx: Context) -> tuple[Rollout, Metrics]:
-        """Return the next rollout, and the returns of its ended episodes."""
+        """Return the next rollout, and the metrics of its episodes."""
         settings, episodes, metrics = self._settings, list[Episode](), Metrics()
         if self._collector is not None:
             rng = np.random.default_rng([ctx.seed, ctx.step])
@@ -182,7 +177,7 @@ class _Worker:
         return rollout, metrics
 
     def _scale(self, net: NeuralNet, gradients: Mapping[str, Any], ctx: Context) -> float:
-        """Return the factor that limits the gradient of the group's batch to the largest norm."""
+        """Return the factor that limits the norm of the group's gradient to ``max_gradient_norm``."""
         largest = self._algorithm.settings.max_gradient_norm
         if not largest:
             return 1.0
@@ -201,7 +196,7 @@ class _Worker:
 
 
 class _GroupMean:
-    """Computes means over the rows of all workers of a group, which have equal numbers of rows."""
+    """Computes means over the rows of all workers of a group."""
 
     def __init__(self, ctx: Context, workers: int):
         self._ctx, self._workers, self._calls = ctx, workers, 0
@@ -215,22 +210,15 @@ class _GroupMean:
 
 
 class _RandomNumbersOfWorker:
-    """Draws random numbers for the environments of all workers of a group, and returns those for one worker.
-
-    Args:
-        rng: the generator, in the same state at all workers.
-        count: the worker's environments.
-    """
+    """Gives a worker its share of the random numbers for all environments of a group."""
 
     def __init__(self, rng: np.random.Generator, number: int, count: int, workers: int):
         self._rng, self._first, self._count, self._workers = rng, number * count, count, workers
 
     def random(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return uniform numbers, a row for each environment."""
         return self._rows(self._rng.random(self._of_all(shape), dtype))
 
     def standard_normal(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return normally distributed numbers, a row for each environment."""
         return self._rows(self._rng.standard_normal(self._of_all(shape), dtype))
 
     def _of_all(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -241,10 +229,9 @@ class _RandomNumbersOfWorker:
 
 
 class AgentEvaluation(Extension):
-    """Evaluates an agent with the step's params, and adds the mean return and length to the history.
+    """Evaluates the agent during training, and adds its mean return and length to the history.
 
     Args:
-        task: the agent and its environment.
         every: updates between evaluations; 0 evaluates at the end only.
     """
 
@@ -255,7 +242,7 @@ class AgentEvaluation(Extension):
         self.trigger = EverySteps(every) | AtEnd() if every else AtEnd()
 
     def run(self, loop: LoopView) -> None:
-        """Evaluate."""
+        """Evaluate the agent with the current params."""
         task, conf = self._task, reinforcement_of(self._task.job)
         task.agent.algorithm.take_params(loop.params())
         episodes = evaluate(task.agent, task.environment, conf.evaluation_episodes, seed=task.job.seed)
@@ -263,20 +250,15 @@ class AgentEvaluation(Extension):
 
 
 class GroupTraining:
-    """Trains an agent with groups of workers, as a job of the cluster.
+    """Prepares a run in which groups of workers train an agent on the cluster.
 
-    A group's workers add up their gradients, as if one worker had all environments. (Only a vector class of Gymnasium
-    begins episodes in other states.) Groups learn independently. The topology of servers says whether they share params
-    (Downpour) or average them now and then (Hogwild). If processes are lost, the run continues with new episodes in
-    their environments.
-
-    Args:
-        task: an agent of A2C, PPO or IMPALA, and its environment.
+    A group's workers add up their gradients, as if one worker had all environments. Groups learn independently. The
+    topology of servers says whether they share params (Downpour) or average them now and then (Hogwild).
 
     Attributes:
         job: the job of the net that learns, fed with experience; its steps are updates.
 
-    Raises UserError for another algorithm, and for anything else that worker groups do not support.
+    Raises UserError unless the algorithm is A2C, PPO or IMPALA, and for settings that worker groups do not support.
     """
 
     def __init__(self, task: AgentTask):
@@ -309,14 +291,14 @@ class GroupTraining:
         )  # fmt: skip
 
     def extensions(self, given: Sequence[ExtensionLike]) -> list[ExtensionLike]:
-        """Return the run's extensions: the evaluation, ``given``, and the rule of ``stop_return``."""
+        """Return the run's extensions: the evaluation, ``given``, and the end at ``stop_return``."""
         job = self._task.job
         evaluations = [AgentEvaluation(self._task, self._evaluate_every)] if Phase.kTest in training_phases(job) else []
         return [*evaluations, *given, *stopping_rules(job)]
 
 
 def _check_agent(agent: Agent, actors: int) -> ActorCritic:
-    """Return an agent's algorithm. Raises UserError if worker groups do not support it."""
+    """Return an agent's algorithm; raise UserError if worker groups do not support it."""
     algorithm = agent.algorithm
     if not isinstance(algorithm, A2C | PPO | IMPALA):
         raise UserError(f"worker groups learn by A2C, PPO or IMPALA, not by {type(algorithm).__name__}")
@@ -334,7 +316,7 @@ def _check_agent(agent: Agent, actors: int) -> ActorCritic:
 
 
 def _job_of(algorithm: ActorCritic, settings: GroupSettings, steps: int) -> tuple[Job, int]:
-    """Return a job of the algorithm's net, fed with experience, and its number of updates."""
+    """Return the cluster's job, which trains on experience, and its number of updates."""
     rollouts = rollouts_of_update(settings.actors, settings.max_staleness) or 1
     count = rollouts * settings.environments  # environments of an update of one worker
     rows, updates = count * settings.rollout_steps, 1

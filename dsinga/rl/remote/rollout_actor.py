@@ -1,4 +1,4 @@
-"""RolloutActor: a Dask Actor that steps environments with the params it receives, and returns rollouts."""
+"""The Dask Actor that steps environments with the params it receives, and returns rollouts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from dsinga.rl.replay_memory import ReplayMemory
 
 @dataclass
 class ActorTransitions:
-    """The steps of an actor's rollout as transitions.
+    """The steps of an actor's rollout as transitions, to add to the learner's replay memory.
 
     Attributes:
-        actor: the actor's number.
         memory: the state of a :class:`ReplayMemory` with only these steps.
         errors: (T·N,) float32, the transitions' errors by the actor's params, oldest step first; None if the learner's
             memory has no priorities.
@@ -44,13 +43,10 @@ class ActorTransitions:
 
 @dataclass
 class Acting:
-    """Params and settings with which remote actors choose actions.
+    """Params and settings that the learner sends to remote actors, with which they choose actions.
 
     Attributes:
-        sampled: the steps of all actors so far.
-        actors: how many actors there are.
         n_steps, discount: as for :class:`ReplayMemory`; errors are for such transitions.
-        prioritized: whether errors are needed.
     """
 
     params: dict[str, np.ndarray]
@@ -61,7 +57,7 @@ class Acting:
     prioritized: bool
 
     def collect(self, agent: Agent, collector: Collector, actor: int, steps: int) -> ActorTransitions:
-        """Take ``steps`` steps of each environment of an actor. Raises RunError if one fails."""
+        """Step each environment of an actor ``steps`` times; return the transitions. Raises RunError if one fails."""
         agent.algorithm.act_as(actor, self.actors, self.params, self.sampled)
         count, spaces = collector.environments.count, collector.environments.spaces
         memory = ReplayMemory(spaces, steps * count, count=count, n=self.n_steps, discount=self.discount)
@@ -75,12 +71,9 @@ Experience = TypeVar("Experience")
 
 @dataclass
 class ActorRollout(Generic[Experience]):
-    """The reply of an actor: its rollout, and the state from which another actor could continue.
+    """The reply of an actor: a rollout, and the state from which another actor can continue.
 
     Attributes:
-        rollout: the rollout, or its transitions.
-        episodes: the episodes that ended in it.
-        state: the environments' state after it.
         version: the version of the params that chose the actions.
     """
 
@@ -92,12 +85,10 @@ class ActorRollout(Generic[Experience]):
 
 @dataclass
 class ActorStep:
-    """The reply of an actor to actions: a step of its environments.
+    """The reply of an actor to the actions that the learner sent: a step of its environments.
 
     Attributes:
-        observations: (N, ...), before the next step.
         step: the step; None if the actor is new.
-        episodes: the episodes that ended in the step.
         actor: the actor's unique name.
     """
 
@@ -108,27 +99,23 @@ class ActorStep:
 
 
 def pack(value: Any) -> bytes:
-    """Return a value as bytes, for several actors: a copy that the learner cannot change."""
+    """Pickle a value once for several actors, as a copy that the learner cannot change."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def pack_params(params: Mapping[str, np.ndarray]) -> bytes:
-    """Return params as bytes, like :func:`pack`."""
+    """Pickle params once for several actors."""
     return pack(dict(params))
 
 
 class RolloutActor:
-    """Steps its own environments by an agent's actions, in its own thread.
+    """Steps environments on a Dask worker, in its own thread, and returns rollouts to the learner.
 
-    Params, environments' state, seed, and the numbers of actor and rollout determine a rollout. So another actor
-    computes a lost actor's next rollout with the same bits.
+    Another actor computes a lost actor's next rollout with the same bits.
 
     Args:
-        number: the actor's number among all.
         agent: chooses actions; each call replaces its params.
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
-        count: environments of each actor.
-        seed: determines the random numbers.
         state: the environments' state of the actor that this one replaces, or None.
     """
 
@@ -148,21 +135,15 @@ class RolloutActor:
         self._collector = self._thread.run(self._create, environment, count, state)
 
     async def rollout(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout[Rollout]:
-        """Return the rollout ``number``, of ``steps`` steps, by the packed params of ``version``.
-
-        Raises RunError if an environment fails.
-        """
+        """Compute the rollout ``number``, of ``steps`` steps, with the packed params of ``version``."""
         return await asyncio.wrap_future(self._thread.submit(self._collect, params, version, number, steps))
 
     async def transitions(self, packed: bytes, version: int, number: int, steps: int) -> ActorRollout[ActorTransitions]:
-        """Return the transitions of the rollout ``number``, by a packed :class:`Acting` of ``version``.
-
-        Raises RunError if an environment fails.
-        """
+        """Compute the rollout ``number`` as transitions, with a packed :class:`Acting` of ``version``."""
         return await asyncio.wrap_future(self._thread.submit(self._transitions, packed, version, number, steps))
 
     async def step(self, actions: np.ndarray | None, actor: str) -> ActorStep:
-        """Step the environments by ``actions``, unless they are None or for another ``actor``."""
+        """Step the environments with ``actions``, unless they are None or for another ``actor``."""
         return await asyncio.wrap_future(self._thread.submit(self._step, actions if actor == self._name else None))
 
     async def state(self) -> dict[str, Any]:
@@ -196,7 +177,7 @@ class RolloutActor:
         return ActorRollout(transitions, self._collector.ended, self._collector.state(), version)
 
     def _seed_agent(self, number: int) -> None:
-        """Seed the agent's actions by the rollout's number, independent of earlier rollouts."""
+        """Seed the agent's random actions by the rollout's number, independent of earlier rollouts."""
         self._agent.rng = np.random.default_rng([self._seed, self._number, number])
 
     def _step(self, actions: np.ndarray | None) -> ActorStep:

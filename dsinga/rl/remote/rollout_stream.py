@@ -1,4 +1,4 @@
-"""RolloutStream: takes rollouts from remote actors, with params that are at most a set number of updates old."""
+"""Takes rollouts from remote actors, made with params that are at most a set number of updates old."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.rl.remote.rollout_actor import ActorRollout, pack_params
 
 
 class RolloutStream:
-    """Takes each actor's rollout on arrival, while the other actors go on with older params (IMPALA).
+    """Takes each actor's rollout on arrival, while other actors go on with older params (IMPALA).
 
     An actor gets the newest params with each rollout. A rollout is at most ``max_staleness`` updates old when it is
     learnt: the learner waits for slower actors, and actors wait for a slower learner.
@@ -23,10 +23,6 @@ class RolloutStream:
         batch: rollouts in an update; 0 for as many as keep all actors busy.
         max_staleness: the most updates between a rollout's params and its update.
         method: the method of :class:`RolloutActor` that returns rollouts.
-        pack: returns params as bytes for the method.
-
-    Attributes:
-        version: how many updates have had their rollouts.
     """
 
     def __init__(
@@ -49,10 +45,9 @@ class RolloutStream:
         self._arrived: list[tuple[int, int, ActorRollout[Any]]] = []  # with the version and the actor
 
     def take(self, steps: int, params: Mapping[str, np.ndarray]) -> list[ActorRollout[Any]]:
-        """Return the oldest rollouts of ``steps`` steps, for the next update; send ``params`` to idle actors.
+        """Wait for the next update's rollouts, and return them; send ``params`` to idle actors.
 
-        Rollouts by the same params come in the actors' order. Raises RunError if an environment fails, or if there is
-        no Dask worker for an actor.
+        The oldest come first. Raises RunError if an environment fails, or if there is no Dask worker for an actor.
         """
         self._packed = b""
         while True:
@@ -66,7 +61,7 @@ class RolloutStream:
         return [result for _, _, result in part]
 
     def _start_idle(self, steps: int, params: Mapping[str, np.ndarray]) -> None:
-        """Start idle actors if their rollouts can be learnt before they are too old."""
+        """Start idle actors, unless their rollouts would be too old when they are learnt."""
         while self._idle and len(self._running) + len(self._arrived) < self.batch * (self.max_staleness + 1):
             number = self._idle.popleft()
             self._packed = self._packed or self._pack(params)
@@ -76,7 +71,7 @@ class RolloutStream:
             call.add_done_callback(self._ended.put)
 
     def _collect(self) -> None:
-        """Take the rollouts that have arrived, oldest first; wait for another if an update is not possible yet."""
+        """Take the rollouts that have arrived; wait for another if an update is not possible yet."""
         waits = len(self._arrived) < self.batch or self._must_wait()
         while waits or not self._ended.empty():
             call, waits = self._ended.get(), False
@@ -86,7 +81,7 @@ class RolloutStream:
         self._arrived.sort(key=lambda arrival: arrival[:2])
 
     def _must_wait(self) -> bool:
-        """Return whether an update now would make a pending rollout too old to be learnt."""
+        """Whether an update now would make a pending rollout too old to be learnt."""
         versions = [version for version, _, _ in self._arrived[self.batch :]]
         versions += [version for _, version in self._running.values()]
         following = self.version + 1
@@ -96,11 +91,11 @@ class RolloutStream:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the numbers of updates and of each actor's rollouts, without rollouts not learnt yet."""
+        """Return the numbers of updates and of each actor's rollouts, for a resumed run."""
         return {"version": self.version, "rollouts": list(self._rollouts)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state."""
+        """Restore a state from :meth:`state`."""
         self.version = int(state["version"])
         # If there are more actors than before, the new ones draw their first random numbers.
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
@@ -111,8 +106,5 @@ class RolloutStream:
 
 
 def rollouts_of_update(actors: int, max_staleness: int) -> int:
-    """Return how many rollouts an update needs to keep all actors busy.
-
-    All rollouts on their way can still be learnt in time.
-    """
+    """Return how many rollouts an update needs so that all actors stay busy and no rollout gets too old."""
     return -(-actors // (max_staleness + 1))
