@@ -25,7 +25,7 @@ _REMEDIES = {
 def record_dtype(dtype: Any, array: Any = None) -> np.dtype:
     """Return the dtype of records read from ``dtype``: uint8 (uint8, bool), int32 (int32), else float32.
 
-    Raises UserError if ``dtype`` is not numeric, with the first text of an ``array`` of objects.
+    Raises UserError if ``dtype`` is not numeric.
     """
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
@@ -50,7 +50,7 @@ def label_dtype(dtype: Any) -> np.dtype:
 
 
 def as_records(array: np.ndarray) -> np.ndarray:
-    """Convert records to their :func:`record_dtype`. Raises UserError for a value that float32 cannot represent."""
+    """Convert records to uint8, int32 or float32. Raises UserError for a value that float32 cannot represent."""
     return array if array.dtype == np.float32 else _cast(array, record_dtype(array.dtype, array), "records")
 
 
@@ -78,7 +78,7 @@ def _named(dtype: np.dtype) -> str:
 
 
 def _remedy_of_objects(records: np.ndarray) -> str:
-    """Return what to write in place of an array of objects: what is no number in it, or the dtype."""
+    """Advise on an array of dtype object, for an error: which value is no number, or which dtype to use."""
     for place, value in np.ndenumerate(records):
         if isinstance(value, Real):
             continue
@@ -119,7 +119,7 @@ def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | No
 
 
 def is_small_and_finite(rows: np.ndarray) -> bool:
-    """Return True if a quick test shows that a small array is finite; False is inconclusive."""
+    """Test quickly whether a small array is finite: True is certain, False is not."""
     return rows.size <= 4096 and rows.flags.c_contiguous and math.isfinite(np.dot(flat := rows.reshape(-1), flat))
 
 
@@ -131,6 +131,6 @@ def place_of(index: tuple[int, ...]) -> str:
 
 
 def nonfinite_error(what: str, value: str, record: int, place: str, remedy: str = "") -> UserError:
-    """Return the error that ``what``, such as "numpy array: 'x'", has NaN or infinity in ``record``."""
+    """Return the error that a record has NaN or infinity."""
     where = f"record {record}, {place}" if place else f"record {record}"
     return UserError(f"{what} has {value} in {where}; leave such records out, or put a number in its place{remedy}")

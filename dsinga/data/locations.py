@@ -20,7 +20,7 @@ def is_url(location: str) -> bool:
 
 
 def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a local path or ``file://`` URL as an absolute path, ``~`` expanded; other URLs unchanged."""
+    """Return a local path or ``file://`` URL as an absolute path, with ``~`` expanded; other URLs unchanged."""
     text = os.fspath(location)
     if is_url(text):
         return text.rstrip("/")
@@ -51,7 +51,7 @@ def remove(location: str) -> None:
 
 
 def file_system(location: str) -> tuple[Any, str]:
-    """Return the fsspec file system for a URL, and the path there. Raises UserError if no package opens it."""
+    """Return the fsspec file system for a URL, and the path in it. Raises UserError if no package opens it."""
     if KEYS_IN_URL.search(location):
         raise UserError(
             f"{location}: URLs of object storage have no place for keys; give them to the driver and the workers by "

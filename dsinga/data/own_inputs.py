@@ -1,4 +1,4 @@
-"""Refuses to overwrite the inputs of a lazy result, however the target is named."""
+"""Refuses to write a lazy result over the data that it is computed from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from dsinga.data.stores.chunk_files import location_of
 
 
 def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None:
-    """Raise UserError if ``target`` is one of the ``inputs``, contains one, or exists inside one.
+    """Raise UserError if writing ``target`` would overwrite one of the ``inputs`` of a computation.
 
-    A target may be a path, a URL, a zarr array, group or store, or an fsspec mapping; others are ignored. ``component``
-    is the path of a group or an array in it.
+    Targets are paths, URLs, zarr arrays, groups or stores, or fsspec mappings, perhaps with a ``component`` in them.
     """
     if read := overwritten(target, inputs, component):
         raise UserError(
@@ -31,7 +30,7 @@ def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None
 
 
 def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
-    """Return the input, or a file it refers to, that writing ``target`` would replace; "" if none."""
+    """Return the input, or the file that it refers to, that writing ``target`` would replace; "" if none."""
     place = place_of(target)
     written = join(place, component.strip("/")) if place is not None else ""
     for source in inputs if written else ():
@@ -45,7 +44,7 @@ def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
 
 
 def place_of(value: Any) -> str | None:
-    """Return a path without links, or normalised URL, of a path, store or array; None if unknown."""
+    """Return where a path, store or array is: a path without links, or a normalised URL; None if unknown."""
     if isinstance(value, Store):
         return place_of(location_of(value))
     if hasattr(value, "fs") and hasattr(value, "root"):  # a mapping of fsspec

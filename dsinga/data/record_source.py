@@ -1,4 +1,4 @@
-"""Defines RecordSource, the interface of all sources of records, which reads records by row number."""
+"""Defines RecordSource, which reads training records by number from any store or array."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _cache = ChunkCache()
 
 
 def clear_cache() -> None:
-    """Drop the decoded chunks that this process keeps for sources that may be read again."""
+    """Free the memory of decoded chunks that this process keeps for sources that may be read again."""
     _cache.clear()
 
 
 class RecordSource:
-    """Records with optional labels, read by row number.
+    """The records that a net is trained on, with optional labels, read by row number.
 
     Threads may share it. Another process can read the records from its pickle.
 
@@ -92,12 +92,12 @@ class RecordSource:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The column of data, and the column of labels if there are labels."""
+        """The :class:`Column` of data, and the one of labels if there are labels."""
         return (self._data,) if self._labels is None else (self._data, self._labels)
 
     @property
     def blocks(self) -> int | tuple[int, ...]:
-        """What a sampler shuffles together: the rows of a block, or the ends of unequal blocks."""
+        """The groups of rows that are shuffled together: the rows of each, or the ends of unequal groups."""
         return self.block if self._data.ends is None else tuple(self._data.ends.tolist())
 
     @property
@@ -163,7 +163,7 @@ class RecordSource:
     def draw(
         self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return records and labels like :meth:`read`; user code may change them in each epoch.
+        """Read training records: like :meth:`read`, but user code may change them in each epoch.
 
         Args:
             rows: row numbers (n,) int64, all in range.
@@ -174,7 +174,7 @@ class RecordSource:
         return self._gather(self._data, rows), None if labels is None else self._gather(labels, rows)
 
     def end_epoch(self, epoch: int, seed: int) -> None:
-        """Do nothing; called when this process has read its records of an epoch."""
+        """Learn that this process has read its records of an epoch; do nothing by default."""
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
@@ -183,7 +183,7 @@ class RecordSource:
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
         """Return a copy that reads only some points of each record and label, in the same rows.
 
-        Records or labels that can only be read whole stay whole, as ``shape`` and ``label_shape`` show.
+        Columns that cannot read regions stay whole, as ``shape`` and ``label_shape`` show.
 
         Args:
             data: the points along each axis of a record; None for all.
@@ -201,28 +201,28 @@ class RecordSource:
         return source
 
     def storage(self) -> dict[str, Any]:
-        """Return how the records are stored, for :func:`dsinga.data.describe`; empty for arrays in memory."""
+        """Return how the records are stored, such as chunks and bytes; empty for arrays in memory."""
         return {}
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the ``store_conf`` fields that a job keeps to prepare other data in the same way."""
+        """Return the settings by which a job prepares other data in the same way, as ``store_conf`` fields."""
         return {}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the ``store_conf`` fields with which a job can open the records; empty if impossible."""
+        """Return the ``store_conf`` fields by which a job file can name these records; empty if it cannot."""
         return {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
-        """Return the records in the order of training, given the training data's :meth:`job_settings`."""
+        """Return the records with columns in the order of the training data, by their :meth:`job_settings`."""
         return self
 
     def codes(self) -> dict[str, Any]:
-        """Return a text's number of codes, "codes", and a hash of its vocabulary, "words"."""
+        """Return the number of words or characters of a text, "codes", and a hash of its vocabulary, "words"."""
         words = "\n".join(self.vocabulary)
         return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
     def label_parts(self) -> Iterator[np.ndarray]:
-        """Yield the labels of all records in order, LABEL_ROWS at a time; nothing without labels."""
+        """Yield the labels of all records in order, LABEL_ROWS at a time."""
         if (column := self._labels) is not None:
             for start in range(0, len(self), LABEL_ROWS):
                 yield self._gather(column, np.arange(start, min(start + LABEL_ROWS, len(self))))
@@ -243,7 +243,7 @@ class RecordSource:
         return (-1, -1) if low is None or high is None else (low, high)
 
     def allowing_nonfinite(self) -> RecordSource:
-        """Return a copy that may return NaN and infinity, for jobs that skip such batches."""
+        """Return a copy that does not refuse NaN and infinity, for jobs that skip such batches."""
         return self._changed(allows_nonfinite=True)
 
     def without_labels(self) -> RecordSource:
@@ -251,7 +251,7 @@ class RecordSource:
         return self._changed(_labels=None, label_shape=(), label_dtype=None)
 
     def _pickled_changes(self) -> dict[str, Any] | None:
-        """Return the changes of a copy, for a pickle that reopens the source; None without any."""
+        """Return how a copy differs from its source, for a pickle that opens the source again; None if equal."""
         return {**self._changes, "_changes": self._changes} if self._changes else None
 
     def _changed(self, **changes: Any) -> RecordSource:
@@ -314,7 +314,7 @@ class RecordSource:
         return column is self._labels and len(column.shape) > 1
 
     def _check_finite(self, column: Column, rows: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
-        """Raise UserError for the first NaN or infinity in the records of ``rows``.
+        """Raise UserError for the first NaN or infinity in records; losses check labels that are fields.
 
         NaN in labels that are fields is left to losses, which mask or refuse it.
         """
@@ -329,7 +329,7 @@ class RecordSource:
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
     """Return the most bytes of decoded records in the caches that a process's sources share.
 
-    ``shares`` has the share of each record's points that the process reads.
+    ``shares`` are (source, share of each record's points that the process reads).
     """
     decoded: dict[str, float] = {}
     limits: dict[str, int] = {}
@@ -340,7 +340,7 @@ def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
 
 
 class AlgorithmRecords(RecordSource):
-    """Replaces the store of an input layer if the algorithm makes the records, such as experience.
+    """Stands for a store where the training algorithm makes the records, as in reinforcement learning.
 
     Args:
         labels: an example of labels (n, ...), for their shape and dtype; None without labels.
@@ -361,7 +361,7 @@ class _NoColumn(Column):
 
 
 def connect_sources(sources: Iterable[RecordSource], client: Callable[[], Any]) -> None:
-    """Prepare to read ``sources`` in the process of a Dask worker; see :meth:`Column.connect`."""
+    """Get ``sources`` ready to be read in the process of a Dask worker; see :meth:`Column.connect`."""
     for source in sources:
         for column in source.columns:
             column.connect(client)

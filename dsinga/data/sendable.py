@@ -1,4 +1,4 @@
-"""Checks that records can be pickled for other processes, and names the array and task at fault."""
+"""Checks that records can be sent to other processes, and names the array and task that cannot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log_of_dask = logging.getLogger("distributed.protocol.pickle")
 
 
 def check_sendable(sources: Iterable[Any]) -> None:
-    """Raise UserError, naming the array, if a column of ``sources`` cannot be sent to other processes."""
+    """Raise UserError, naming the array, if records cannot be sent to other processes."""
     for source in sources:
         for column in source.columns:
             if why := column.why_unsendable():
@@ -34,7 +34,7 @@ def unsendable(what: str, why: str, instead: str = ", or give a numpy array or t
 
 
 def why_unsendable(value: Any) -> str:
-    """Return Dask's error text if it cannot pickle ``value``, else "". Copies no array."""
+    """Return Dask's error text if it cannot pickle ``value``, else ""."""
     from distributed.protocol.pickle import dumps
 
     with pickling_not_logged():
@@ -46,7 +46,7 @@ def why_unsendable(value: Any) -> str:
 
 
 def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
-    """Return a Dask graph's first task that cannot be pickled, with the reason; "" if none."""
+    """Return the first task of a Dask graph that cannot be pickled, with the reason; "" if none."""
     from dask.utils import key_split
 
     for key, task in graph.items():
@@ -57,10 +57,7 @@ def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
 
 @contextlib.contextmanager
 def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
-    """Replace Dask's error for an unsendable graph by a UserError that names one of ``arrays``.
-
-    Values that are no Dask collections are ignored; parts of a tuple are called ``NAME[0]``, ``NAME[1]``.
-    """
+    """Replace Dask's error for a graph that cannot be pickled by a UserError that names one of ``arrays``."""
     with pickling_not_logged():
         try:
             yield
@@ -93,7 +90,7 @@ def _kind(array: Any) -> str:
 
 @contextlib.contextmanager
 def pickling_not_logged() -> Iterator[None]:
-    """Suppress Dask's log of a pickling error in this thread; the error itself is still raised."""
+    """Suppress what Dask logs in this thread about an object that cannot be pickled."""
     thread = threading.get_ident()
 
     def is_of_another_thread(record: logging.LogRecord) -> bool:

@@ -40,10 +40,10 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def drawing() -> Iterator[Callable[..., None]]:
-    """Yield a function that seeds this process's random generators; restore their states afterwards.
+    """Make user code reproducible: yield a function that seeds its random generators, and restore them afterwards.
 
-    These are the generators of ``random``, ``numpy.random`` and, if imported, torch on CPUs. All threads share them, so
-    only one draws at a time.
+    It seeds ``random``, ``numpy.random`` and, if imported, torch on CPUs. Threads share these, so only one draws at a
+    time.
     """
     for module in filter(None, map(sys.modules.get, DRAWING_MODULES)):
         if vars(module).get("random") is random:
@@ -71,7 +71,7 @@ def _seed(*numbers: int) -> None:
 
 @contextlib.contextmanager
 def naming_errors(what: str) -> Iterator[None]:
-    """Raise UserError, naming ``what`` was read, for any error of user code, even SystemExit."""
+    """Turn any error of user code, even SystemExit, into a UserError that names ``what`` was read."""
     try:
         yield
     except (KeyboardInterrupt, UserError):
@@ -83,7 +83,7 @@ def naming_errors(what: str) -> Iterator[None]:
 
 
 class DrawnColumn(Column):
-    """The records, labels or weights of user batches; ``part`` is the index in the batch tuple."""
+    """The records, labels or weights of user batches, as a column; ``part`` is their index in the batch tuple."""
 
     from_files = False
 
@@ -119,7 +119,6 @@ class DrawnRecords(RecordSource):
 
     Attributes:
         keeps_order: whether training reads them in their order.
-        has_weights: whether they have weights that nobody reads yet.
     """
 
     _data: DrawnColumn
@@ -129,7 +128,7 @@ class DrawnRecords(RecordSource):
         self.batches, self.keeps_order, self.has_weights = batches, keeps_order, len(batches.columns) == 3
 
     def split_weights(self) -> tuple[RecordSource, RecordSource]:
-        """Return the records without weights, and the weights as separate records."""
+        """Return the records without sample weights, and the weights as separate records."""
         column = self.batches.columns[2]
         changes = {"_data": column, "_labels": None, "label_shape": (), "label_dtype": None, "has_weights": False}
         return self._changed(has_weights=False), self._changed(**changes, shape=column.shape, dtype=column.dtype)
@@ -149,20 +148,19 @@ class DrawnRecords(RecordSource):
         return self.read(rows)[1]
 
     def end_epoch(self, epoch: int, seed: int) -> None:
-        """Tell the batches that an epoch has been read."""
+        """Tell the user's batches that an epoch has been read."""
         if self._data.part == 0:  # once for records and weights
             self.batches.end_epoch(epoch, seed)
 
     def label_range(self) -> None:
-        """Return None: generating all labels may take long, so they are checked as they are read."""
+        """Return None, so that nothing generates all labels: they are checked as they are read."""
         return
 
 
 class Batches:
-    """The batches x, (x, y) or (x, y, sample_weight) of a sequence, of equal length but the last.
+    """Reads the batches x, (x, y) or (x, y, sample_weight) of a user's sequence, all of one length but the last.
 
-    Each is made once an epoch, with seeded random generators; the newest are kept. Raises UserError if the sequence is
-    empty, or a batch is no array and no such tuple.
+    Each is made once an epoch, with seeded random generators.
 
     Args:
         sequence: the sequence; its ``on_epoch_end`` is called if it has one.
@@ -191,11 +189,11 @@ class Batches:
                 say_once(f"{name[1:]}={setting} of {type(sequence).__name__} is not used: a thread reads batches ahead")
 
     def named(self, number: int) -> str:
-        """Return the name of a batch for messages."""
+        """Return what messages call a batch."""
         return f"batch {number} of the sequence {type(self.sequence).__name__}"
 
     def make(self, number: int, seed: int, epoch: int) -> Any:
-        """Return a batch made by the user's code."""
+        """Let the user's code make a batch."""
         return self.sequence[number]
 
     def _forget(self) -> None:
@@ -204,10 +202,7 @@ class Batches:
         self._begun = self._ended = 0  # epochs
 
     def read(self, rows: np.ndarray, seed: int, epochs: np.ndarray) -> Parts:
-        """Return the parts (n, ...) of records in epochs (n,) of a run, in the columns' dtypes.
-
-        Raises UserError for errors of user code, and for batches unlike the first one.
-        """
+        """Return records of some epochs (n,) of a run, as (x, y, sample_weight) arrays in the columns' dtypes."""
         parts = tuple(np.empty((len(rows), *column.shape), column.dtype) for column in self.columns)
         with self._lock:
             for place, (row, epoch) in enumerate(zip(rows.tolist(), epochs.tolist(), strict=True)):
@@ -268,12 +263,12 @@ class Batches:
 
 
 def are_codes(array: np.ndarray) -> bool:
-    """Whether the records of a batch may be sequences of codes, (n, steps)."""
+    """Whether the records of a batch look like sequences of codes, (n, steps)."""
     return array.ndim == 2 and array.dtype.kind in "iu"
 
 
 def padded_steps(parts: Parts, steps: int = 0) -> Parts:
-    """Return a batch's sequences of codes, and labels of steps, padded with -1 to ``steps``."""
+    """Pad sequences of codes, and the labels of their steps, with -1 to ``steps`` steps."""
     if not are_codes(parts[0]) or (width := parts[0].shape[1]) >= steps:
         return parts
     missing = [(0, 0), (0, steps - width)]

@@ -21,8 +21,8 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
     """Return a frame's feature columns as records, and its label column or ``y`` as labels.
 
     Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
-    bool, int32 if all are int32, else float32. A missing value is NaN, which is refused when it is read. For a Dask
-    data frame, length and labels are computed at once, features when they are read.
+    bool, int32 if all are int32, else float32. Missing values are NaN, refused on reading. For a Dask data frame,
+    length and labels are computed at once, features when they are read.
 
     Raises:
         UserError: a column is missing, or has no numbers.
@@ -109,7 +109,7 @@ def frame_labels(labels: Any, name: str, length: int, options: Options) -> Label
     """Return the label column of a series or data frame, and the class names if known.
 
     A categorical series gives its categories as classes, unless the options name some. Dask labels are computed at
-    once. Raises UserError if a label is missing.
+    once.
     """
     if is_dask_frame(labels):
         (labels,) = compute(labels)
@@ -137,5 +137,5 @@ def frame_labels(labels: Any, name: str, length: int, options: Options) -> Label
 
 @register("records", "pandas.DataFrame", "pandas.Series", "dask.DataFrame", "dask.Series")
 def frame_kind(value: Any) -> Kind:
-    """Return the kind of a data frame or a series."""
+    """Say how a data frame or a series is opened as records or labels."""
     return Kind("a data frame", frame_records, ("label", "columns", "classes"), frame_labels)

@@ -1,4 +1,4 @@
-"""Opens records from a path or URL, arrays, data frames, or a user's own source.
+"""Opens as records what users give: a path or URL, arrays, data frames, or their own source.
 
 Besides paths and arrays, the components "records" list what can be opened: the kinds of objects, by the names of their
 types (:class:`.arrays.Kind`), and the formats of files (:mod:`.paths`). For a trained net, classes and columns keep
@@ -24,7 +24,7 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Labels, Options, is_array
 
 
 class DataSource(ABC):
-    """Base class of a user's data source, which a job names by ``backend`` in a ``store_conf``.
+    """Base class for reading records from your own kind of data, which a job names by ``backend`` in a ``store_conf``.
 
     A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it;
     workers get the records that it opens.
@@ -79,8 +79,7 @@ def open_records(
     rounds integers beyond 2^24; integer labels as int64. Training gives the same bits as a store with the same records.
 
     Records are recognised by the names data, x, image, feature, record and input, labels by label, y, class and target,
-    in any case or plural. A single array besides labels is also used as records. Coordinates that xarray writes do not
-    count.
+    in any case or plural. So is a single array besides labels.
 
     In zarr arrays, numbers equal to ``_FillValue`` or ``missing_value`` become NaN; ``valid_range`` is ignored. Packed
     arrays (``scale_factor``, ``add_offset``), and integers with a ``_FillValue``, are refused: open them with
@@ -156,10 +155,7 @@ def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
 
 
 def open_labels_of(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of the labels ``y`` of ``length`` records, and class names if known.
-
-    Raises UserError if the labels cannot be read.
-    """
+    """Open the labels ``y`` of ``length`` records as a column, and return class names if known."""
     kind = _kind_of(y) or ARRAYS  # which says why it does not convert
     labels, classes = kind.labels(y, name, length, options)
     labels.order = order_of(y)
@@ -215,7 +211,7 @@ def _refusal(x: Any) -> UserError:
 
 
 class RecordNames(NamedTuple):
-    """The names of classes, columns and dimensions of records; empty if unknown.
+    """The names of a data set's classes, columns and dimensions, so that predictions use the order of training.
 
     Attributes:
         classes: the names of the labels 0, 1, ...
@@ -229,16 +225,13 @@ class RecordNames(NamedTuple):
 
     @classmethod
     def of(cls, source: Any) -> RecordNames:
-        """Return the names of a source of records."""
+        """Return the names of the classes, columns and dimensions of a source of records."""
         orders = [column.order for column in getattr(source, "columns", ())]
         return cls(tuple(map(str, getattr(source, "classes", ()) or ())), *orders[:2])
 
     @classmethod
     def of_params(cls, params: Any) -> dict[str, RecordNames]:
-        """Return the names of the records that params were trained on, by input layer; empty if unknown.
-
-        Raises UserError if the names in a file of params are damaged.
-        """
+        """Return the names of the records that params were trained on, by input layer; empty if unknown."""
         try:
             return {name: cls(*map(as_tuples, parts)) for name, parts in getattr(params, "names", {}).items()}
         except TypeError as error:
@@ -247,23 +240,22 @@ class RecordNames(NamedTuple):
             ) from None
 
     def or_else(self, other: RecordNames) -> RecordNames:
-        """Return the names, with ``other`` filling in unknown ones."""
+        """Fill in unknown names from ``other``."""
         return RecordNames._make(here or there for here, there in zip(self, other, strict=True))
 
 
 def as_tuples(names: Any) -> Any:
-    """Return nested lists of names as tuples. Raises TypeError for anything else."""
+    """Turn nested lists of names, as read from JSON, into tuples."""
     if not isinstance(names, (str, list, tuple)):
         raise TypeError("a name is no text")
     return names if isinstance(names, str) else tuple(map(as_tuples, names))
 
 
 def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase: str = "") -> RecordSource:
-    """Open ``source`` like :func:`open_records`, with names in the order of ``names``.
+    """Open data for a trained net: like :func:`open_records`, with columns and classes in the order of ``names``.
 
-    Columns of a data frame, and dimensions and labelled points of xarray objects, are found by name, in any order.
-    Categories and string labels get the codes of their classes. Raises UserError for unknown columns, labels or
-    classes, and for other kinds of records with other names.
+    Columns, dimensions and labelled points are found by name, in any order. Categories and string labels get the codes
+    of their classes. Raises UserError for unknown names.
     """
     options: dict[str, Any] = {}
     x, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)

@@ -31,8 +31,8 @@ from dsinga.data.stores.store_format import block_rows
 def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
     """Return ``options.data`` and ``options.label`` of a Dataset as records and labels.
 
-    None guesses a variable by an obvious name; the label "" means no labels. ``options.dim`` is the sample dimension;
-    by default the first one of the data. Raises UserError if a variable or the dimension is missing.
+    None guesses a variable by its name; the label "" means no labels. Raises UserError if a variable or the dimension
+    is missing.
     """
     if y is not None:
         raise UserError(
@@ -64,10 +64,7 @@ def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
 
 
 def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the DataArray ``x`` as records, and labels ``y``: a DataArray, another array, or None.
-
-    ``options.dim`` is the sample dimension; by default the first one of ``x``.
-    """
+    """Return the DataArray ``x`` as records, and labels ``y``: a DataArray, another array, or None."""
     if not x.dims:
         raise UserError(f"xarray DataArray: {x.name!r} is a single number; give one with a row for each record")
     x, y = with_nan(x, str(x.name or "x")), with_nan(y, "y")
@@ -104,18 +101,14 @@ def _variable_column(array: Any, name: str) -> Column:
 
 @register("records", "xarray.Dataset", "xarray.DataArray")
 def xarray_kind(value: Any) -> Kind:
-    """Return the kind of an object of xarray."""
+    """Say how an xarray object is opened as records or labels."""
     if is_data_array(value):
         return Kind("a DataArray", data_array_records, ("dim", "classes"))
     return Kind("a Dataset", dataset_records, ("data", "label", "dim", "classes"))
 
 
 class FileColumn(Column):
-    """Records from an xarray DataArray that stays in a file and is read block by block.
-
-    Args:
-        array: the DataArray, with the samples along its first dimension.
-    """
+    """Reads records block by block from an xarray DataArray that stays in a file."""
 
     reads_regions = True
 

@@ -1,4 +1,4 @@
-"""Columns of records that are arrays in a zarr store."""
+"""Reads records or labels from an array in a zarr store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 
 class ZarrColumn(Column):
-    """A column that is an array of any zarr store; unwritten chunks have the fill value.
+    """Records or labels in an array of any zarr store; chunks that are not stored have the fill value.
 
     If all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept.
 
@@ -101,10 +101,7 @@ class ZarrColumn(Column):
 
 
 class _AllRows:
-    """All rows of an array, decoded at most once in a process, while a column of it exists.
-
-    A pickle contains only the key: the loading process shares, or decodes, the rows of that key.
-    """
+    """Shares all decoded rows of an array among its columns in a process."""
 
     _by_key: ClassVar[WeakValueDictionary[Hashable, _AllRows]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()

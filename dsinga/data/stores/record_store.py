@@ -24,9 +24,7 @@ from dsinga.data.stores.store_format import checksum, shared_block_rows
 
 
 class RecordStore(RecordSource):
-    """A zarr store of records in the format of :mod:`dsinga.data.stores.store_format`.
-
-    A pickle contains its location only.
+    """Reads records from a store that dsinga wrote, and checks each chunk.
 
     Attributes:
         chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB in
@@ -64,7 +62,7 @@ class RecordStore(RecordSource):
         return RecordStore, (self.location,), self._pickled_changes()
 
     def storage(self) -> dict[str, Any]:
-        """Return chunk rows, the number of data chunks, and bytes in memory and on disk."""
+        """Return chunk rows, the number of data chunks, and the bytes in memory and on disk."""
         return {
             "chunk_rows": self.chunk,
             "chunks": -(-len(self) // self.chunk),
@@ -92,9 +90,7 @@ def is_complete(location: str) -> bool:
 
 
 class StoreColumn(Column):
-    """The data or label array of a record store, with all chunks, of whole records.
-
-    Raises UserError in :meth:`load`, saying which chunk is missing or damaged.
+    """The data or label array of a record store; reads compare whole chunks with their checksums.
 
     Args:
         array: the array, (length, *shape).
@@ -152,7 +148,7 @@ class StoreColumn(Column):
 
 
 def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
-    """Return the stored bytes of ``arrays``; None if files cannot be listed, as on web servers."""
+    """Return how many bytes of a store ``arrays`` need; None if files cannot be listed, as on web servers."""
     try:
         return sum(array.nbytes_stored() for array in arrays)
     except Exception:  # each package has classes of its own

@@ -1,4 +1,4 @@
-"""The format of a record store: a zarr v3 group of records and their labels.
+"""Defines the format of record stores, zarr v3 groups of records and labels, and their checksums.
 
 The array ``data`` (N, *shape), uint8, int32 or float32, is chunked along axis 0 only, in chunks of about one MiB. The
 optional array ``labels``, int32 or float32, is (N,), (N, K) for several labels of a record, or (N, T) for a label of
@@ -43,9 +43,9 @@ DTYPES = ("uint8", "int32", "float32")
 
 
 def chunk_rows(record_bytes: int) -> int:
-    """Return the number of records in a chunk, for records of ``record_bytes``.
+    """Return how many records to store in a chunk, for records of ``record_bytes``.
 
-    A chunk has about one MiB, but at least 32 records. It has at most 8 MiB.
+    A chunk has about one MiB, but at least 32 records and at most 8 MiB.
     """
     record_bytes = max(record_bytes, 1)
     min_rows = min(MIN_CHUNK_ROWS, max(MAX_CHUNK_BYTES // record_bytes, 1))
@@ -53,15 +53,14 @@ def chunk_rows(record_bytes: int) -> int:
 
 
 def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
-    """Return the rows of a block of whole chunks, about a MiB: at least one chunk, at most all."""
+    """Return how many rows of whole chunks to read and shuffle together: about a MiB, at least one chunk."""
     return chunk * max(1, min(CHUNK_BYTES // max(chunk * record_bytes, 1), -(-length // chunk)))
 
 
 def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
-    """Return the rows read and shuffled together, for a source that is not a record store.
+    """Return how many rows to read and shuffle together, for a source that is not a record store.
 
-    It is the same as for a record store with the same records. If the source's chunks are larger and all records exceed
-    128 MiB, a block is a chunk instead, which is decoded as a whole.
+    They are as many as for a record store, or a chunk if chunks are larger and all records exceed 128 MiB.
 
     Args:
         length: number of records.
@@ -85,12 +84,12 @@ def checksum(rows: np.ndarray) -> int:
 
 
 def to_text(checksums: Sequence[int]) -> str:
-    """Return the checksums of an array's chunks as the text of an attribute."""
+    """Write the checksums of an array's chunks as a text for an attribute."""
     return base64.b64encode(np.asarray(checksums, "<u4").tobytes()).decode()
 
 
 def from_text(text: str) -> np.ndarray:
-    """Return the checksums of an array's chunks, (chunks,) uint32. Raises ValueError if ``text`` is malformed."""
+    """Read the checksums of an array's chunks, (chunks,) uint32. Raises ValueError for a malformed ``text``."""
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
     except (binascii.Error, TypeError) as error:
@@ -98,7 +97,7 @@ def from_text(text: str) -> np.ndarray:
 
 
 def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], table: Mapping[str, Any]) -> str:
-    """Return a hash of a store's attributes, array shapes, dtypes and chunks, and checksums."""
+    """Return a hash by which changes of a store's metadata are noticed."""
     facts = {
         "attributes": {
             **{name: attributes.get(name) for name in COVERED},

@@ -1,4 +1,4 @@
-"""Writes batches of records to a store, or batches of arrays to a CSV file.
+"""Writes records to a store, or arrays to a CSV file, batch by batch in bounded memory.
 
 Memory is bounded; the store or the file is either complete or absent.
 """
@@ -35,11 +35,10 @@ def write_store(
     vocabulary: Sequence[str] = (),
     overwrite: bool | Callable[[], bool] = False,
 ) -> int:
-    """Write batches of records to a new store and return the number of records.
+    """Write batches of records to a new zarr store that dsinga can train on; return the number of records.
 
-    On a local path the store is written next to the destination and renamed when it is complete. At a URL, which cannot
-    be renamed, it is written in place and marked complete last. After an error, the incomplete store and the folders
-    created for it are removed.
+    On a local path the store is renamed to its destination when it is complete. At a URL it is written in place and
+    marked complete last. After an error, the incomplete store and the folders created for it are removed.
 
     Args:
         destination: local path or fsspec URL.
@@ -68,7 +67,7 @@ def stage_store(
     vocabulary: Sequence[str] = (),
     tokenizer: str = "",
 ) -> int:
-    """Write one store of the staged ``stores``, and return the number of records.
+    """Write one of several stores that appear together, and return its number of records.
 
     ``tokenizer`` is the content of the tokenizer.json that made the codes of a text.
     """
@@ -173,7 +172,7 @@ class _ColumnWriter:
                 self._flush()
 
     def close(self) -> str:
-        """Write the remaining rows, shrink the array to its length and return its rows' hash."""
+        """Write the remaining rows, and return a hash of all rows."""
         self._flush()
         self._resize(self.count)
         return self._hash.hexdigest()
@@ -195,7 +194,7 @@ class _ColumnWriter:
 
 @public
 def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separator: str = ",") -> None:
-    """Write batches (rows, ...) to a text file, a line per row, joined by ``separator``.
+    """Write batches (rows, ...) to a text file, a line for each row, with values joined by ``separator``.
 
     An existing file is replaced when the new one is complete. Raises UserError if the file cannot be written.
     """
