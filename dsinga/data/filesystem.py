@@ -1,8 +1,8 @@
 """Opens, lists and finds stores at paths and fsspec URLs.
 
-A path may lead to references: JSON, as kerchunk and VirtualiZarr write it, that names the chunks of a zarr store in
-other files. Such a file is not trusted: nothing in it is rendered or executed. Its chunks are read only next to it, at
-web servers, in object storage, and in folders that the user's environment names.
+A path may lead to references: JSON of kerchunk or VirtualiZarr that names the chunks of a zarr store in other files.
+Such a file is not trusted: nothing in it is rendered or executed. Its chunks are read only next to it, at web servers,
+in object storage, and in folders that the user's environment names.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ MOST_NAMES = 1000  # of a folder that are compared with that of a missing file
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = (), remedy: str = "") -> str:
     """Find the file, folder or store that a user names ``path``; return its absolute path or URL.
 
-    A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). In each place
-    the path itself comes first, then the store imported from it: ``train_data.zarr`` for ``train_data.bin``. A pattern
-    of files, such as parquet files, is returned unchanged.
+    A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). A store
+    imported from it, ``train_data.zarr`` for ``train_data.bin``, is also found. A pattern of files is returned
+    unchanged.
 
     Raises:
         PathNotFound: ``path`` is in none of these places, which the message lists.

@@ -38,16 +38,15 @@ def describe(source: RecordSource) -> dict[str, Any]:
     """Return a summary of a source, computed in bounded memory: counts, shapes, bytes, labels and values.
 
     Keys: ``location``, ``kind``, ``records``, ``shape``, ``dtype``: as the source returns its records. ``chunk_rows``,
-    ``chunks``, ``stored_bytes`` and others: :meth:`RecordSource.storage`. ``block_rows``: rows that are read and
-    shuffled together. ``raw_bytes``: bytes of all records and labels in memory, in the stored dtypes. ``label_shape``,
+    ``chunks``, ``stored_bytes`` and others: how they are stored. ``block_rows``: rows that are read and shuffled
+    together. ``raw_bytes``: bytes of all records and labels in memory, in the stored dtypes. ``label_shape``,
     ``label_dtype``: of one label; None without labels. ``labels``: number of records, or of steps of sequences, by
-    label or class name; None for floats, and for more than 1000 different labels. ``label_values``: for labels that are
-    not counted: like ``sample``, over all labels. ``outputs``: outputs that a net needs: the largest class + 1, or the
-    number of floats; K for integers (N, K) that are all 0 or 1. None without labels, or with negative ones.
-    ``vocabulary``: its length. ``steps``, for sequences of codes: the ``longest`` and ``mean`` number of steps, and
-    ``padding``, the share of -1. ``sample``: ``rows`` and the ``min``, ``max``, ``mean``, ``std`` of their finite
-    numbers, from up to 16 blocks spread over the source; and ``nonfinite``, the number of NaN and infinite values, if
-    any.
+    label or class name; None for floats, and for more than 1000 different labels. ``label_values``: like ``sample``,
+    over all labels, if they are not counted. ``outputs``: outputs that a net needs: the largest class + 1, or the
+    number of floats; K for integers (N, K) that are all 0 or 1. ``vocabulary``: its length. ``steps``, for sequences of
+    codes: the ``longest`` and ``mean`` number of steps, and ``padding``, the share of -1. ``sample``: ``rows`` and the
+    ``min``, ``max``, ``mean``, ``std`` of their finite numbers, from up to 16 blocks; and ``nonfinite``, the number of
+    NaN and infinite values, if any.
     """
     source = source.allowing_nonfinite()
     counts = _histogram(source)
@@ -145,7 +144,7 @@ class Verified(NamedTuple):
     Without checksums, changed bytes that can be decoded go unnoticed.
 
     Attributes:
-        records: the records, or the largest length of an array of a group without records.
+        records: the number of records, or of rows of the longest array.
         nonfinite: the numbers that are NaN, infinite or mean "missing"; training refuses them.
         missing_chunks: the chunks that are not stored and read as the fill value.
     """
@@ -168,9 +167,8 @@ def verify_store(
 ) -> Verified:
     """Check a store for damage: read all records and labels, or all arrays of a zarr group, in bounded memory.
 
-    In a record store every chunk is compared with its checksum. In other zarr data, and in stores without checksums,
-    chunks must exist and be decodable, and records and labels must be equally many. For references to netCDF or HDF5
-    files, the files must pack their numbers alike.
+    In a record store every chunk is compared with its checksum. In other zarr data chunks must exist and be decodable,
+    and records and labels must be equally many. References must unpack numbers as their netCDF or HDF5 files do.
 
     Args:
         store: path or URL of a record store, of any other zarr array or group, or of references.

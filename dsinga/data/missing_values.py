@@ -77,8 +77,7 @@ def _named(function: Any, value: Any, name: Any) -> Any:
 def missing_values(array: Any) -> tuple[float, ...]:
     """Return the numbers that mark missing values by an array's attributes, except NaN.
 
-    Raises:
-        UserError: numbers are packed, or are integers, which cannot be NaN.
+    Raises UserError if numbers are packed, or are integers, which cannot be NaN.
     """
     attributes = dict(array.attrs)
     values = {name: value for name in ATTRIBUTES if (value := attributes.get(name)) is not None}

@@ -29,7 +29,7 @@ def clear_cache() -> None:
 class RecordSource:
     """The records that a net is trained on, with optional labels, read by row number.
 
-    Threads may share it. Another process can read the records from its pickle.
+    Threads may share it; other processes read the records from its pickle.
 
     Attributes:
         location: absolute path, URL, or a description such as "numpy array".
@@ -41,7 +41,6 @@ class RecordSource:
         label_dtype: int64, float32, or None without labels.
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.
-        digest: hash of the contents; empty if unknown.
         allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
 
     Raises:
@@ -145,14 +144,11 @@ class RecordSource:
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the records of ``rows`` and their labels, in the order of ``rows``.
 
-        Only the blocks with these rows are read; recently read blocks stay in memory.
-
         Args:
             rows: row numbers (n,), integers in [0, len(source)), in any order, maybe repeated.
 
         Returns:
-            Data (n, *shape) in ``dtype``, and labels (n, *label_shape) in ``label_dtype``, or None without labels. Both
-                are new arrays, which the caller may change.
+            Data (n, *shape) in ``dtype``, and labels (n, *label_shape) in ``label_dtype``, or None without labels.
 
         Raises:
             IndexError: a row number is out of range.
@@ -205,11 +201,11 @@ class RecordSource:
         return {}
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the settings by which a job prepares other data in the same way, as ``store_conf`` fields."""
+        """Return the ``store_conf`` fields that make a job prepare other data in the same way."""
         return {}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the ``store_conf`` fields by which a job file can name these records; empty if it cannot."""
+        """Return the ``store_conf`` fields that name these records in a job file; empty if nothing can."""
         return {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
@@ -228,10 +224,7 @@ class RecordSource:
                 yield self._gather(column, np.arange(start, min(start + LABEL_ROWS, len(self))))
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest integer label; None without integer labels. Reads all labels.
-
-        The -1 that pads sequences does not count.
-        """
+        """Return the smallest and the largest integer label; None without integer labels. Reads all labels."""
         if self._labels is None or self._labels.dtype.kind == "f":
             return None
         low = high = None

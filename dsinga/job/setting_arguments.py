@@ -1,4 +1,4 @@
-"""Turns settings into arguments of a constructor: signature, documentation and checks."""
+"""Makes constructors of settings: signature, help and checks of arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def signature(conf: type[Settings]) -> inspect.Signature:
 
 @functools.cache  # layers share most of their arguments
 def argument_lines(name: str, meaning: str) -> str:
-    """Return the lines of a docstring that say what an argument means, of at most 120 characters."""
+    """Return the lines of a docstring for one argument, wrapped at 120 characters."""
     text = f"{name}: {meaning}"
     return textwrap.fill(text, 116, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False)
 
@@ -54,9 +54,9 @@ def documented(text: str | None, conf: type[Settings]) -> str:
 
 
 def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mapping[str, str]) -> str:
-    """Return the docstring of a function, which explains the arguments ``names`` in order.
+    """Return a function's docstring with the meanings of its arguments ``names``, for ``help``.
 
-    ``shared`` has what the docstring does not explain itself, by argument and by "Function.argument".
+    ``shared`` has meanings that it lacks, by argument and by "Function.argument".
     """
     parts, own, lines = (inspect.getdoc(function) or "").split("\n\n"), meanings(function), []
     for name in names:
@@ -78,7 +78,7 @@ def meanings(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:
-    """Return a decorator that makes the constructor of settings check its arguments."""
+    """Let the constructor of a settings class check its arguments: return the decorator."""
 
     def decorate(conf: type[S]) -> type[S]:
         assign, known = conf.__init__, signature(conf)
@@ -96,7 +96,7 @@ def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:
 
 
 def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead) -> S:
-    """Return settings made from arguments. Raises UserError like :func:`arguments_of`, and for faults."""
+    """Make settings from a constructor's arguments. Raises UserError for wrong ones."""
     settings = conf(**arguments_of(conf, function, args, kwargs, instead))
     for fault in settings.all_faults():
         raise UserError(fault.text)
@@ -106,10 +106,9 @@ def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Map
 def arguments_of(
     conf: type[Settings], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead
 ) -> dict[str, Any]:
-    """Return the arguments of a settings constructor by name.
+    """Check a constructor's arguments against its settings: return them by name.
 
-    Raises UserError for an unknown, missing, surplus or invalid argument. Errors call the constructor ``function``;
-    ``instead`` suggests replacements for unknown names.
+    Raises UserError, which calls the constructor ``function`` and suggests a name of ``instead``.
     """
     known, names = signature(conf), dict(kwargs)
     for alias, name in conf.aliases.items():

@@ -1,4 +1,4 @@
-"""Computes initial values of params, by SINGA's methods or a user's, and checks given values."""
+"""Computes the initial values of params, by SINGA's methods or a user's, and checks given values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from dsinga.net import NeuralNet, Param
 class Initialiser(Configured, ABC):
     """Base class of initialisers with settings, which a subclass declares as ``Conf``.
 
-    The settings are fields of the message ``init { }``, next to ``user_type``. SINGA's brackets also work: ``init {
-    user_type: "FooParam" [fooparam_conf] { x: 10 } }`` sets the ``x`` of ``Conf``. An initialiser without settings is a
+    The settings are fields of the message ``init { }``, next to ``user_type``. An initialiser without settings is a
     function. Draw random numbers from ``rng``: it depends on the job's seed and the param's name.
 
     >>> import numpy as np
@@ -41,10 +40,9 @@ class Initialiser(Configured, ABC):
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
-    """Return the initial value of each param, float32 by name. It depends on (seed, name, shape, init) only.
+    """Return the initial value of each param, float32 by name, which depends on (seed, name, shape, init) only.
 
-    A param without ``init`` is filled with its layer's constant ``ParamSpec.initial``. Raises JobError for an ``init``
-    that does not fit the shape.
+    A param without ``init`` is filled with its layer's constant.
     """
     values = {}
     for name, param in params.items():
@@ -57,7 +55,7 @@ def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarr
 
 
 def param_rng(seed: int, name: str) -> np.random.Generator:
-    """Return a param's random generator: Philox, keyed by the job's seed and the param's name."""
+    """Return the random generator for a param's initial values, from the job's seed and the param's name."""
     name_key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     key = np.array(
         [seed & 0xFFFF_FFFF_FFFF_FFFF, name_key], np.uint64
@@ -66,11 +64,10 @@ def param_rng(seed: int, name: str) -> np.random.Generator:
 
 
 def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param: str = "") -> np.ndarray:
-    """Return a new float32 array of ``shape`` with initial values by ``conf``; errors name ``param``.
+    """Return the initial values of a param of ``shape``, float32; errors name ``param``.
 
-    Register your own by ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array, or a subclass of
-    :class:`Initialiser`. Raises JobError if the method needs a matrix and ``shape`` has one axis. Raises JobError if
-    user code returns anything but finite numbers of that shape.
+    Raises JobError if the method needs a matrix and ``shape`` has one axis, or if user code returns anything but finite
+    numbers.
     """
     entry = resolve(conf)
     filled = entry(conf)(shape, rng) if isinstance(entry, type) else entry(shape, conf, rng)
@@ -93,7 +90,7 @@ def rows_columns(shape: Shape, conf: ParamGenConf) -> tuple[int, int]:
 
 
 def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.ndarray:
-    """Multiply ``values`` in place by ``conf.value`` and ``factor``."""
+    """Multiply random numbers in place by ``conf.value`` and ``factor``."""
     if conf.value * factor != 1.0:
         values *= np.float32(conf.value * factor)
     return values
@@ -153,13 +150,13 @@ def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generato
 
 
 def check_start(known: Collection[str], params: Mapping[str, Any]) -> None:
-    """Raise UserError if no name in ``params`` is among the net's ``known`` params."""
+    """Raise UserError if the params to start from have no name in common with the net's."""
     if params and known and not any(name in known for name in params):
         raise UserError(f"none of the given params ({listed(params)}) is a param of the net, which has {listed(known)}")
 
 
 def check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:
-    """Raise UserError if ``params``, such as a checkpoint's, lack a param of the net or differ in shape."""
+    """Raise UserError if params, such as a checkpoint's, do not fit a net: one is missing or has another shape."""
     for name, param in net.params.items():
         if param.spec.by_rows:
             continue

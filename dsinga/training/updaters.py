@@ -1,4 +1,4 @@
-"""The formulas of SINGA's seven updaters, of AdamW and of Lion."""
+"""The optimizers SGD, Nesterov, AdaGrad, RMSProp, AdaDelta, Adam, AdaMax (SINGA's), AdamW and Lion."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from dsinga.training.updater import SMALLEST, Block, Change, Updater
 
 
 def average(h: Block, x: Block, rho: float, s: Block) -> None:
-    """Set h = rho·h + (1 - rho)·x, with scratch ``s``, which may be ``x``."""
+    """Move an average: h = rho·h + (1 - rho)·x, with scratch ``s``, which may be ``x``."""
     h *= rho
     h += np.multiply(x, 1.0 - rho, out=s)
 
 
 def descend(w: Block, g: Block, h: Block, delta: float, lr: float, t: Block, s: Block) -> None:
-    """Subtract lr·g / √(h + delta) from w, with scratch ``t``, which may be ``g``, and ``s``."""
+    """Do a step of AdaGrad or RMSProp: w -= lr·g / √(h + delta), with scratch ``t``, which may be ``g``, and ``s``."""
     np.multiply(g, lr, out=t)
     t /= np.sqrt(np.add(h, delta, out=s), out=s)
     w -= t
 
 
 class MomentumUpdater(Updater):
-    """Base of updaters with a momentum, which may change with the step (``momentum_conf``)."""
+    """Base class of optimizers with a momentum, which may change with the step (``momentum_conf``)."""
 
     def change_at(self, step: int) -> Change:
         """Return :meth:`change`, with the momentum of ``step`` if it changes."""
         return functools.partial(self.change_with, self.momentum_at(step)) if self.conf.momentum_conf else self.change
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by :meth:`change_with`, with the job's ``momentum``."""
+        """Apply the formula with the job's constant momentum."""
         self.change_with(self.conf.momentum, lr, w, g, slots, t, s)
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Change ``w`` and ``slots`` in place with momentum ``m``; other arguments as in :meth:`change`."""
+        """Apply the formula with momentum ``m``; other arguments as in :meth:`change`."""
         raise NotImplementedError
 
 
@@ -71,7 +71,7 @@ class SGD(MomentumUpdater):
 class Nesterov(MomentumUpdater):
     """Nesterov's accelerated gradient: v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v.
 
-    The form is from Sutskever et al. (ICML 2013).
+    Sutskever et al. (ICML 2013).
     """
 
     slots = ("history",)
@@ -90,7 +90,7 @@ class Nesterov(MomentumUpdater):
 class AdaGrad(Updater):
     """AdaGrad of Duchi, Hazan and Singer (JMLR 2011): h += g²; w -= lr·g / √(h + δ).
 
-    SINGA ignores ``delta`` here. Keras starts h at 0.1; here it starts at 0.
+    Keras starts h at 0.1; here it starts at 0.
     """
 
     slots = ("squares",)
@@ -171,8 +171,8 @@ class AdaDelta(Updater):
 class Adam(Updater):
     """Adam of Kingma and Ba (2015): a = β₁·a + (1 - β₁)·g; v = β₂·v + (1 - β₂)·g²; w -= lr·a / √(v + δ).
 
-    With ``bias_correction`` it is the published form, as in PyTorch and in ``nn.Adam``: w -= lr·â / (√v̂ + δ), with â =
-    a / (1 - β₁ᵗ) and v̂ = v / (1 - β₂ᵗ) at the t-th step. SINGA's form has no correction.
+    With ``bias_correction`` it is the published form, as in PyTorch and ``nn.Adam``: w -= lr·â / (√v̂ + δ), with â = a
+    / (1 - β₁ᵗ) and v̂ = v / (1 - β₂ᵗ) at the t-th step.
     """
 
     class Conf(Settings):
@@ -207,7 +207,7 @@ class Adam(Updater):
 def set_corrected_step(
     count: int, lr: float, settings: Any, delta: float, g: Block, slots: Sequence[Block], t: Block, s: Block
 ) -> None:
-    """Update Adam's moments m and v; set t = lr·m̂ / (√v̂ + delta), corrected for update ``count``."""
+    """Update Adam's moments m and v, and set t to the step with bias correction, lr·m̂ / (√v̂ + delta)."""
     m, v = slots
     average(v, np.multiply(g, g, out=s), settings.beta2, s)
     average(m, g, settings.beta1, s)

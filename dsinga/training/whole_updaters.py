@@ -1,4 +1,4 @@
-"""The updaters LAMB and Muon, which need norms of whole params, or whole matrices."""
+"""The optimizers LAMB and Muon, which need norms of whole params, or whole matrices."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Lamb(Updater):
     whole = True
 
     def change_at(self, step: int) -> Change:
-        """Return a function that updates the moments and writes the direction of update ``step`` + 1 to ``t``."""
+        """Return a function that writes the direction of update ``step`` + 1, before its norm is scaled, to ``t``."""
         return functools.partial(self._direct, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Set t = m̂ / (√v̂ + delta) of the first update."""
+        """Write the direction of the first update to ``t``."""
         self._direct(1, lr, w, g, slots, t, s)
 
     def _direct(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Set ``t`` to Adam's step with bias correction, at a learning rate of 1."""
+        """Write Adam's step with bias correction, at a learning rate of 1, to ``t``."""
         set_corrected_step(count, 1.0, self.settings, self.conf.delta, g, slots, t, s)
 
     def decay_and_change(
@@ -68,8 +68,7 @@ class Muon(Updater):
     """Muon of Jordan (2024) for matrices, scaled as in Liu et al. (2025), and AdamW for all other params.
 
     For a matrix: a = β·a + (1 - β)·g; u = β·a / (1 - βᵗ⁺¹) + (1 - β)·g / (1 - βᵗ); w -= lr·``rms``·√max(rows,
-    columns)·O(u). O(u) is about the nearest matrix with orthonormal rows or columns: five Newton-Schulz iterations in
-    float32.
+    columns)·O(u). O(u) is about the nearest matrix with orthonormal rows or columns.
 
     With ``rms`` 0.2, learning rates and decays of AdamW fit, as with optax's consistent_rms=0.2 and torch's
     adjust_lr_fn="match_rms_adamw". Embeddings and the last layer do better with AdamW: name them in ``adamw_match``.
@@ -114,7 +113,7 @@ class Muon(Updater):
         return functools.partial(self._change, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Change a matrix, or a vector as a one-row matrix, by the first update."""
+        """Change a matrix, or a vector as a one-row matrix, by the formula of the first update."""
         self._change(1, lr, w, g, slots, t, s)
 
     def _change(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
@@ -129,9 +128,9 @@ class Muon(Updater):
 
 
 def orthogonal(matrix: Array, delta: float) -> Array:
-    """Return approximately the nearest matrix with orthonormal rows or columns (singular values 0.7 to 1.2).
+    """Return nearly the closest matrix with orthonormal rows or columns (singular values 0.7 to 1.2).
 
-    Five iterations x = a·x + (b·A + c·A²)·x with A = x·xᵀ start at x = matrix / (‖matrix‖ + delta).
+    Five Newton-Schulz iterations x = a·x + (b·A + c·A²)·x with A = x·xᵀ start at x = matrix / (‖matrix‖ + delta).
     """
     a, b, c = NEWTON_SCHULZ
     rows, columns = matrix.shape

@@ -163,7 +163,7 @@ class Batches:
     Each is made once an epoch, with seeded random generators.
 
     Args:
-        sequence: the sequence; its ``on_epoch_end`` is called if it has one.
+        sequence: the sequence; ``on_epoch_end`` is optional.
         block: the records that training shuffles together; by default the records of a batch.
     """
 

@@ -130,7 +130,7 @@ class DaskColumn(Column):
         return convert(rows[start - offset : stop - offset], self, self.labels)
 
     def why_unsendable(self) -> str:
-        """Return why, and because of which task, the array cannot be sent to another process; "" if it can."""
+        """Return why the array, naming its task, cannot be sent to another process; "" if it can."""
         why = super().why_unsendable()
         if why and self._array is not None:
             return f"its chunks are of a {type(self._array).__name__}: {why}"
@@ -239,11 +239,8 @@ class DaskGraph:
 
     A process that loads a pickle with such values must call :meth:`connect` first.
 
-    Attributes:
-        keys: the keys of the chunks, a flat list.
-
     Raises:
-        UserError: the cluster has not computed a value that it should keep.
+        UserError: the cluster failed to compute a value.
     """
 
     def __init__(self, array: Any, name: str):

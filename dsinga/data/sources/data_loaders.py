@@ -90,7 +90,6 @@ class ByNumber(NamedTuple):
     Attributes:
         indices: the numbers of the records to read; None for all.
         keeps_order: whether training keeps their order.
-        loader: the DataLoader that makes its own kind of batches, if any.
     """
 
     dataset: Any
@@ -247,7 +246,7 @@ def read_batches(
         count: the number of batches to read; all by default.
         size: the batch size for a stream of single records.
         seed: the random seed for a DataLoader or a library's stream.
-        silent_seconds: the seconds between log lines about the progress.
+        silent_seconds: the seconds between log lines.
 
     Raises:
         UserError: there are no or too few batches, a batch has other shapes than the first, or they exceed half of the

@@ -1,8 +1,7 @@
 """Opens as records what users give: a path or URL, arrays, data frames, or their own source.
 
-Besides paths and arrays, the components "records" list what can be opened: the kinds of objects, by the names of their
-types (:class:`.arrays.Kind`), and the formats of files (:mod:`.paths`). For a trained net, classes and columns keep
-their meaning from training.
+The components "records" list what else can be opened: kinds of objects, by the names of their types
+(:class:`.arrays.Kind`), and formats of files (:mod:`.paths`).
 """
 
 from __future__ import annotations
@@ -26,19 +25,13 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Labels, Options, is_array
 class DataSource(ABC):
     """Base class for reading records from your own kind of data, which a job names by ``backend`` in a ``store_conf``.
 
-    A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it;
-    workers get the records that it opens.
+    Register a subclass by ``@register("source", "Name")``. Only the process that starts a run opens it.
 
     Attributes:
         Conf: declares the settings, a :class:`dsinga.job.Settings`; None for none.
         needs_path: whether a job must name a path.
         path: where the records are: an absolute path or a URL, None without a path.
-        settings: the given settings, or their defaults.
-
-    Args:
-        path: a path, looked up by :func:`dsinga.data.resolve`, or a URL.
-        settings: a ``Conf``; its defaults by default.
-        roots: folders in which a relative path is looked up after the working directory.
+        settings: the settings.
     """
 
     Conf: ClassVar[Any] = None
@@ -76,24 +69,22 @@ def open_records(
     """Return a RecordSource for ``source``: a path or URL, arrays, a data frame, a dataset or a pair (x, y).
 
     Nothing is copied to disk. Bytes and booleans are read as uint8, int32 as int32, other numbers as float32, which
-    rounds integers beyond 2^24; integer labels as int64. Training gives the same bits as a store with the same records.
+    rounds integers beyond 2^24; integer labels as int64.
 
     Records are recognised by the names data, x, image, feature, record and input, labels by label, y, class and target,
-    in any case or plural. So is a single array besides labels.
+    in any case or plural. A single array without labels is used as records.
 
     In zarr arrays, numbers equal to ``_FillValue`` or ``missing_value`` become NaN; ``valid_range`` is ignored. Packed
     arrays (``scale_factor``, ``add_offset``), and integers with a ``_FillValue``, are refused: open them with
     ``xarray.open_zarr``. Chunks that are not stored are reported once, and refused if the fill value is null.
 
-    *Dask arrays.* Chunks divide records only, and their sizes must be known. Each worker computes the chunks that its
-    records need, again in each epoch, and keeps up to ten of them or 128 MiB; chunks above 256 MiB are refused. An
-    array above 128 MiB with chunks above 1 MiB is shuffled by whole chunks, which is a different order from a store's.
-    Integer labels, and float labels of up to 128 MiB, are computed once at the start.
+    *Dask arrays.* Chunks must have known sizes of at most 256 MiB, and divide records only. Each worker computes the
+    chunks of its records again in each epoch. Arrays above 128 MiB with chunks above 1 MiB are shuffled by whole
+    chunks. Integer labels, and float labels of up to 128 MiB, are computed once at the start.
 
-    *Datasets.* Records are made again in each epoch. Before each, the generators of ``random``, ``numpy.random`` and
-    PyTorch are seeded by the job's seed, the epoch and the record, so a seed gives the same bits. A DataLoader with
-    ``shuffle=True`` is shuffled by dsinga, with ``shuffle=False`` read in order; one with another sampler or a
-    ``collate_fn`` makes its own batches. Its ``num_workers`` has no effect.
+    *Datasets.* Records are made again in each epoch. Random generators are seeded for each, so a job's seed gives the
+    same bits. A DataLoader with ``shuffle=True`` is shuffled by dsinga, with ``shuffle=False`` read in order; one with
+    another sampler or a ``collate_fn`` makes its own batches. Its ``num_workers`` has no effect.
 
     Args:
         source: one of
@@ -216,7 +207,6 @@ class RecordNames(NamedTuple):
     Attributes:
         classes: the names of the labels 0, 1, ...
         order: the dimensions of an xarray object and the labels along them, or the columns of a data frame.
-        label_order: the same for the labels.
     """
 
     classes: tuple[str, ...] = ()

@@ -49,12 +49,11 @@ def open_store(
         has_label: whether the first value of each line of a textfile is a label; False reads no labels of a store.
         shape: shape of a record, (..., height, width); images of an imagefolder are resized to it.
         encoded: whether the pixels of a kvfile or lmdb are image files, such as JPEG.
-        data: name of the array of records in a zarr group that is not a record store, such as "train/images"; None
-            guesses it.
+        data: name of the array of records in another zarr group, such as "train/images"; None guesses it.
         label: the same for the labels; "" reads no labels.
 
     Raises:
-        UserError: ``path`` does not exist or cannot be read; the message says where it looked and what to do.
+        UserError: ``path`` does not exist or cannot be read.
     """
     location = resolve(path, roots)
     file_format = _format_of(location, "zarr" if data and not backend else backend)
@@ -147,7 +146,7 @@ def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.nda
     """Read the array that is subtracted from records (``mean_file``), or divides them (``std_file``), as float32.
 
     The file is a store of one record (``image_mean.zarr``), a numpy file (``.npy``), or SINGA's ``image_mean.bin``, a
-    kvfile of one record. It is looked up by :func:`dsinga.data.resolve`, which also finds an imported store.
+    kvfile of one record.
 
     Raises:
         UserError: the file does not exist, cannot be read, does not contain exactly one record, or has NaN or infinity.

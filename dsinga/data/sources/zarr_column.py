@@ -28,12 +28,11 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 class ZarrColumn(Column):
     """Records or labels in an array of any zarr store; chunks that are not stored have the fill value.
 
-    If all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept.
+    Up to 128 MiB, all rows may be decoded at once and kept.
 
     Args:
         array: the array, (length, *shape).
-        is_label: whether the rows are labels: integers become int64 and floats float32. Data become uint8, int32 or
-            float32. Values that mean "missing" become NaN.
+        is_label: whether the rows are labels (int64 or float32) rather than data (uint8, int32 or float32).
         key: identifies the contents of the group; None makes a new one.
 
     Raises:

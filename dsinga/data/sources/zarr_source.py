@@ -26,7 +26,7 @@ from dsinga.data.stores.store_faults import check_array, check_extent, check_gro
 class ZarrSource(RecordSource):
     """Records, and optional labels, in any zarr group or array.
 
-    A pickle contains the location and the names of the arrays, so that each worker reads only the chunks it needs.
+    Each worker reads only the chunks it needs.
 
     Attributes:
         label_array: the array of labels, or None.
@@ -35,11 +35,10 @@ class ZarrSource(RecordSource):
         location: local path or fsspec URL of an array or a group.
         data: path of the array of records in the group; None guesses, see :func:`find_arrays`.
         label: path of the array of labels; None guesses, "" means no labels.
-        key: identifies the contents in the cache; None makes a new one, since the contents of a path may change.
-        length: the number of records found by another process; None if none has opened it.
+        key: identifies the contents in the cache; None makes a new one.
 
     Raises:
-        UserError: there is no zarr at ``location``, the arrays are not found, or they cannot be records and labels.
+        UserError: the arrays are not found, or cannot be records and labels.
     """
 
     def __init__(
@@ -253,14 +252,7 @@ def find_arrays(
 ) -> tuple[zarr.Array, zarr.Array | None]:
     """Find the arrays of records and of labels (or None) in a zarr group, by name or by guessing.
 
-    Args:
-        group: the group.
-        location: its path or URL, for messages.
-        data: path of the array of records within the group, such as "images" or "train/images"; None guesses.
-        label: path of the array of labels; None guesses among the arrays next to the records, "" means no labels.
-
-    Raises:
-        UserError: there is no array of this name, or none or several have a usual name; the message lists the arrays.
+    Arguments are as in :class:`ZarrSource`. Raises UserError, which lists the arrays, if none or several fit.
     """
     records = _named(group, data, "data", location) if data else _guess_data(group, location)
     if label is not None:

@@ -215,8 +215,7 @@ def _note(error: Exception, name: str, delay: float, began: float) -> None:
 def _make_blosc_lock() -> None:
     """Prevent a warning of leaked semaphores when a worker process is killed.
 
-    In a spawned worker process it would be a named semaphore. If that process is killed, the name stays, and the parent
-    warns of a leak when it ends.
+    Numcodecs would create its lock for Blosc at the first use, in a spawned process as a named semaphore.
     """
     if not hasattr(blosc, "get_mutex"):  # another release of numcodecs
         return

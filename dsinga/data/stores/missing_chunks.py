@@ -101,7 +101,7 @@ def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
 
 
 def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | None:
-    """Read from a shard's index which of its chunks are not stored; None for unknown encodings."""
+    """Return the chunks that a shard's index calls missing, as booleans; None for unknown encodings."""
     sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
     codecs = [codec.to_dict() for codec in sharding.index_codecs]
     is_plain = codecs[0].get("configuration", {}).get("endian") == "little"

@@ -27,9 +27,8 @@ class RecordStore(RecordSource):
     """Reads records from a store that dsinga wrote, and checks each chunk.
 
     Attributes:
-        chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB in
-            total.
-        tokenizer: the content of the tokenizer.json with which a text was imported, "" for other records.
+        chunk: rows of one chunk of data.
+        tokenizer: a text's tokenizer.json, else "".
         has_checksums: whether changed chunks are noticed; False for stores of versions without checksums.
 
     Args:

@@ -6,12 +6,12 @@ each step, padded with -1. Attributes of the group:
 
 - ``dsinga``: the version of this format, 3; stores of versions 1 (integer labels) and 2 (float labels) have no
   checksums;
-- ``complete``: true; it is written last, so a store without it is an interrupted import;
+- ``complete``: true, written last;
 - ``checksums``: of each chunk, and of the metadata;
 - ``digest``: hash of all records and labels, their shape and dtype, the same for equal data;
 - ``classes``: names of the labels 0, 1, ..., if known;
-- ``vocabulary``: the words, characters or tokens that the codes 0, 1, ... stand for, if data are codes;
-- ``tokenizer``: the content of the tokenizer.json with which the text was imported, if it was.
+- ``vocabulary``: the words, characters or tokens that the codes 0, 1, ... stand for;
+- ``tokenizer``: the content of the tokenizer.json with which a text was imported.
 
 In ``checksums``, each array has the CRC-32C of the rows of each chunk before compression, four bytes little-endian
 each, all together in base64. ``metadata`` is the BLAKE2b hash of everything else, including this table.
@@ -61,11 +61,8 @@ def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
     """Return how many rows to read and shuffle together, for a source that is not a record store.
 
     They are as many as for a record store, or a chunk if chunks are larger and all records exceed 128 MiB.
-
-    Args:
-        length: number of records.
-        record_bytes: bytes of one record, in the dtype of a record store.
-        chunk: rows of one chunk of the source; None if rows can be read alone, as from an array in memory.
+    ``record_bytes`` are a record's in the dtype of a record store. ``chunk`` are the rows of the source's chunks; None
+    if rows can be read alone.
     """
     block = shared_block_rows(length, record_bytes, chunk_rows(record_bytes))
     if chunk is None or chunk <= block or length * record_bytes <= SMALL_BYTES:
@@ -97,7 +94,7 @@ def from_text(text: str) -> np.ndarray:
 
 
 def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], table: Mapping[str, Any]) -> str:
-    """Return a hash by which changes of a store's metadata are noticed."""
+    """Return a hash of a store's metadata, to notice changes."""
     facts = {
         "attributes": {
             **{name: attributes.get(name) for name in COVERED},

@@ -48,7 +48,7 @@ def write_store(
             (n, T), padded with -1.
         classes: names of the labels 0, 1, ...
         vocabulary: the words or characters that the codes 0, 1, ... stand for, if data are codes.
-        overwrite: whether an existing store is replaced; a function is called when all records are written.
+        overwrite: whether an existing store is replaced, or a function that decides it at the end.
 
     Raises:
         DestinationExists: the destination exists; also, despite ``overwrite``, if it is not a record store.
@@ -67,10 +67,7 @@ def stage_store(
     vocabulary: Sequence[str] = (),
     tokenizer: str = "",
 ) -> int:
-    """Write one of several stores that appear together, and return its number of records.
-
-    ``tokenizer`` is the content of the tokenizer.json that made the codes of a text.
-    """
+    """Write one of several stores that appear together, and return its number of records."""
     with naming_destination(os.fspath(destination)):
         names: dict[str, list[str] | str] = {
             "classes": list(classes),
