@@ -1,4 +1,4 @@
-"""Checks users' arguments and names; errors for unknown names suggest the nearest known name or a replacement."""
+"""Checks users' arguments and names, and suggests the nearest known name or a replacement for unknown ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
 
 
 def value_text(value: Any) -> str:
-    """Show a value in a message: by its name if it has one, else by its repr, shortened."""
+    """Name a value in a message: by its name if it has one, else by its repr, shortened."""
     text = getattr(value, "__name__", None) or repr(value)
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
@@ -69,7 +69,7 @@ def repeated(names: Iterable[str]) -> str | None:
 
 
 def counted(count: int, noun: str) -> str:
-    """Word a number with its noun: "1 worker", "3 workers"."""
+    """Return a number with its noun: "1 worker", "3 workers"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -82,9 +82,9 @@ def format_bytes(size: float) -> str:
 
 
 class Remedies(UserDict[str, str]):
-    """A mapping from unknown names to their replacements, read from a TOML file at the first look-up.
+    """What to write instead of names of other libraries: replacements by name, from a TOML file.
 
-    A table maps each replacement to the names it replaces, separated by blanks.
+    The file maps each replacement to the names it replaces, separated by blanks.
     """
 
     def __init__(self, path: Path, *tables: str):
@@ -99,14 +99,13 @@ class Remedies(UserDict[str, str]):
 
 
 class MissingName(UserError, AttributeError):
-    """Error: a module or an object lacks a name; the message suggests a replacement."""
+    """Raised if a module or an object lacks a name; the message suggests a replacement."""
 
 
 def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instead) -> NoReturn:
     """Raise MissingName for a name that ``owner`` lacks; suggest a replacement or the nearest ``known`` name.
 
-    For ``from package import name`` it raises a UserError, since Python's ImportError would hide the message of an
-    AttributeError.
+    For ``from package import name`` it raises a UserError, which keeps its message.
     """
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
@@ -142,10 +141,9 @@ def missing_names(
     instead: Instead,
     public: str = "",
 ) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__``, which suggests a replacement or the nearest name.
+    """Return a ``__getattr__`` for a module, which suggests other names for a name that the module lacks.
 
-    ``known`` are the names of the module, by default all; ``derived`` returns further values by name. ``public`` is
-    the name that users know, if it differs.
+    ``derived`` returns further values by name; ``public`` is the module's name for users.
     """
 
     def find(name: str) -> Any:
@@ -171,7 +169,7 @@ def missing_names(
 def check_names(
     function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
 ) -> None:
-    """Raise UserError, with the nearest name or a remedy for each, for names that are not ``known``."""
+    """Raise UserError for arguments that a function does not have, with the nearest name or a remedy for each."""
     known = [name for name in dict.fromkeys(known) if name != "self"]
     faults: list[str] = []
     for name in given:
@@ -185,10 +183,7 @@ def check_names(
 
 
 def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
-    """Return a dict's values in the order of ``names``, of all inputs or outputs (``kind``).
-
-    Raises UserError for a missing name, and for an unknown name with the nearest one.
-    """
+    """Return the values of a dict, in the order of ``names``; it must have exactly these names."""
     for key in given:
         if key not in names:
             hint = nearest(str(key), names) or f"; the {kind}s are {', '.join(map(repr, names))}"
@@ -206,9 +201,9 @@ def bind(
     kwargs: Mapping[str, Any],
     instead: Instead = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Match arguments to parameters by name. Raises UserError for an unknown, a missing or a surplus one.
+    """Match a call's arguments to a function's parameters by name. Raises UserError for a wrong one.
 
-    A function with ``**arguments`` checks names itself. ``instead`` maps unknown names to replacements.
+    ``instead`` maps unknown names to replacements.
     """
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         check_names(function, [*signature.parameters], kwargs, instead)
@@ -227,10 +222,9 @@ def bind(
 
 
 def signature_with_types(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a function, whose annotations are types and not the texts of types, for ``help``.
+    """Return a function's signature with types in place of annotation texts, for ``help``.
 
-    ``Any`` stands for a type that only type checkers import, and for those of ``**arguments``; a type that a module
-    defines further down stays a text.
+    ``Any`` stands for types that only type checkers import.
     """
     signature = inspect.signature(function)
     known = vars(sys.modules[function.__module__]) if function.__module__ in sys.modules else {}
@@ -250,7 +244,7 @@ def signature_with_types(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def with_types(function: F) -> F:
-    """Return the function, whose help shows types in place of the texts of types."""
+    """Make ``help`` show a function's types in place of annotation texts."""
     function.__signature__ = signature_with_types(function)  # type: ignore[attr-defined]
     return function
 
@@ -258,7 +252,7 @@ def with_types(function: F) -> F:
 def extended_signature(
     function: Callable[..., Any], more: Iterable[inspect.Parameter], returns: Any
 ) -> inspect.Signature:
-    """Return the signature of a function with more parameters in place of ``**arguments``, and what it ``returns``."""
+    """Return a function's signature with more parameters in place of ``**arguments``."""
     own = signature_with_types(function).parameters.values()
     parameters = sorted([*own, *more], key=lambda parameter: parameter.kind)
     parameters = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
@@ -274,7 +268,7 @@ def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Para
 
 
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:
-    """Return the function with a check of its argument names; messages have ``prefix`` before its name."""
+    """Make a function raise UserError, with suggestions, for arguments that it does not have."""
     signature = inspect.signature(function)
 
     @public
@@ -290,10 +284,9 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
 def check_settings(
     cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
 ) -> type[T]:
-    """Return the class; its constructor raises UserError for unknown, missing or surplus arguments.
+    """Make a class's constructor raise UserError, with suggestions, for wrong arguments.
 
-    ``check`` is called with the arguments by name, before the constructor. ``instead`` maps unknown names to
-    replacements.
+    ``check`` is called with the arguments by name, before the constructor.
     """
     constructor = vars(cls).get("__init__")
     if constructor is None:

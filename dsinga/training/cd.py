@@ -49,8 +49,7 @@ class ContrastiveDivergence(Configured):
     using Approximations to the Likelihood Gradient, 2008). Both sides are sampled then. Chains start from hidden units
     that are all 0.
 
-    Layers below a machine are computed, not trained. If a net has several machines, each is trained on the output of
-    the machines below it: a deep belief net.
+    Of several machines each is trained on the output of those below it: a deep belief net.
 
     Machines are always cut by rows; several workers compute the same as one, up to rounding.
     """

@@ -86,7 +86,7 @@ Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  #
 def create_updater(conf: UpdaterConf) -> Updater:
     """Make the optimizer that a job configures. Raises JobError for a wrong configuration.
 
-    Your own updates three numbers here, so that a fault shows before training.
+    A user's updater is tried on three numbers, so that a fault shows before training.
     """
     updater = _create(conf)
     updater.variants = tuple(
