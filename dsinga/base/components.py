@@ -86,7 +86,7 @@ def scanned() -> bool:
 
 
 def addon_of(module: str) -> str:
-    """Return the package that a user must install or mend for a module, such as dsinga.addons.fields."""
+    """Return the add-on, or else the room of the core, that a module belongs to, such as dsinga.addons.fields."""
     parts = module.split(".")
     return ".".join(parts[: 3 if parts[1:2] == ["addons"] else 2])
 

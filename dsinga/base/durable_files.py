@@ -223,7 +223,7 @@ def replace_folder(draft: Path, path: Path) -> None:
 def draft_folder(path: Path) -> Iterator[Path]:
     """Give a new folder next to ``path``, to prepare a replacement for it; remove it at the end.
 
-    Those of killed processes are removed, too.
+    Leftovers of killed processes are removed, too.
     """
     prefix = f".{path.name}.draft-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
