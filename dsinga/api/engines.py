@@ -29,8 +29,6 @@ def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
         client: a Dask client, a Runner or None. None means the cluster of the current task's Dask worker, of the
             current client, or of Dask's setting ``scheduler-address``, if there is any.
         waits: whether the call can only wait for its result; in its client's event loop it then raises UserError.
-
-    Raises UserError for a client that is closed or not connected yet.
     """
     if client is None and not _may_have_cluster():
         return THIS_PROCESS

@@ -64,12 +64,8 @@ class Execution:
     """A training run that one thread executes, and others may watch and cancel.
 
     Attributes:
-        job: the given job, or the path of its file.
-        runner: what computes the run.
-        options: the arguments of :func:`dsinga.train`.
         max_threads: the most kernel threads of each worker, None for all that are free.
         begun: a function called when training begins, after the wait for Dask workers.
-        name: the name of the job, "" before it is loaded.
         steps: the steps of the whole run, 0 before the job is loaded.
         waiting: a sentence about a long wait of the run, else "".
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.

@@ -90,10 +90,7 @@ class Trained:
         return job if job.checkpoint_path else weighed(job, params, 0 if self.steps else MANY)
 
     def write_state(self, folder: Path, mark: str) -> None:
-        """Write the optimizer's state and the names to a folder; ``mark`` identifies the params they belong to.
-
-        The state's arrays are called "param/slot"; "steps", "before" and "seed" are numbers.
-        """
+        """Write the optimizer's state and the names to a folder; ``mark`` identifies the params they belong to."""
         if self.steps:
             arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
             numbers = {name: np.array([getattr(self, name)]) for name in ("steps", "before", "seed")}

@@ -82,10 +82,7 @@ def format_bytes(size: float) -> str:
 
 
 class Remedies(UserDict[str, str]):
-    """What to write instead of names of other libraries: replacements by name, from a TOML file.
-
-    The file maps each replacement to the names it replaces, separated by blanks.
-    """
+    """What to write instead of names of other libraries: replacements by name, from a TOML file."""
 
     def __init__(self, path: Path, *tables: str):
         self._path, self._tables = path, tables
@@ -201,10 +198,7 @@ def bind(
     kwargs: Mapping[str, Any],
     instead: Instead = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Match a call's arguments to a function's parameters by name. Raises UserError for a wrong one.
-
-    ``instead`` maps unknown names to replacements.
-    """
+    """Match a call's arguments to a function's parameters by name. Raises UserError for a wrong one."""
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         check_names(function, [*signature.parameters], kwargs, instead)
     try:
@@ -222,10 +216,7 @@ def bind(
 
 
 def signature_with_types(function: Callable[..., Any]) -> inspect.Signature:
-    """Return a function's signature with types in place of annotation texts, for ``help``.
-
-    ``Any`` stands for types that only type checkers import.
-    """
+    """Return a function's signature with types in place of annotation texts, for ``help``."""
     signature = inspect.signature(function)
     known = vars(sys.modules[function.__module__]) if function.__module__ in sys.modules else {}
 
@@ -284,10 +275,7 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
 def check_settings(
     cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
 ) -> type[T]:
-    """Make a class's constructor raise UserError, with suggestions, for wrong arguments.
-
-    ``check`` is called with the arguments by name, before the constructor.
-    """
+    """Make a class's constructor raise UserError, with suggestions, for wrong arguments."""
     constructor = vars(cls).get("__init__")
     if constructor is None:
         return cls

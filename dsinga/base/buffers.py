@@ -105,10 +105,7 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
 
 
 def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
-    """Let large arrays of these sizes share one block of memory, one after another; for :func:`use_bases`.
-
-    For gradients that are applied as soon as they are computed.
-    """
+    """Let large arrays of these sizes share one block of memory, one after another; for :func:`use_bases`."""
     sizes = [base_bytes(size) for size in nbytes if size > ONE_BASE]
     return dict.fromkeys(sizes, [np.empty(max(sizes, default=0), np.uint8)])
 

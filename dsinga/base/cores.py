@@ -19,8 +19,7 @@ def available_cores() -> int:
 def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the smallest CPU quota of this process's cgroup and parents, in cores, rounded up.
 
-    A large number without a quota. In a container the path in ``own`` may be the host's, and the quota lies in the root
-    of ``mounts``.
+    A large number without a quota.
     """
     quotas = [sys.maxsize]
     for line in _text(own).splitlines():

@@ -100,7 +100,7 @@ def finish_save(folder: Path, names: Collection[str]) -> bool:
     """Finish a save that a killed process had left half done: move its files to their places.
 
     Only this user's saves are finished, because in a folder such as /tmp anybody can create SAVED. Returns False if
-    SAVED stays. Raises UserError if the folder cannot be written.
+    SAVED stays.
     """
     with explained_writing(folder), _open_own(folder / SAVED) as descriptor:
         return not os.path.lexists(folder / SAVED) if descriptor is None else _move(descriptor, folder, names)
@@ -208,7 +208,7 @@ def replace_folder(draft: Path, path: Path) -> None:
     """Put a new folder in the place of an old one by exchanging their names, in one step on Linux.
 
     Elsewhere a kill between two renames leaves the old folder next to ``draft``; the next :func:`draft_folder` moves it
-    back. Raises OSError.
+    back.
     """
     exchange = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     names = FOLDER_OF_PROCESS, os.fsencode(draft), FOLDER_OF_PROCESS, os.fsencode(path)
@@ -221,10 +221,7 @@ def replace_folder(draft: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """Give a new folder next to ``path``, to prepare a replacement for it; remove it at the end.
-
-    Leftovers of killed processes are removed, too.
-    """
+    """Give a new folder next to ``path``, to prepare a replacement for it; remove it at the end."""
     prefix = f".{path.name}.draft-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError), _open_own(left) as descriptor:

@@ -1,7 +1,4 @@
-"""Shortens tracebacks of users' errors, and frees the arrays that a kept traceback would keep in memory.
-
-A kept error, as in an interactive session, keeps all variables of its frames alive.
-"""
+"""Shortens tracebacks of users' errors, and frees the arrays that a kept traceback would keep in memory."""
 
 from __future__ import annotations
 

@@ -259,10 +259,7 @@ def is_user_code(entry: Any) -> bool:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Suggest the most similar of ``names``, as ``"; did you mean 'x'?"``; "" if none is similar.
-
-    Names with all words of ``name`` come first.
-    """
+    """Suggest the most similar of ``names``, as ``"; did you mean 'x'?"``; "" if none is similar."""
     if len(name) > LONGEST_NAME:
         return ""
     spellings: dict[str, list[str]] = {}

@@ -40,11 +40,7 @@ _open: list[SignalPipes] = []  # the pipes while there are contexts
 
 
 class SignalPipes:
-    """Notices signals through pipes, which works from any thread.
-
-    Attributes:
-        received: the signals that have come.
-    """
+    """Notices signals through pipes, which works from any thread."""
 
     def __init__(self, numbers: Iterable[int]):
         self.received: list[int] = []

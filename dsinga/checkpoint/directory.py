@@ -130,10 +130,7 @@ def _complete(root: Path) -> dict[int, Path]:
 
 
 def _step_folders(root: Path) -> list[tuple[int, Path]]:
-    """Return the step and path of each folder under ``root`` that is named like a checkpoint.
-
-    Raises UserError if the folder cannot be read.
-    """
+    """Return the step and path of each folder under ``root`` that is named like a checkpoint."""
     try:
         paths = [(STEP.fullmatch(path.name), path) for path in root.iterdir()]
     except (FileNotFoundError, NotADirectoryError):

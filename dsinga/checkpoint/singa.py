@@ -18,10 +18,7 @@ MOST_BYTES = (1 << 31) - 1  # of a protobuf message
 
 
 def read_singa(path: Path) -> dict[str, np.ndarray]:
-    """Read the params of a SINGA checkpoint, float32 arrays by name.
-
-    Raises UserError, naming the file, if it is truncated or not a SINGA checkpoint.
-    """
+    """Read the params of a SINGA checkpoint, float32 arrays by name."""
     message = _blob_protos()
     try:
         with open_regular(path, MOST_BYTES) as file:

@@ -55,7 +55,7 @@ ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the l
 def order_of(value: Any) -> ArrayOrder:
     """Return how data are laid out: names of dimensions and coordinates, or of columns; () for plain arrays.
 
-    Dimensions of many points count only if their labels are texts. Raises UserError for equal column names.
+    Dimensions of many points count only if their labels are texts.
     """
     if is_table(value):
         return (("row",), ("column", *distinct_names(frame_columns(value))))
@@ -72,8 +72,7 @@ def order_of(value: Any) -> ArrayOrder:
 def in_order(value: Any, order: ArrayOrder) -> Any:
     """Transpose and sort an xarray object, or sort a frame's columns, so that they match the training data.
 
-    Fields of numbered points, such as another region, are only transposed; other objects are returned unchanged. Raises
-    UserError for other labels.
+    Fields of numbered points, such as another region, are only transposed; other objects are returned unchanged.
     """
     has_columns = len(order) == 2 and len(order[1]) > 1
     if has_columns and is_table(value):

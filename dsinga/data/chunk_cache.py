@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 300.0
 class ChunkCache:
     """A least-recently-used cache of at most ``limit`` bytes that decodes each chunk once, even for concurrent readers.
 
-    The first element of a key identifies the content of the chunk. A pickle contains no chunks, only the limit.
+    The first element of a key identifies the content of the chunk.
     """
 
     def __init__(self, limit: int = LIMIT_BYTES):

@@ -23,10 +23,7 @@ _REMEDIES = {
 
 
 def record_dtype(dtype: Any, array: Any = None) -> np.dtype:
-    """Return the dtype of records read from ``dtype``: uint8 (uint8, bool), int32 (int32), else float32.
-
-    Raises UserError if ``dtype`` is not numeric.
-    """
+    """Return the dtype of records read from ``dtype``: uint8 (uint8, bool), int32 (int32), else float32."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
         if dtype.kind == "O" and isinstance(array, np.ndarray) and array.ndim:
@@ -38,10 +35,7 @@ def record_dtype(dtype: Any, array: Any = None) -> np.dtype:
 
 
 def label_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype of labels read from ``dtype``: int64 (integers, bool) or float32 (floats).
-
-    Raises UserError if ``dtype`` is not numeric.
-    """
+    """Return the dtype of labels read from ``dtype``: int64 (integers, bool) or float32 (floats)."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
         example = ", as in [classes.index(label) for label in y]" if dtype.kind in "SUT" else ""

@@ -75,10 +75,7 @@ def _named(function: Any, value: Any, name: Any) -> Any:
 
 
 def missing_values(array: Any) -> tuple[float, ...]:
-    """Return the numbers that mark missing values by an array's attributes, except NaN.
-
-    Raises UserError if numbers are packed, or are integers, which cannot be NaN.
-    """
+    """Return the numbers that mark missing values by an array's attributes, except NaN."""
     attributes = dict(array.attrs)
     values = {name: value for name in ATTRIBUTES if (value := attributes.get(name)) is not None}
     metadata = getattr(array, "metadata", None)
@@ -130,10 +127,7 @@ def _is_masked_array(value: Any) -> bool:
 
 
 def plain_array(numbers: Any, name: str) -> np.ndarray:
-    """Return computed numbers as a numpy array, with NaN where a mask hides floats.
-
-    Raises UserError if a mask hides integers.
-    """
+    """Return computed numbers as a numpy array, with NaN where a mask hides floats."""
     if not _is_masked_array(numbers):
         return np.asarray(numbers)
     if not np.ma.is_masked(numbers):
@@ -150,10 +144,7 @@ def values_text(values: tuple[float, ...]) -> str:
 
 
 def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
-    """Return a dask array with NaN for masked numbers, and for missing values of the zarr arrays that it reads.
-
-    If the graph computes with such numbers, missing values stay, and the log says so.
-    """
+    """Return a dask array with NaN for masked numbers, and for missing values of the zarr arrays that it reads."""
     if _is_masked_array(array._meta):
         array = array.map_blocks(plain_array, name, meta=np.empty((0,) * array.ndim, array.dtype))
     origins: list[Any] = []

@@ -18,10 +18,7 @@ from dsinga.data.stores.chunk_files import location_of
 
 
 def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None:
-    """Raise UserError if writing ``target`` would overwrite one of the ``inputs`` of a computation.
-
-    Targets are paths, URLs, zarr arrays, groups or stores, or fsspec mappings, perhaps with a ``component`` in them.
-    """
+    """Raise UserError if writing ``target`` would overwrite one of the ``inputs`` of a computation."""
     if read := overwritten(target, inputs, component):
         raise UserError(
             f"the prediction is computed from {redact(read)} while it is written, so that it cannot replace it; write "

@@ -41,7 +41,7 @@ class RecordSource:
         label_dtype: int64, float32, or None without labels.
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.
-        allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
+        allows_nonfinite: whether NaN and infinity are returned instead of refused.
 
     Raises:
         UserError: there are no records, or not as many labels.
@@ -307,10 +307,7 @@ class RecordSource:
         return column is self._labels and len(column.shape) > 1
 
     def _check_finite(self, column: Column, rows: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
-        """Raise UserError for the first NaN or infinity in records; losses check labels that are fields.
-
-        NaN in labels that are fields is left to losses, which mask or refuse it.
-        """
+        """Raise UserError for the first NaN or infinity in records; losses check labels that are fields."""
         bad = find_nonfinite(rows, allows_nan=self._may_be_masked(column))
         if bad is not None:
             value = f"{bad.value} ({values_text(values)})" if (values := column.missing_values) else bad.value
@@ -320,10 +317,7 @@ class RecordSource:
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
-    """Return the most bytes of decoded records in the caches that a process's sources share.
-
-    ``shares`` are (source, share of each record's points that the process reads).
-    """
+    """Return the most bytes of decoded records in the caches that a process's sources share."""
     decoded: dict[str, float] = {}
     limits: dict[str, int] = {}
     for source, share in shares:
@@ -333,11 +327,7 @@ def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
 
 
 class AlgorithmRecords(RecordSource):
-    """Stands for a store where the training algorithm makes the records, as in reinforcement learning.
-
-    Args:
-        labels: an example of labels (n, ...), for their shape and dtype; None without labels.
-    """
+    """Stands for a store where the training algorithm makes the records, as in reinforcement learning."""
 
     def __init__(self, rows: int, shape: tuple[int, ...], dtype: Any, labels: np.ndarray | None = None):
         column = None

@@ -24,9 +24,6 @@ class Places(NamedTuple):
     Attributes:
         workers: the number of the process of each worker of the first group.
         servers: the number of the process of each server of the first server group.
-        hosts: the number of hosts.
-        threads: the number of kernel threads of a worker.
-        groups: the number of worker groups of the run.
         unpredicted: why a plan does not predict such a run; "" if it does.
     """
 
@@ -44,7 +41,6 @@ class StepReport(NamedTuple):
     Attributes:
         metrics: the sums and counts of metrics, by name.
         timing: seconds and bytes, by name.
-        steps: the number of steps.
     """
 
     metrics: Metrics
@@ -57,8 +53,6 @@ class Snapshot:
     """The state of training after a step, from which it can continue with the same bits; do not change its arrays.
 
     Attributes:
-        step: the number of completed steps.
-        params: whole params.
         state: the updater's state, by param and slot; None to start with a new one.
         loop: the state of the training loop, as in a checkpoint; None while unknown.
     """
@@ -97,7 +91,6 @@ class Restart:
     Attributes:
         lost: what was lost, in words.
         noticed_at: when, by ``time.perf_counter()``.
-        step: the step of the restart.
         generation: which start of the run this is.
         group: the only restarted worker group; None for all.
         steps_again: how many steps are computed again; None for those after ``step``.
@@ -213,10 +206,7 @@ class Engine(ABC):
         """Copy the state of training: the params, and the updater's state by param and slot."""
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Continue training from other params, and perhaps another updater's state.
-
-        Raises UserError if the engine cannot.
-        """
+        """Continue training from other params, and perhaps another updater's state."""
         raise UserError("the params of this run cannot be set while it trains; set them before or after it")
 
     def last_state(self) -> dict[str, ParamArrays]:

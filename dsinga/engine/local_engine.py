@@ -47,8 +47,6 @@ class LocalEngine(Engine):
     """Trains a job with one worker in the calling thread; the bits equal a cluster's.
 
     Args:
-        job: the checked job, with one worker.
-        opened: its readers and nets.
         begin: the initial state of the run; its arrays are copied.
         updater: the updater of earlier training, which is copied. Its steps count.
         threads: the most kernel threads; by default as many as the net can use.

@@ -109,8 +109,6 @@ class LocalNet:
         threads: cores for large kernels, divided among the workers; by default as many as the net can use.
         roots: where the job's relative paths are looked up after the working directory.
         is_small: whether to compute small products in the fastest way; a row's bits then depend on the batch size.
-
-    Raises UserError if the job is wrong.
     """
 
     def __init__(

@@ -38,7 +38,6 @@ class NetsByShape:
     """A job's nets, each built when it is needed; the last KEPT_NETS are kept.
 
     Args:
-        checked: the job.
         shapes: example records and labels for the nets, None for the shapes of the job's stores.
         create_predictor: returns the predictor of a net, cut if the second argument is true.
     """

@@ -37,7 +37,6 @@ class LoopView(ABC):
     Attributes:
         train_steps: the step at which training is complete.
         metrics: the latest metrics, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
-        workspace: the folder for files, or None.
         stopped: why training ends before ``train_steps``, or "".
         paused: whether training is paused, so that params can be read and set.
         pauses_cheaply: whether a pause after each step costs little.
@@ -275,8 +274,6 @@ class RescuedParams(Watcher):
 
     Attributes:
         params: float32 arrays by name; None before the end, or if nothing is left.
-        slots: the updater's state by param and slot.
-        net: the training net; None before the end.
         hint: a clause that says which params are kept, or "".
     """
 

@@ -200,10 +200,7 @@ class KerasEvents(Extension):
     """Calls a Keras-style callback during a run: its event methods, such as on_epoch_end.
 
     Args:
-        callback: has some methods of :class:`Callback`.
-        model: the callback's ``model``.
         fit: the model's fit; its method ``event`` copies params between the run and the model.
-        params: {"epochs", "steps"} of the run.
     """
 
     def __init__(self, callback: Any, model: Any, fit: Any, params: Mapping[str, Any]):

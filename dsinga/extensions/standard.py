@@ -248,10 +248,7 @@ def check_extensions(
     workspace: Path | None = None,
     metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Raise UserError, before training, for an extension that can never run or has a state that cannot be saved.
-
-    ``nets`` declare the metrics; for an agent, ``metrics`` are the names by phase.
-    """
+    """Raise UserError, before training, for an extension that can never run or has a state that cannot be saved."""
     recorded = {extension.phase for extension in extensions if extension.phase}
     for extension in extensions:
         for trigger in extension.trigger.metrics():

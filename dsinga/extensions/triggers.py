@@ -17,7 +17,6 @@ class LoopPosition(NamedTuple):
     """A moment of a run at which extensions may run.
 
     Attributes:
-        step: the number of steps done.
         seconds: time since training was requested.
         metrics: the metrics recorded at this step, by phase and name: {"val/loss": 0.3}.
         at_end: whether training is complete.

@@ -42,7 +42,6 @@ class MessageBuilder:
     """Collects the values of a part of a job, such as a layer, while the job file is read.
 
     Attributes:
-        lines: the places of each field's values.
         owner: the layer that errors name first.
         origin: the message that is copied and changed, or None.
     """

@@ -31,10 +31,7 @@ def training_phases(job: Job) -> list[Phase]:
 
 
 def has_own_records(job: Job, phase: Phase) -> bool:
-    """Whether ``phase`` has input layers other than training's and, for kVal, than kTest's.
-
-    Many SINGA jobs exclude training's layer from kTest only.
-    """
+    """Whether ``phase`` has input layers other than training's and, for kVal, than kTest's."""
 
     def inputs(phase: Phase) -> set[int]:
         layers = enumerate(job.neuralnet.layer)

@@ -36,8 +36,5 @@ class Epochs:
 
 
 def offset_of(step: int, rows: int, offset: int, new_rows: int) -> int:
-    """Return the offset that lets a run continue at the same record with another batch size.
-
-    ``rows`` and ``offset`` are the old values.
-    """
+    """Return the offset that lets a run continue at the same record with another batch size."""
     return offset + step * (rows - new_rows)

@@ -103,10 +103,7 @@ class PathStep(NamedTuple):
 
 
 def with_fields(job: Job, fields: Mapping[str, Any]) -> Job:
-    """Return a copy of a job with changed fields, by paths such as "updater.learning_rate.base_lr".
-
-    Raises JobError with path and value.
-    """
+    """Return a copy of a job with changed fields, by paths such as "updater.learning_rate.base_lr"."""
     return cast(Job, _builder_with(job, fields).build())
 
 

@@ -73,7 +73,7 @@ class AlgConf(Component):
 
 
 class LayerGroupConf(Message):
-    """Names of layers; accepted for old job files, without effect.
+    """Names of layers, ignored, for old job files.
 
     Args:
         layer: the names.

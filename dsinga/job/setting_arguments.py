@@ -54,10 +54,7 @@ def documented(text: str | None, conf: type[Settings]) -> str:
 
 
 def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mapping[str, str]) -> str:
-    """Return a function's docstring with the meanings of its arguments ``names``, for ``help``.
-
-    ``shared`` has meanings that it lacks, by argument and by "Function.argument".
-    """
+    """Return a function's docstring with the meanings of its arguments ``names``, for ``help``."""
     parts, own, lines = (inspect.getdoc(function) or "").split("\n\n"), meanings(function), []
     for name in names:
         meaning = shared.get(f"{function.__name__}.{name}", shared.get(name))

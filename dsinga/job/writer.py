@@ -1,7 +1,4 @@
-"""Writes jobs as text that the reader reads back, and as HTML; masks secrets.
-
-A job's signature is made from the same text.
-"""
+"""Writes jobs as text that the reader reads back, and as HTML; masks secrets."""
 
 from __future__ import annotations
 

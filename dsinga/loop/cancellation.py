@@ -44,7 +44,7 @@ class Cancellation:
             self.check_idle()
 
     def check_idle(self) -> None:
-        """Raise Cancelled if the run must end before it has begun to train."""
+        """Raise Cancelled if the run must end, where there is no training to end in order."""
         if self.event.is_set():
             raise Cancelled(CANCELLED)
 

@@ -87,10 +87,7 @@ def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
 
 
 def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job) -> None:
-    """Raise UserError if records mean something else than in the run of a checkpoint.
-
-    ``digests`` are that run's hashes; older checkpoints have none.
-    """
+    """Raise UserError if records mean something else than in the run of a checkpoint."""
     for name, known in _digests(job).items():
         for what, digest in digests.get(name, {}).items():
             if digest and known.get(what, digest) not in ("", digest):
@@ -134,10 +131,7 @@ def records_state(rows: int, offset: int) -> dict[str, int]:
 
 
 def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
-    """Return the ``record_offset`` that lets a job resume at the same record with another batch size.
-
-    The offset is 0 for older checkpoints, which lack the number of rows.
-    """
+    """Return the ``record_offset`` that lets a job resume at the same record with another batch size."""
     records = state.get("records")
     return offset_of(step, records["rows"], records["offset"], rows) if records else 0
 
@@ -161,10 +155,7 @@ def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def resume_hint(workspace: Path | None, step: int, kept: str = "") -> str:
-    """Advise how to resume a run that ended after ``step`` steps.
-
-    ``kept`` says who keeps the params of these steps.
-    """
+    """Advise how to resume a run that ended after ``step`` steps."""
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None and kept:
         return f"{step} steps were done; {kept}"

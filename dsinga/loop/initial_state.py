@@ -110,10 +110,7 @@ def begin_anew(
 def complete_state(
     job: Job, net_params: Mapping[str, Param], params: ParamArrays, state: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, ParamArrays]:
-    """Complete an optimizer's state, with initial arrays for params that it lacks.
-
-    Raises UserError for another updater's state.
-    """
+    """Complete an optimizer's state, with initial arrays for params that it lacks."""
     whole, state, complete = create_updater(job.updater), updater_state(state), {}
     for name, param in net_params.items():
         if not param.trainable:
@@ -134,7 +131,7 @@ def complete_state(
 
 
 def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, ParamArrays]:
-    """Return the optimizer state in a checkpoint, without that of other sites."""
+    """Return the optimizer state in a checkpoint, without states of other sites."""
     return {
         name: {slot: array for slot, array in slots.items() if not SITE_SLOT.match(slot)}
         for name, slots in state.items()
@@ -242,7 +239,7 @@ def describe_length(job: Job, steps: int) -> str:
 
 
 def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
-    """Warn if steps of a run cannot teach much, because the learning rate is near 0."""
+    """Warn if training cannot teach much: frozen params, a learning rate near 0, or batches of one row."""
     if net.params and not any(param.trainable and not param.static for param in net.params.values()):
         _log.warning("training changes nothing: all params of the net are frozen; unfreeze some (trainable, static)")
     if not job.updater.goes_on:
@@ -281,7 +278,7 @@ def _warn_of_schedule(job: Job, begin: int) -> None:
 
 
 def low_from(rate: Callable[[int], float], origin: int, begin: int, last: int) -> int:
-    """Return the first step after which a learning rate stays near 0; ``last`` if there is none."""
+    """Return the first step from which a learning rate stays near 0; ``last`` if there is none."""
     end = rate(last - 1)
     highest = max(rate(step) for step in range(origin, last, max(1, (last - origin) // SCHEDULE_SAMPLES)))
     if end > LOW_RATE * highest or highest <= 0:

@@ -56,8 +56,8 @@ def run_to_end(
 ) -> TrainedParams:
     """Train from a state to the end, and close the engine in any case.
 
-    ``started`` is when training was requested, by ``time.perf_counter()``. Raises Diverged if a loss is not finite,
-    Cancelled if cancelled before the last step, RunError if the engine lost what it needs, and errors of extensions.
+    Raises Diverged if a loss is not finite, Cancelled if cancelled before the last step, RunError if the engine lost
+    what it needs, and errors of extensions.
     """
     job, folder = engine.job, options.workspace
     checkpoints = None

@@ -22,7 +22,6 @@ class RunTimings(NamedTuple):
     """How long the steps of a run took, and where its workers ran.
 
     Attributes:
-        job: the name of the job.
         signature: a text that is equal for jobs with equal iterations.
         cuts: how layers were cut: dimension and location by name; empty for one worker.
         steps: how many iterations ``seconds`` are medians over.

@@ -35,7 +35,6 @@ class TrainingLoop:
     Extensions see worker group 0. Each step is seen once, even if the engine computes it again.
 
     Args:
-        workspace: the folder of the run, None for none.
         checkpoints: writes checkpoints; None for a run without a workspace.
         cancellation: the request to end the run.
         started: when training was requested, by the clock.
@@ -82,10 +81,7 @@ class TrainingLoop:
         return self.view.resumable and self.view.step < self.view.train_steps
 
     def run(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
-        """Train from step ``begin`` to the last, or until an extension stops it; return the params.
-
-        ``state`` is the loop's in a checkpoint, else empty.
-        """
+        """Train from step ``begin`` to the last, or until an extension stops it; return the params."""
         failure: BaseException | None = None
         try:
             self._run_to_end(begin, state)
@@ -223,10 +219,7 @@ class TrainingLoop:
         self._extensions.show_row(row)
 
     def _pause(self, last: bool = False, runs: bool = True) -> None:
-        """Run the extensions that are due while training is paused, then write a checkpoint if one was requested.
-
-        Without ``runs`` no extension runs.
-        """
+        """Run the extensions that are due while training is paused, then write a checkpoint if one was requested."""
         view, started = self.view, self._clock()
         view.paused = True
         is_complete = last and (view.step >= view.train_steps or not view.resumable)

@@ -30,12 +30,17 @@ class _Metrics(dict[str, list[Any]]):
 class History(Sequence[Row]):
     """The metrics of a run, as rows: indexed like a list or, with a second index, by column.
 
-    | | | | --- | --- | | `history[-1]` | the last row, a dict | | `history[-1, "loss"]` | its loss; KeyError, with the
-    nearest column, if it has none | | `history[10:20]` | these rows, a History | | `history[:, "loss"]` | a list of the
-    losses of all rows that have one | | `history[:, ("step", "loss")]` | a list of pairs, for all rows that have both |
-    | `history.phase("test")` | the rows of one phase, a History | | `history.epoch` | a list of the epochs that ended,
-    from 0 | | `history.history["val_loss"]` | a list of the losses of all validations, by the names of Keras | |
-    `history.plot()` | axes of Matplotlib for each metric, with a line for each phase |
+    | | |
+    | --- | --- |
+    | `history[-1]` | the last row, a dict |
+    | `history[-1, "loss"]` | its loss; KeyError, with the nearest column, if it has none |
+    | `history[10:20]` | these rows, a History |
+    | `history[:, "loss"]` | a list of the losses of all rows that have one |
+    | `history[:, ("step", "loss")]` | a list of pairs, for all rows that have both |
+    | `history.phase("test")` | the rows of one phase, a History |
+    | `history.epoch` | a list of the epochs that ended, from 0 |
+    | `history.history["val_loss"]` | a list of the losses of all validations, by the names of Keras |
+    | `history.plot()` | axes of Matplotlib for each metric, with a line for each phase |
 
     In a notebook it is displayed as curves. ``remarks`` are sentences about the run.
     """

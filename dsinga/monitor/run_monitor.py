@@ -164,10 +164,7 @@ class RunMonitor(contextlib.ExitStack):
         self.history = History()
 
     def begin(self, step: int) -> None:
-        """Open the metrics file and the display, before training begins at ``step``.
-
-        Raises UserError if the workspace cannot be written.
-        """
+        """Open the metrics file and the display, before training begins at ``step``."""
         if self._workspace:
             try:
                 self._lock = self.enter_context(locked_workspace(self._workspace))
@@ -261,7 +258,7 @@ class RunMonitor(contextlib.ExitStack):
         self._show("remark", sentence)
 
     def _show(self, method: str, *arguments: Any) -> None:
-        """Call the display, whose failure, as in a closed terminal, must not end the run."""
+        """Call the display; its failure, as in a closed terminal, must not end the run."""
         if self._display is not None:
             try:
                 getattr(self._display, method)(*arguments)

@@ -28,11 +28,7 @@ Holder = dict[str, Any]
 
 
 class WorkspaceLock:
-    """The lock by which this process keeps other runs out of a workspace.
-
-    Args:
-        holder: this process's entry in ``running.json``.
-    """
+    """The lock that keeps other runs out of a workspace while this process writes it."""
 
     def __init__(self, workspace: Path, holder: Holder):
         self._workspace, self._holder = workspace, holder

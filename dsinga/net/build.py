@@ -161,10 +161,7 @@ def check_recompute(layer: LayerConf, cls: type[Layer]) -> None:
 
 
 def set_micro_batches(layer: Layer, count: int) -> None:
-    """Give a layer's state a row for each record of a batch that is computed in micro-batches.
-
-    Raises JobError for a layer that needs the whole batch at once.
-    """
+    """Give a layer's state a row for each record of a batch that is computed in micro-batches."""
     if layer.cut.whole_because:
         reason = layer.cut.whole_because
         raise layer.fail(f"{reason}, so that it needs the whole batch at once; leave micro_batches out")
@@ -234,8 +231,7 @@ def resolve_carry(
 ) -> list[LayerConf]:
     """Decide which recurrent layers carry their state over to the next batch; return all layers.
 
-    Only training does so, by default if batches continue the previous texts. Raises JobError if a job sets ``carry``
-    but it is impossible.
+    Only training does so, by default if batches continue the previous texts.
     """
     texts = {name for name, info in records.items() if info.continues}
     continuing = with_followers(texts, [layer for layer in confs if layer.name not in records])

@@ -54,7 +54,7 @@ def weighted_loss(loss: LayerConf) -> LayerConf:
 def with_member(job: Job, member: int) -> Job:
     """Return the job for one member of a dropout ensemble, which drops units in predictions, too.
 
-    ``member`` counts from 1. Raises UserError for a net without dropout.
+    ``member`` counts from 1.
     """
     from dsinga.layers.dense.activation import Dropout
 

@@ -12,7 +12,7 @@ from dsinga.net.node import Node, Param
 def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Add a layer ``reconstruction(<visible layer>)`` for each RBM, which computes visible from hidden units.
 
-    It shares the visible layer's params. SINGA has an edge back to the visible layer instead, which makes a cycle.
+    It shares the visible layer's params.
     """
     added = []
     for position, node in enumerate(nodes):

@@ -26,7 +26,7 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
     """Return a net of only the layers that the outputs ``names`` need, to predict records without labels.
 
     By default these are all layers that need no labels. A loss of :data:`PROBABILITIES` becomes the layer of its
-    probabilities. Raises UserError for a layer that needs labels.
+    probabilities.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, phase)}
     takes_labels = {name for name, layer in layers.items() if _takes_labels(layer, layers)}
@@ -93,8 +93,8 @@ def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
 def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
     """Drop the layers that need labels which the records lack, to predict the output of ``layer``.
 
-    ``records`` describes the records of each input layer. If ``layer`` is a loss of :data:`PROBABILITIES`, its
-    probabilities replace it. Raises UserError if ``layer`` needs the labels.
+    If ``layer`` is a loss of :data:`PROBABILITIES`, its probabilities replace it. Raises UserError if ``layer`` needs
+    the labels.
     """
     unlabelled: set[str] = set()
     layers = filter_layers(conf, phase)

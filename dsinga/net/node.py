@@ -28,10 +28,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Param:
-    """A param of a net, with its shape and settings; params that share it have no entry.
-
-    ``spec`` comes from the layer, ``conf`` from the job, by default ``ParamConf()``.
-    """
+    """A param of a net, with its shape and settings; params that share it have no entry."""
 
     name: str
     spec: ParamSpec

@@ -9,10 +9,7 @@ from dsinga.net.neuralnet import NeuralNet
 
 
 def with_stages(net: NeuralNet) -> NeuralNet:
-    """Return a net that keeps later params unchanged until the steps at which their training starts.
-
-    Raises UserError if the net already has other stages.
-    """
+    """Return a net that keeps later params unchanged until the steps at which their training starts."""
     starts = sorted({0, *(param.first_step for param in net.params.values() if param.trainable)})
     if net.by_step:
         raise UserError("params have a first_step, but the net grows with training already; leave one of the two out")

@@ -70,10 +70,7 @@ def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
 
 
 def step_counts(conf: NetConf) -> dict[str, int]:
-    """Return how many time steps each layer has, by name.
-
-    Raises JobError for an unrolled input layer, and for other steps than a text has.
-    """
+    """Return how many time steps each layer has, by name."""
     lengths = {layer.name: conf.unroll_len if layer.unroll_len is None else layer.unroll_len for layer in conf.layer}
     texts = {layer.name: layer.char_rnn_conf for layer in conf.layer if layer.type is LayerType.kCharRNN}
     for layer in conf.layer:

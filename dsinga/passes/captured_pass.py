@@ -26,10 +26,7 @@ Compute = Callable[[Mapping[str, Records], Mapping[str, Array], Context], Any]
 
 
 class CapturedPass:
-    """A recorded pass, which computes new records by one launch instead of many Python calls.
-
-    ``rejected`` counts the passes in a row with metrics that were not finite.
-    """
+    """A recorded pass, which computes new records by one launch instead of many Python calls."""
 
     def __init__(self, memory: PassMemory):
         self.memory = memory
@@ -45,10 +42,7 @@ class CapturedPass:
     def compute_or_launch(
         self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
     ) -> bool:
-        """Compute a pass, and record it the first time; return whether only a launch was needed.
-
-        ``values`` are params that keep their addresses in memory.
-        """
+        """Compute a pass, and record it the first time; return whether only a launch was needed."""
         if self.memory.captured:
             self.launch(ctx.step, records)
             return True

@@ -35,9 +35,7 @@ class CapturedPasses:
     """The recorded passes of one worker, for instance of training and of validation; for one thread.
 
     Args:
-        ops: the kernels of the worker.
         what: the name of the passes in the log.
-        create: creates a pass in its device memory.
 
     Attributes:
         last: the pass that computed the last result of :meth:`compute`; None if it returned none.
@@ -134,10 +132,7 @@ class CapturedPasses:
     def launch(
         self, key: Hashable, records: Mapping[str, Records], step: int, after: CapturedPass | None = None
     ) -> CapturedPass | None:
-        """Start a recorded pass, which :meth:`finish` ends; None without a recording.
-
-        ``after`` is a pass that still runs.
-        """
+        """Start a recorded pass, which :meth:`finish` ends; None without a recording."""
         captured = self._passes.get(key := _with_shapes(key, records))
         if captured is None or not captured.memory.captured or after not in (None, captured):
             return None

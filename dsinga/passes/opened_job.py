@@ -18,10 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedJob(NamedTuple):
-    """A job that is ready to train: the batch reader and the net of each phase.
-
-    The first pass uses the phase's reader and net.
-    """
+    """A job that is ready to train: the batch reader and the net of each phase."""
 
     readers: Mapping[Phase, BatchReader]
     nets: Mapping[Phase, NeuralNet]

@@ -58,12 +58,10 @@ class Predictor:
     Each thread opens kernels and copies the params to their device once.
 
     Args:
-        net: the whole net of a phase.
         params: float32 arrays by name, unknown ones are ignored; None if each call passes its own.
         seed: the job's seed, for the random numbers of the phase "train".
         phase: the phase in which layers compute, by default the net's.
         ops: returns the kernels of the calling thread, by default a processor's.
-        threads: how many cores a large kernel may use.
         carries_state: whether states of recurrent layers and kCachedAttention pass from each batch of a thread to the
             next; else they are among ``params``.
     """

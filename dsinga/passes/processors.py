@@ -95,10 +95,7 @@ def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
 
 
 def training_device(job: Job, net: NeuralNet) -> int | None:
-    """Return the GPU that this process trains a net on, or None for CPU cores.
-
-    Raises UserError for a missing GPU, or a precision that CPU cores lack.
-    """
+    """Return the GPU that this process trains a net on, or None for CPU cores."""
 
     def bytes_needed() -> int:
         device_memory: DeviceMemory = lookup("hook", "device_memory")

@@ -44,11 +44,8 @@ class Round:
     """Runs training steps in order and reports each; up to two may be running.
 
     Args:
-        begin: reads the records of a step.
         launch: launches a begun step if a graph can compute it; returns whether.
         captured: finishes the earliest launched step; None without launches.
-        compute: computes a begun step and waits for it.
-        report: receives each step in order, with its metrics and timing.
     """
 
     def __init__(

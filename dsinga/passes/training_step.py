@@ -57,9 +57,6 @@ class TrainingStep:
     """Runs training steps: an algorithm, such as back-propagation, on a net.
 
     Attributes:
-        algorithm: computes gradients and metrics of records.
-        net: the net, or a worker's part of it.
-        micro_batches: how many parts of a batch are computed in turn.
         skips: whether to skip a batch with NaN or infinity.
         repeats: whether a pass may be repeated to find the layer of a bad gradient.
     """

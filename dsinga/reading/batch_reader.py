@@ -30,7 +30,6 @@ class BatchReader:
         sampler: the order of the records.
         parts: each worker's rows of a batch, or of the first micro-batch.
         groups: the number of worker groups that share the stores.
-        micro_batches: the number of equal parts of a batch that are computed in turn.
         offset: the position of step 0 in the order of the records; see :class:`Epochs`.
     """
 
@@ -126,11 +125,7 @@ class BatchReader:
 
 
 class WorkerBatches:
-    """Reads a worker's part of each micro-batch, numbered through all steps; for one thread.
-
-    Args:
-        rows: the worker's rows, by input layer.
-    """
+    """Reads a worker's part of each micro-batch, numbered through all steps; for one thread."""
 
     def __init__(self, reader: BatchReader, rows: Mapping[str, Rows], group: int = 0):
         self._reader, self._group = reader, group % reader.groups

@@ -74,10 +74,7 @@ def bind_records(
 def _open(
     net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
-    """Open the data for an input layer, ordered like the training data.
-
-    Raises JobError for data with sample weights.
-    """
+    """Open the data for an input layer, ordered like the training data."""
     definition, of_layer = _definition(net, layer), names.get(layer.name, RecordNames())
     frame = source[0] if isinstance(source, tuple) else source
     if of_layer.order == ENCODED and is_table(frame) and definition_for(definition, source) is None:

@@ -26,11 +26,7 @@ from dsinga.reading.sampler import Sampler, SequenceLengths
 
 @dataclass(frozen=True, eq=False)
 class CheckedJob:
-    """A job that has been checked; it opens its stores and builds its nets on first use.
-
-    Attributes:
-        roots: the folders where relative paths are looked up after the working directory.
-    """
+    """A job that has been checked; it opens its stores and builds its nets on first use."""
 
     job: Job
     roots: Sequence[str] = ()
@@ -53,10 +49,7 @@ class CheckedJob:
         return self.reader(Phase.kTrain, max(sizes, default=1), _worker_groups(self.job)).epochs
 
     def reader(self, phase: Phase, workers: int = 1, groups: int = 1) -> BatchReader:
-        """Open the stores of a phase: return the reader of its batches, for worker groups of equal size.
-
-        Raises UserError if a store is missing or unlike the others.
-        """
+        """Open the stores of a phase: return the reader of its batches, for worker groups of equal size."""
         job, layers = self.job, input_layers(self.job.neuralnet, phase)
         if not layers:
             raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")

@@ -70,8 +70,6 @@ class PhaseRecords:
         stores: the ``store_conf`` fields of records that a job names: paths, and users' own sources.
         definitions: the definition of windows or tables, by its ``store_conf`` field.
         shapes: the shape of a record.
-        label_shapes: the shape of a row's label, None without labels.
-        names: the names of the classes and columns, in the order of training.
     """
 
     sources: dict[str, Any] = field(default_factory=dict)

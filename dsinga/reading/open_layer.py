@@ -56,10 +56,7 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
 
 
 def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, phase: Phase) -> tuple[RecordInfo, Any]:
-    """Return how augmentation changes the description of records, and the augmentations or None.
-
-    Raises UserError if an augmentation does not support the records.
-    """
+    """Return how augmentation changes the description of records, and the augmentations or None."""
     if layer.store_conf is None or not layer.store_conf.augment:
         return info, None
     first = resolve_class(layer.store_conf.augment[0])

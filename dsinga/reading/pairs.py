@@ -80,9 +80,6 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
         y: labels, None if in ``x`` or missing; for several outputs a list in order.
         inputs: the names of the inputs.
         label_inputs: the input layers with the labels of each output.
-
-    Raises:
-        UserError: the numbers of sources and inputs, or labels and outputs, differ.
     """
     if x is None and y is not None:
         raise UserError("labels y are given without records; give x, too")
@@ -119,10 +116,7 @@ def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, A
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
-    """Read labels at a path, or in a zarr array, into memory; above 128 MiB they are read by blocks.
-
-    Other labels are returned unchanged. Raises UserError for an unreadable path.
-    """
+    """Read labels at a path, or in a zarr array, into memory; above 128 MiB they are read by blocks."""
     if outputs > 1 and isinstance(y, list):
         return [read_label_paths(labels, 1) for labels in y]
     if not (is_path(y) or is_of(y, "zarr", "Array")) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":
@@ -137,7 +131,7 @@ def read_label_paths(y: Any, outputs: int) -> Any:
 def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPairs]:
     """Split records, labels and weights for validation: the second part has the last ``share`` of the records.
 
-    Of n records the first floor(n·(1 - share)) stay. Raises UserError for an empty part.
+    Of n records the first floor(n·(1 - share)) stay.
     """
     if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
         is_percent = isinstance(share, numbers.Real) and 2 <= share < 100

@@ -58,10 +58,7 @@ class Sampler:
         assert min(self.length, self.batchsize) > 0, self
 
     def rows(self, step: int, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return the record numbers (stop - start,) int64 of a batch, or of a part of it; ``step`` counts from 0.
-
-        The cost of a part does not depend on the batch size.
-        """
+        """Return the record numbers (stop - start,) int64 of a batch, or of a part of it; ``step`` counts from 0."""
         first = self.skip + step * self.batchsize
         return _between(first + start, first + (self.batchsize if stop is None else stop), self.run)
 
@@ -99,10 +96,7 @@ class Sampler:
         return first, self._grouped_rows(first, last, lengths)
 
     def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
-        """Order rows of an epoch so that each batch has sequences of similar lengths.
-
-        Rows of a batch stay in shuffled order, so that its parts are alike.
-        """
+        """Order rows of an epoch so that each batch has sequences of similar lengths."""
         shuffled = _between(first, last, self._slot)
         by_length = np.argsort(lengths.of(shuffled), kind="stable")
         inner = np.arange(first + 1, last)
@@ -133,10 +127,7 @@ def _between(start: int, stop: int, run: Callable[[int], Run]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _EpochOrder:
-    """The shuffled order of chunks in one epoch, and where each group of mixed rows ends.
-
-    ``turns`` (chunks,) uint8 are the chunks' turns: 0 to 7, repeated.
-    """
+    """The shuffled order of chunks in one epoch, and where each group of mixed rows ends."""
 
     chunks: np.ndarray
     slot_ends: np.ndarray
@@ -191,10 +182,7 @@ def _share_start(size: np.ndarray | int, share: int, shares: int) -> np.ndarray 
 
 
 def _permutation(count: int, seed: int, epoch: int, stream: int, index: int = 0) -> np.ndarray:
-    """Return a random permutation of ``count`` numbers that is the same in all versions of numpy.
-
-    It sorts raw output of Philox, which numpy promises never to change.
-    """
+    """Return a random permutation of ``count`` numbers that is the same in all versions of numpy."""
     key = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF, epoch], np.uint64)  # a list of such numbers becomes float64
     bits = np.random.Philox(key=key, counter=[0, 0, index, stream]).random_raw(count)
     order = np.argsort(bits)  # four times faster than a stable sort, and the same where all numbers differ
@@ -213,11 +201,7 @@ class SequenceLengths:
     A record's length is the number of its codes, or labels by step, that are not -1.
 
     Args:
-        source: the records.
         steps: the number of steps of a record in the net, perhaps fewer than stored.
-
-    Raises:
-        UserError: the records are no sequences.
     """
 
     def __init__(self, source: RecordSource, steps: int | None = None):

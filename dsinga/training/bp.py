@@ -104,7 +104,6 @@ class Deferral:
     """Computes gradients of params while the backward pass would wait for messages of other workers.
 
     Args:
-        net: the net.
         waiting: the functions that collectives call (:attr:`Context.meanwhile`).
         push: receives the gradient of a param.
     """

@@ -35,8 +35,7 @@ def forward(
 ) -> tuple[dict[str, Output], Metrics]:
     """Run a forward pass: return the outputs of the layers ``keep``, and the metrics.
 
-    ``values[name]`` is looked up right before the first layer that uses the param, and may block. Raises UserError for
-    an unknown name in ``keep``.
+    ``values[name]`` is looked up right before the first layer that uses the param, and may block.
     """
     positions = {net.position(name) for name in keep}
     outputs: dict[str, Output] = {}

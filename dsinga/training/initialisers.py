@@ -40,10 +40,7 @@ class Initialiser(Configured, ABC):
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
-    """Return the initial value of each param, float32 by name, which depends on (seed, name, shape, init) only.
-
-    A param without ``init`` is filled with its layer's constant.
-    """
+    """Return the initial value of each param, float32 by name, which depends on (seed, name, shape, init) only."""
     values = {}
     for name, param in params.items():
         if param.conf.init is None:
@@ -64,11 +61,7 @@ def param_rng(seed: int, name: str) -> np.random.Generator:
 
 
 def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param: str = "") -> np.ndarray:
-    """Return the initial values of a param of ``shape``, float32; errors name ``param``.
-
-    Raises JobError if the method needs a matrix and ``shape`` has one axis, or if user code returns anything but finite
-    numbers.
-    """
+    """Return the initial values of a param of ``shape``, float32; errors name ``param``."""
     entry = resolve(conf)
     filled = entry(conf)(shape, rng) if isinstance(entry, type) else entry(shape, conf, rng)
     name = f"initialiser {conf.user_type!r}" + (f" of param {param!r}" if param else "")

@@ -34,7 +34,6 @@ class JoinedParams:
     """Updates small params together as one array, which is faster; each gets the same bits as alone.
 
     Args:
-        updater: the updater of these params.
         shapes: the shape of each param, by name.
 
     Attributes:

@@ -29,8 +29,6 @@ class LocalUpdater:
     """Applies gradients to the params of this process, and keeps the optimizer's state; for one thread at a time.
 
     Args:
-        updater: the updater of all params.
-        params: the params by name.
         ops: the kernels of the device that holds values and state; by default numpy.
 
     Attributes:
@@ -136,8 +134,7 @@ class LocalUpdater:
         """Do a training step: change ``params`` in place by their gradients.
 
         A lasting state, such as a running mean, and an array that cannot be changed in place, are replaced.
-        ``max_norm``, if above 0, and ``clip_global_norm`` bound the norm of all gradients together. Raises UserError
-        for a gradient of a wrong name or shape.
+        ``max_norm``, if above 0, and ``clip_global_norm`` bound the norm of all gradients together.
         """
         self._check_gradients(gradients)
         for name in gradients:

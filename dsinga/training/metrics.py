@@ -36,12 +36,7 @@ def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]
 
 
 class UnreadMetrics:
-    """The metrics of a pass while some numbers are still on a device.
-
-    Attributes:
-        reports: the metrics of each layer, by name.
-        arrays: the numbers that are on a device.
-    """
+    """The metrics of a pass while some numbers are still on a device."""
 
     def __init__(self, reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]]):
         self.reports = list(reports)

@@ -24,8 +24,7 @@ def schedule(conf: LRGenConf) -> Rate:
     """Return a job's learning rate as a function of the step, counted from 0.
 
     Register your own by ``@register("schedule", "name")``: a subclass of :class:`Schedule`, or a function that maps the
-    LRGenConf to a function of the step. Raises JobError for a wrong configuration. A user's rate must be finite and at
-    least 0.
+    LRGenConf to a function of the step. A user's rate must be finite and at least 0.
     """
     with error_note("in the schedule of the learning rate"):
         rate: Rate = resolve(conf)(conf)

@@ -84,7 +84,7 @@ Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  #
 
 
 def create_updater(conf: UpdaterConf) -> Updater:
-    """Make the optimizer that a job configures. Raises JobError for a wrong configuration.
+    """Make the optimizer that a job configures.
 
     A user's updater is tried on three numbers, so that a fault shows before training.
     """

@@ -38,9 +38,7 @@ class DataAndLabels(NamedTuple):
     """What a kind of object is opened as: a column of records, and labels still in any form.
 
     Attributes:
-        location: a path, a URL, or a description such as "numpy array".
         labels: an array, a data frame or a path; None without labels.
-        label_name: the name of the labels in messages.
     """
 
     location: str
@@ -115,9 +113,6 @@ class ArrayColumn(Column):
     Args:
         array: the array; do not change it while it is read.
         labels: whether the array has labels, with label dtypes, rather than records.
-
-    Raises:
-        UserError: the array has no rows of numbers.
     """
 
     from_files = False
@@ -180,10 +175,7 @@ def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
 
 
 def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.ndarray:
-    """Return the index of each label in ``classes``, int64. Raises UserError for a label that is not in it.
-
-    Without ``classes`` strings are refused.
-    """
+    """Return the index of each label in ``classes``, int64. Raises UserError for a label that is not in it."""
     values, places = np.unique(labels.astype(str), return_inverse=True)
     if classes is None:
         known = ", ".join(repr(str(value)) for value in values[:10]) + (", ..." if len(values) > 10 else "")

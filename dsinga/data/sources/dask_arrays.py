@@ -1,7 +1,4 @@
-"""Reads records from dask arrays, computed in the process and thread that reads them.
-
-Only this file and ``data/sendable.py`` import Dask.
-"""
+"""Reads records from dask arrays, computed in the process and thread that reads them."""
 
 from __future__ import annotations
 
@@ -238,9 +235,6 @@ class DaskGraph:
     Values that a cluster keeps, as of a persisted array, are fetched from its Dask workers.
 
     A process that loads a pickle with such values must call :meth:`connect` first.
-
-    Raises:
-        UserError: the cluster failed to compute a value.
     """
 
     def __init__(self, array: Any, name: str):

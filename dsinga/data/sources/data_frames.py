@@ -23,9 +23,6 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
     Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
     bool, int32 if all are int32, else float32. Missing values are NaN, refused on reading. For a Dask data frame,
     length and labels are computed at once, features when they are read.
-
-    Raises:
-        UserError: a column is missing, or has no numbers.
     """
     if frame.ndim == 1:
         frame = frame.to_frame()
@@ -75,10 +72,7 @@ def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
 
 
 def to_array(frame: Any, dtype: np.dtype) -> np.ndarray:
-    """Return a pandas data frame as an array (rows, columns); missing values are NaN.
-
-    Integers with missing values become float32.
-    """
+    """Return a pandas data frame as an array (rows, columns); missing values are NaN."""
     if dtype.kind != "f" and frame.isna().any(axis=None):
         dtype = np.dtype(np.float32)
     out = np.empty(frame.shape, dtype)

@@ -89,7 +89,6 @@ class ByNumber(NamedTuple):
 
     Attributes:
         indices: the numbers of the records to read; None for all.
-        keeps_order: whether training keeps their order.
     """
 
     dataset: Any

@@ -149,7 +149,7 @@ def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.nda
     kvfile of one record.
 
     Raises:
-        UserError: the file does not exist, cannot be read, does not contain exactly one record, or has NaN or infinity.
+        UserError: the file cannot be read, or is not one record of finite numbers.
     """
     location = resolve(path, roots)
     image = _read(location)

@@ -26,8 +26,7 @@ from dsinga.data.stores.store_faults import check_equal_chunks, check_group, chu
 def reading_files(value: Any) -> Any:
     """Return an xarray object that reads its files by this module, so that errors name the variable or chunk.
 
-    xarray's unpacking, masks and selections stay. Raises UserError for stale metadata, and for a coordinate with a
-    chunk that is not stored.
+    xarray's unpacking, masks and selections stay.
     """
     value, source = value.copy(deep=False), value.encoding.get("source")
     arrays: list[zarr.Array] = []
@@ -67,10 +66,7 @@ def _check_metadata(arrays: Sequence[zarr.Array], indexes: Mapping[Any, Any]) ->
 
 
 def files_array(data: Any, name: str, source: Any = None, arrays: list[zarr.Array] | None = None) -> Any:
-    """Wrap the file array inside xarray's nested lazy arrays by one that names errors; None if no file is read.
-
-    The zarr array is added to ``arrays``.
-    """
+    """Wrap the file array inside xarray's nested lazy arrays by one that names errors; None if no file is read."""
     if isinstance(data, FileArray):
         return None
     is_zarr = type(data).__name__ == "ZarrArrayWrapper"

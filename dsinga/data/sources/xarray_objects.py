@@ -31,8 +31,7 @@ from dsinga.data.stores.store_format import block_rows
 def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
     """Return ``options.data`` and ``options.label`` of a Dataset as records and labels.
 
-    None guesses a variable by its name; the label "" means no labels. Raises UserError if a variable or the dimension
-    is missing.
+    None guesses a variable by its name; the label "" means no labels.
     """
     if y is not None:
         raise UserError(

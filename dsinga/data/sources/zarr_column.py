@@ -33,7 +33,6 @@ class ZarrColumn(Column):
     Args:
         array: the array, (length, *shape).
         is_label: whether the rows are labels (int64 or float32) rather than data (uint8, int32 or float32).
-        key: identifies the contents of the group; None makes a new one.
 
     Raises:
         UserError: the dtype is not numeric, there is no axis of rows, or one block needs more than 256 MiB.

@@ -28,14 +28,10 @@ class ZarrSource(RecordSource):
 
     Each worker reads only the chunks it needs.
 
-    Attributes:
-        label_array: the array of labels, or None.
-
     Args:
         location: local path or fsspec URL of an array or a group.
         data: path of the array of records in the group; None guesses, see :func:`find_arrays`.
         label: path of the array of labels; None guesses, "" means no labels.
-        key: identifies the contents in the cache; None makes a new one.
 
     Raises:
         UserError: the arrays are not found, or cannot be records and labels.
@@ -144,10 +140,7 @@ def _records_and_labels(
 
 
 def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
-    """Open the zarr array at ``location`` as labels (n, ...).
-
-    Raises UserError if there is none, or it has no numbers that can be labels.
-    """
+    """Open the zarr array at ``location`` as labels (n, ...)."""
     location = absolute(location)
     node = open_zarr(location)
     if isinstance(node, zarr.Group):

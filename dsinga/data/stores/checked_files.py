@@ -113,10 +113,7 @@ def _is_blosc(array: zarr.Array) -> bool:
 def _read_file(
     path: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most_bytes: int | None
 ) -> Buffer | None:
-    """Read a local file, or a range of its bytes, like zarr's own store; None without a file.
-
-    Raises OSError for a broken link, and NotADirectoryError for a file in place of a folder.
-    """
+    """Read a local file, or a range of its bytes, like zarr's own store; None without a file."""
     try:
         with open_regular(path, most_bytes) as file:
             size = file.seek(0, io.SEEK_END)
@@ -213,10 +210,7 @@ def _note(error: Exception, name: str, delay: float, began: float) -> None:
 
 
 def _make_blosc_lock() -> None:
-    """Prevent a warning of leaked semaphores when a worker process is killed.
-
-    Numcodecs would create its lock for Blosc at the first use, in a spawned process as a named semaphore.
-    """
+    """Prevent a warning of leaked semaphores when a worker process is killed."""
     if not hasattr(blosc, "get_mutex"):  # another release of numcodecs
         return
     module = blosc.multiprocessing

@@ -87,9 +87,6 @@ class RegionReader:
     """Reads regions of a zarr array quickly, and checks the lengths of its chunks.
 
     Two threads read local files directly. Zarr reads other stores, and chunks that are missing or cannot be decoded.
-
-    Attributes:
-        reads_files: whether chunks are read without zarr.
     """
 
     def __init__(self, array: zarr.Array):
@@ -184,10 +181,7 @@ class CutOff(ValueError):
 
 
 def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
-    """Read the decoded and the encoded size of a Blosc chunk from its header.
-
-    Raises CutOff for shorter data.
-    """
+    """Read the decoded and the encoded size of a Blosc chunk from its header."""
     before, _, after = np.frombuffer(data[:16].tobytes(), "<u4")[1:].tolist()
     if after > len(data):
         raise CutOff(f"a chunk has {len(data)} bytes, and by its header {after}")
@@ -249,8 +243,6 @@ logger = logging.getLogger(__name__)
 
 class FileVersion:
     """Notices that a file was rewritten after it was opened, by its time, size and JSON content.
-
-    A pickle has only the path: the loading process notices changes after loading.
 
     Args:
         path: the file; for a zarr array its metadata file, which is written first.

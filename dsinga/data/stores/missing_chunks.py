@@ -32,9 +32,6 @@ class MissingChunks:
 
     Zarr does not store chunks of only the fill value, so a missing chunk may be right: the log mentions it once. It is
     refused if the array has no fill value, or if its path is no file.
-
-    Args:
-        is_label: whether the rows are labels, where whole chunks often have the fill value 0.
     """
 
     def __init__(self, array: zarr.Array, is_label: bool = False):
@@ -49,10 +46,7 @@ class MissingChunks:
         return len(self._missing)
 
     def check(self, numbers: np.ndarray, points: Sequence[slice | np.ndarray]) -> None:
-        """Raise UserError for a missing chunk that must exist, and log others, by numbers that were read.
-
-        ``points`` are their positions along the first axes, as slices or one by one.
-        """
+        """Raise UserError for a missing chunk that must exist, and log others, by numbers that were read."""
         if numbers.dtype.kind not in "biuf":
             return
         fill = self._array.fill_value
@@ -123,10 +117,7 @@ def _is_equal(numbers: Any, fill: Any) -> Any:
 
 
 class CheckedArray:
-    """A zarr array for Dask that reports chunks that are not stored when they are read.
-
-    Raises UserError if the metadata in ``array`` are older than the store's.
-    """
+    """A zarr array for Dask that reports chunks that are not stored when they are read."""
 
     def __init__(self, array: zarr.Array, is_label: bool = False):
         check_array(array)

@@ -29,13 +29,13 @@ class RecordStore(RecordSource):
     Attributes:
         chunk: rows of one chunk of data.
         tokenizer: a text's tokenizer.json, else "".
-        has_checksums: whether changed chunks are noticed; False for stores of versions without checksums.
+        has_checksums: whether changed chunks are noticed.
 
     Args:
         location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
 
     Raises:
-        UserError: the store is missing, incomplete, or not a record store; or its metadata are damaged.
+        UserError: the store is missing, incomplete, damaged, or not a record store.
     """
 
     kind = "record store"
@@ -92,8 +92,6 @@ class StoreColumn(Column):
     """The data or label array of a record store; reads compare whole chunks with their checksums.
 
     Args:
-        array: the array, (length, *shape).
-        digest: the hash of all records of the store; empty if it has none.
         checksums: the checksums of its chunks, (chunks,) uint32; None for a store without checksums.
     """
 

@@ -15,7 +15,7 @@ from dsinga.data.missing_values import UNPACKED
 def scale_faults(array: zarr.Array) -> list[str]:
     """Say which netCDF or HDF5 files pack numbers unlike the references to them, a sentence for each.
 
-    References have one scale for all files that they join. Files at URLs, and files that h5py cannot open, are skipped.
+    Files at URLs, and files that h5py cannot open, are skipped.
     """
     files = getattr(getattr(array.store, "_store", None), "fs", None)
     references: Mapping[str, Any] = getattr(files, "references", {})

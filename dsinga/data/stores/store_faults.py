@@ -139,10 +139,7 @@ def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) ->
 def chunk_checksums(
     attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], location: str
 ) -> dict[str, np.ndarray]:
-    """Return the stored checksums of a record store's chunks, by array; empty for old versions.
-
-    Raises UserError for changed metadata.
-    """
+    """Return the stored checksums of a record store's chunks, by array; empty for old versions."""
     table = attributes.get("checksums")
     if table is None and attributes["dsinga"] < CHECKSUMS_VERSION:
         _check_counts(arrays, location)
@@ -189,10 +186,7 @@ CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
 
 
 def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
-    """Raise UserError for a zarr group with outdated consolidated metadata.
-
-    An array was then written after the group was consolidated.
-    """
+    """Raise UserError for a zarr group with outdated consolidated metadata."""
     arrays = list(arrays)
     known = group if group is not None and group.metadata.consolidated_metadata is not None else None
     if arrays and (known is not None or group is None or local_folder(arrays[0]) is not None):

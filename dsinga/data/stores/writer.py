@@ -1,6 +1,6 @@
 """Writes records to a store, or arrays to a CSV file, batch by batch in bounded memory.
 
-Memory is bounded; the store or the file is either complete or absent.
+The store or the file is either complete or absent.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class _ColumnWriter:
 def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separator: str = ",") -> None:
     """Write batches (rows, ...) to a text file, a line for each row, with values joined by ``separator``.
 
-    An existing file is replaced when the new one is complete. Raises UserError if the file cannot be written.
+    An existing file is replaced when the new one is complete.
     """
     path = Path(path)
     try:
