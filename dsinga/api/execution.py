@@ -260,7 +260,7 @@ class _Observer:
         self._end_if_lost()
 
     def check_workspace(self) -> None:
-        """Check that checkpoints can be written to the workspace (:meth:`RunMonitor.check_workspace`)."""
+        """Check that the workspace can get checkpoints, and create it again if it was deleted."""
         try:
             self._monitor.check_workspace()
         finally:

@@ -123,7 +123,7 @@ def _run_files(names: list[str]) -> list[str]:
 
 
 def default_workspace(job: Job) -> Path | str:
-    """Return the job's workspace, a URL as text, else ``<name>-workspace`` as on the command line."""
+    """Return the folder or URL where a job writes: its workspace, else ``<name>-workspace``."""
     named = (job.cluster.workspace if job.cluster else None) or f"{job.name}-workspace"
     return named if is_url(named) else Path(named)
 

@@ -42,7 +42,7 @@ def in_notebook() -> bool:
 
 
 def short_path(path: Path | str) -> Path | str:
-    """Return a path relative to the working directory if below it; others and URLs unchanged."""
+    """Shorten a path for messages: relative to the working directory if it is below."""
     with contextlib.suppress(ValueError, OSError):  # elsewhere; a working directory that was deleted
         return Path(path).relative_to(Path.cwd())
     return path

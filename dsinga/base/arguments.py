@@ -89,7 +89,7 @@ class Remedies(UserDict[str, str]):
 
     @functools.cached_property
     def data(self) -> dict[str, str]:  # type: ignore[override]
-        """The replacements, by unknown name."""
+        """What to write instead of each name."""
         content = tomllib.loads(self._path.read_text("utf-8"))
         entries = [entry for table in self._tables for entry in content[table].items()]
         return {name: remedy for remedy, names in entries for name in names.split()}
@@ -123,7 +123,7 @@ def _is_module(name: str) -> bool:
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
-    """Return the error for a name not in ``known``, with a replacement, the nearest name, or all."""
+    """Return the error that a name is not in ``known``, with a replacement, the nearest name, or all."""
     remedy = instead.get(str(name), "")
     remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
     hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
@@ -251,7 +251,7 @@ def extended_signature(
 
 
 def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], returns: Any) -> Any:
-    """Return a signature with the given parameters. Raises UserError if two have the same name."""
+    """Make a signature of parameters. Raises UserError if two have the same name."""
     try:
         return inspect.Signature(parameters, return_annotation=returns)
     except ValueError as error:

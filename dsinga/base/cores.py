@@ -17,7 +17,7 @@ def available_cores() -> int:
 
 @functools.cache
 def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the smallest CPU quota of this process's cgroup and parents, in cores, rounded up.
+    """Return how many cores the CPU quota of this process's cgroup and its parents allows, rounded up.
 
     A large number without a quota.
     """

@@ -50,7 +50,7 @@ def write_file(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replaced_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
-    """Give a temporary folder for new files, which then replace ``names`` in ``folder`` in one step.
+    """Replace several files in one step: give a temporary folder for new ones, which then replace ``names``.
 
     That step is the renaming to SAVED. Names without a new file are deleted. Read the files with :func:`read_saved` or
     :func:`current_file`, since a killed process may leave files in SAVED. Raises UserError if SAVED exists and is no
@@ -176,7 +176,7 @@ def read_saved(folder: Path, names: Collection[str], read: Callable[[Callable[[s
 
 
 def read_saved_file(path: Path, read: Callable[[Path], T]) -> T:
-    """Return what ``read`` reads from a file of a save, like :func:`read_saved`."""
+    """Read one file of a save by ``read``, like :func:`read_saved`."""
     return read_saved(path.parent, [path.name], lambda place: read(place(path.name)))
 
 
@@ -241,7 +241,7 @@ def draft_folder(path: Path) -> Iterator[Path]:
 
 
 def _remove(draft: Path, descriptor: int) -> None:
-    """Remove an open draft folder; first move old folders back to places that are empty now."""
+    """Remove an open draft folder, but first move old folders in it back to places that are empty now."""
     for old in (name for name in os.listdir(descriptor) if name.endswith(OLD)):
         path = draft.parent / old.removesuffix(OLD)
         if not path.exists():
@@ -278,7 +278,7 @@ def _lock(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def explained_writing(folder: Path) -> Iterator[None]:
-    """Raise UserError, naming ``folder``, for an OSError, such as no permission or a full disk."""
+    """Turn an OSError, such as a full disk, into a UserError that names ``folder``."""
     try:
         yield
     except OSError as error:

@@ -98,7 +98,7 @@ def public(function: F) -> F:
 
 
 def shortened(error: E) -> E:
-    """Return an error, and its cause, with only the user's frames in their tracebacks."""
+    """Drop frames of dsinga from the traceback of an error and its cause."""
     if not shows_all_frames():
         error.__traceback__ = _frames_of_user(error.__traceback__)
         context = None if error.__suppress_context__ else error.__context__
@@ -115,7 +115,7 @@ def shows_all_frames() -> bool:
 
 
 def _frames_of_user(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of dsinga, its dependencies and the standard library."""
+    """Drop the frames of dsinga, its dependencies and the standard library from a traceback."""
     entries = []
     while traceback is not None:
         package = str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0]

@@ -253,7 +253,7 @@ def user_errors(what: str = "", file: str = "") -> Iterator[None]:
 
 
 def is_user_code(entry: Any) -> bool:
-    """Whether a class, a function, or the class of an object is defined outside this package."""
+    """Whether a class, a function, or an object's class is defined outside dsinga."""
     named = entry if hasattr(entry, "__name__") else type(entry)
     return bool((named.__module__ or "").partition(".")[0] != "dsinga")
 

@@ -36,7 +36,7 @@ def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, bu
 
 
 def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Return the bytes of the regular file ``path``. Raises OSError like :func:`open_regular`."""
+    """Read the bytes of a regular file. Raises OSError like :func:`open_regular`."""
     with open_regular(path, most_bytes) as file:
         content = file.read(most_bytes + 1)
     _check_size(path, len(content), most_bytes)  # it may have grown
@@ -44,7 +44,7 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 
 def read_regular_text(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) -> str:
-    """Return the UTF-8 text of a regular file. Raises OSError, and UnicodeDecodeError for other bytes."""
+    """Read the UTF-8 text of a regular file. Raises OSError, and UnicodeDecodeError for other bytes."""
     return read_regular(path, most_bytes).decode("utf-8")
 
 

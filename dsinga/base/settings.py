@@ -23,7 +23,7 @@ TYPES = {"string": (str, os.PathLike), "number": (int, float), "boolean": (bool,
 
 
 def read_setting(name: str) -> Any:
-    """Return the setting ``dsinga.<name>``: a time in seconds (infinity for null), else its value.
+    """Return a setting, ``dsinga.<name>`` in Dask's configuration: a time in seconds, else its value.
 
     Raises UserError for any wrong setting, with its environment variable or file.
     """

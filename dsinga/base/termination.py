@@ -68,14 +68,14 @@ class SignalPipes:
                         event.set()
 
     def uninstall(self) -> None:
-        """Restore what the signals did before."""
+        """Restore what the signals did before this object."""
         for number, end in self._writing.items():
             faulthandler.unregister(number)
             os.close(end)
         self._writing = {}
 
     def close(self) -> None:
-        """Restore what the signals did before, and end the process by the first that has come."""
+        """Restore what the signals did before, and end the process by the first one that has come."""
         self.uninstall()
         self._thread.join(5)  # a process that was forked by code in C may have a pipe, too
         for number in self.received:
@@ -84,7 +84,7 @@ class SignalPipes:
 
 @contextlib.contextmanager
 def seen_signals(numbers: Iterable[int], event: threading.Event) -> Iterator[None]:
-    """Set ``event`` when a signal arrives, which ends the process after the last such context."""
+    """Let signals set ``event`` within the context; after the last such context they end the process."""
     with _lock:
         if not _open:
             _open.append(SignalPipes(numbers))
@@ -116,7 +116,7 @@ if hasattr(os, "register_at_fork"):  # a process that is forked meanwhile is end
 
 @contextlib.contextmanager
 def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    """Handle signals by ``handler`` within the context; forked processes keep the earlier handlers."""
+    """Handle signals by ``handler`` within the context, except in forked processes."""
     process, earlier = os.getpid(), {number: signal.getsignal(number) for number in numbers}
 
     def handle(number: int, frame: Any) -> None:

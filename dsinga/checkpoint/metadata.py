@@ -33,7 +33,7 @@ class DamagedFile(UserError):
 
 
 class Metadata(NamedTuple):
-    """The contents of ``checkpoint.json``.
+    """What ``checkpoint.json`` says about a checkpoint.
 
     ``files`` has the fingerprints of the other files by name, ``state`` the names of the updater's arrays.
     """
@@ -72,7 +72,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def check_file(path: Path, expected: Fingerprint) -> None:
-    """Raise DamagedFile unless a file has the ``expected`` fingerprint."""
+    """Raise DamagedFile if a file has changed since its ``expected`` fingerprint."""
     try:
         actual = fingerprint(path)
     except OSError as error:

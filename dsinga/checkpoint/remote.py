@@ -111,7 +111,7 @@ class RemoteFolder:
 
 
 def complete_steps(names: list[str]) -> list[str]:
-    """Return the folders of complete checkpoints among file paths, newest first."""
+    """Find the folders of complete checkpoints among file paths, newest first."""
     folders = {posixpath.dirname(name) for name in names if posixpath.basename(name) == METADATA}
     steps = [folder for folder in folders if STEP.fullmatch(posixpath.basename(folder))]
     return sorted(steps, key=lambda folder: int(posixpath.basename(folder)[4:]), reverse=True)

@@ -216,7 +216,7 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command that the arguments name."""
     with plain_messages(sys.argv[1:]):
         main_group(prog_name="dsinga")
 

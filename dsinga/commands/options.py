@@ -64,7 +64,7 @@ class JobFile(click.Argument):
 
 
 def job_options(command: Command) -> Command:
-    """Add the arguments of a job to a command: ``conf``, ``data_root``, ``overrides`` and ``--import``."""
+    """Give a command the arguments of a job: ``conf``, ``data_root``, ``overrides`` and ``--import``."""
     for option in (
         IMPORT,
         click.option(
@@ -78,7 +78,7 @@ def job_options(command: Command) -> Command:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add the options of a cluster to a command: ``scheduler``, ``scheduler_file``, ``tls_*`` and ``workers``."""
+    """Give a command the options of a cluster: ``scheduler``, ``scheduler_file``, ``tls_*`` and ``workers``."""
     for option in (
         click.option(
             "--scheduler",
@@ -116,7 +116,7 @@ def _names(context: click.Context, option: click.Parameter, text: str | None) ->
 
 
 def where_options(command: Command) -> Command:
-    """Add the options for where a run may train to a command: ``resources`` and ``hosts``."""
+    """Give a command the options for where a run may train: ``resources`` and ``hosts``."""
     for option in (
         click.option(
             "--resources", metavar="NAME=AMOUNT,...", callback=_amounts,

@@ -121,10 +121,9 @@ def test(
     conf: Path, checkpoint: str | None, phase: str, data_root: str | None, resources: dict[str, float],
     hosts: list[str], **options: Any,
 ) -> None:  # fmt: skip
-    """Evaluate a checkpoint of the job file CONF.
+    """Evaluate a checkpoint of the job file CONF, and print loss and metrics.
 
-    Prints the mean loss and metrics over all records of a phase, as JSON; for an agent the mean return and length of
-    episodes.
+    Prints means over all records of a phase, as JSON; for an agent the mean return and length of episodes.
     """
     from dsinga import api
 
@@ -156,9 +155,9 @@ def predict(
     conf: Path, checkpoint: str | None, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
     resources: dict[str, float], hosts: list[str], **options: Any,
 ) -> None:  # fmt: skip
-    """Write the output of a layer to a zarr store.
+    """Write the output of a layer, for every record of the job file CONF, to a zarr store.
 
-    The store has a row for every record of a phase of the job file CONF, and the labels.
+    The store has the labels, too.
     """
     from dsinga import api
     from dsinga.data import write_store

@@ -1,4 +1,4 @@
-"""Recognises arrays and frames of other libraries without importing them, and their order."""
+"""Recognises arrays and data frames of other libraries without importing them, and compares their order."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dsinga.base.registry import listed, nearest_or_listed
 
 
 def is_a(value: Any, module: str, *names: str) -> bool:
-    """Return whether ``value`` is an instance of one of a module's classes, without importing the module."""
+    """Whether ``value`` is of one of a library's classes, found without importing the library."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))
 
 
 def is_of(value: Any, package: str, *names: str) -> bool:
-    """Return whether ``value`` is of a class with one of these names anywhere in a package."""
+    """Whether ``value`` is of a class with one of these names, anywhere in a package."""
     return any(base.__module__.split(".")[0] == package and base.__name__ in names for base in type(value).__mro__)
 
 
@@ -32,17 +32,17 @@ def is_dask_collection(value: Any) -> bool:
 
 
 def is_dask_frame(value: Any) -> bool:
-    """Return whether ``value`` is a data frame or a series of Dask."""
+    """Whether ``value`` is a Dask data frame or series."""
     return is_a(value, "dask.dataframe", "DataFrame", "Series")
 
 
 def is_data_array(value: Any) -> bool:
-    """Return whether ``value`` is an xarray DataArray."""
+    """Whether ``value`` is an xarray DataArray."""
     return is_a(value, "xarray", "DataArray")
 
 
 def is_path(value: Any) -> bool:
-    """Return whether ``value`` is a path or a URL."""
+    """Whether ``value`` is a path or a URL."""
     return isinstance(value, (str, os.PathLike))
 
 
@@ -146,7 +146,7 @@ def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = Fal
 
 
 def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
-    """Return the columns of a data frame that have these names. Raises UserError for missing or other columns."""
+    """Find the columns of a data frame with these names. Raises UserError for missing or other columns."""
     columns = {str(label): label for label in frame_columns(frame)}
     check_columns(names, columns, "the data frame", ", which the records of training have")
     for name in columns:

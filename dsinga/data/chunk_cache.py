@@ -1,4 +1,4 @@
-"""A cache of decoded chunks in memory, shared by the threads of a process."""
+"""Keeps decoded chunks of stores in memory, for all threads of a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 300.0
 
 
 class ChunkCache:
-    """A least-recently-used cache of at most ``limit`` bytes that decodes each chunk once, even for concurrent readers.
+    """Keeps the chunks read last, up to ``limit`` bytes, and decodes each once, even for concurrent readers.
 
     The first element of a key identifies the content of the chunk.
     """
@@ -43,7 +43,7 @@ class ChunkCache:
         return max([self._limit, *self._reserved.values(), sum(self._reserved_for_parts.values())])
 
     def bytes_of(self, content: Hashable) -> int:
-        """Return the bytes of the cached chunks of ``content``."""
+        """Return how many bytes of ``content`` are cached."""
         with self._lock:
             entries = [entry for key, entry in self._entries.items() if key[0] == content]
             return sum(entry.nbytes for entry in entries if isinstance(entry, np.ndarray))

@@ -21,7 +21,7 @@ PointRanges = tuple[tuple[int, int], ...]  # the points [start, stop) along each
 
 
 class Column(ABC):
-    """The data, or the labels, of all records of a source: an array (length, *shape) loaded in blocks of rows.
+    """The data, or the labels, of all records: an array (length, *shape) that is loaded in blocks of rows.
 
     Args:
         name: the name of the array in messages.

@@ -1,4 +1,4 @@
-"""Converts records and labels to the dtypes that dsinga computes with, and finds NaN and infinity."""
+"""Converts records and labels to the dtypes that nets compute with, and finds NaN and infinity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REMEDIES = {
 
 
 def record_dtype(dtype: Any, array: Any = None) -> np.dtype:
-    """Return the dtype of records read from ``dtype``: uint8 (uint8, bool), int32 (int32), else float32."""
+    """Return the dtype in which records are read: uint8 for uint8 and bool, int32 for int32, else float32."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
         if dtype.kind == "O" and isinstance(array, np.ndarray) and array.ndim:
@@ -35,7 +35,7 @@ def record_dtype(dtype: Any, array: Any = None) -> np.dtype:
 
 
 def label_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype of labels read from ``dtype``: int64 (integers, bool) or float32 (floats)."""
+    """Return the dtype in which labels are read: int64 for integers and bool, float32 for floats."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
         example = ", as in [classes.index(label) for label in y]" if dtype.kind in "SUT" else ""
@@ -86,7 +86,7 @@ def _remedy_of_objects(records: np.ndarray) -> str:
 
 
 class Nonfinite(NamedTuple):
-    """The first NaN or infinity in an array (n, ...): its row, position in it, and name."""
+    """Where an array (n, ...) has its first NaN or infinity: row, position in it, and which."""
 
     row: int
     position: tuple[int, ...]
@@ -94,7 +94,7 @@ class Nonfinite(NamedTuple):
 
 
 def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | None:
-    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers.
+    """Find the first NaN or infinity in ``rows`` (n, ...); None if there is none.
 
     With ``allows_nan``, NaN does not count: it marks masked points of targets that are fields.
     """
@@ -118,7 +118,7 @@ def is_small_and_finite(rows: np.ndarray) -> bool:
 
 
 def place_of(index: tuple[int, ...]) -> str:
-    """Return the position of a number in a row, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar."""
+    """Name the position of a number in a row, for messages: "column 3", or "index (0, 2, 5)"; "" for a scalar."""
     if len(index) < 2:
         return "".join(f"column {position}" for position in index)
     return f"index ({', '.join(map(str, index))})"

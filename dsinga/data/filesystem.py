@@ -35,7 +35,7 @@ ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 
 
 def exists(location: str) -> bool:
-    """Return whether there is a file or folder at ``location``."""
+    """Whether there is a file or folder at ``location``."""
     if is_url(location):
         filesystem, path = file_system(location)
         try:
@@ -48,17 +48,17 @@ def exists(location: str) -> bool:
 
 
 def is_file(location: str) -> bool:
-    """Return whether there is a file, and no folder, at ``location``."""
+    """Whether there is a file, and no folder, at ``location``."""
     return exists(location) if is_url(location) else os.path.isfile(location)
 
 
 def has_zarr_metadata(location: str) -> bool:
-    """Return whether there is a zarr array or group at ``location``, format 2 or 3."""
+    """Whether there is a zarr array or group at ``location``, format 2 or 3."""
     return is_references(location) or any(exists(join(location, name)) for name in ZARR_METADATA)
 
 
 def zarr_store(location: str, read_only: bool) -> Store:
-    """Return the zarr store for ``location``, which need not exist yet."""
+    """Return the object through which zarr reads or writes a store at ``location``."""
     store: Store
     if is_references(location):
         store = _reference_store(location)

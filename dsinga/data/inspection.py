@@ -35,7 +35,7 @@ MOST_CLASSES = 1000  # beyond which integer labels are described as numbers
 
 @public
 def describe(source: RecordSource) -> dict[str, Any]:
-    """Return a summary of a source, computed in bounded memory: counts, shapes, bytes, labels and values.
+    """Summarise a source of records, in bounded memory: counts, shapes, bytes, labels and values.
 
     Keys: ``location``, ``kind``, ``records``, ``shape``, ``dtype``: as the source returns its records. ``chunk_rows``,
     ``chunks``, ``stored_bytes`` and others: how they are stored. ``block_rows``: rows that are read and shuffled
@@ -206,7 +206,7 @@ def verify_store(
 
 
 def _reads_of_records(store: RecordStore) -> list[tuple[int, Callable[[], np.ndarray]]]:
-    """Return the rows of each chunk of a record store, and the function that reads it."""
+    """Return how to read each chunk of a record store: its number of rows, and a function."""
     reads: list[tuple[int, Callable[[], np.ndarray]]] = []
     for column in store.allowing_nonfinite().columns:
         chunk = column.chunk if isinstance(column, StoreColumn) else column.block

@@ -1,4 +1,4 @@
-"""Paths and URLs of files and folders, and their file systems."""
+"""Tells paths from URLs, and joins, opens and removes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYS_IN_URL = re.compile(r"\b(s3a?|gcs?|gs)://[^\s:/]+:[^\s:]+@")
 
 
 def is_url(location: str) -> bool:
-    """Return whether ``location`` is outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
+    """Whether ``location`` is outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
     return "://" in location and not location.startswith(("file://", "local://"))
 
 

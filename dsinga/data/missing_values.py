@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
-    """Return an array of numpy, zarr, HDF5, Dask or xarray with NaN in place of missing values.
+    """Put NaN in place of missing values in an array of numpy, zarr, HDF5, Dask or xarray.
 
     Zarr arrays, and HDF5 arrays with missing values, become numpy arrays. Numbers in files of xarray, or of Dask, are
     decoded when they are read. Zarr chunks that are not stored are logged, less loudly with ``is_label``: labels often
@@ -60,7 +60,7 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
 
 
 def check_decoded(variable: Any, name: str) -> None:
-    """Raise UserError if an xarray variable has packed numbers, or integers that mean "missing"."""
+    """Raise UserError for an xarray variable with packed numbers or missing values that were not decoded."""
     _named(missing_values, variable, name)
 
 
@@ -188,7 +188,7 @@ def _is_move(key: str) -> bool:
 
 
 def decoded_dataset(dataset: Any) -> Any:
-    """Return an xarray Dataset with NaN in place of missing values, as ``xarray.open_dataset`` does by default."""
+    """Put NaN in place of missing values in a Dataset, as ``xarray.open_dataset`` does by default."""
     changed = {}
     for name, variable in dataset.variables.items():
         with contextlib.suppress(UserError):  # of a variable that may not be used: see check_decoded

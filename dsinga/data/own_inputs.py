@@ -61,7 +61,7 @@ def place_of(value: Any) -> str | None:
 
 
 def inputs_of(array: Any) -> tuple[str, ...]:
-    """Return the paths or URLs of the zarr arrays behind a lazy xarray or dask array."""
+    """Return the paths or URLs of the zarr arrays that a lazy xarray or dask array reads."""
     return tuple(dict.fromkeys(filter(None, map(_origin, [*origins(array).values()] or [array]))))
 
 

@@ -133,7 +133,7 @@ class RecordSource:
         return self._data.length
 
     def __getitem__(self, rows: Any) -> NoReturn:
-        """Raise UserError: records are read with :meth:`read`, with their labels."""
+        """Refuse indexing: records are read with :meth:`read`, with their labels."""
         raise UserError(f"{type(self).__name__} has no index; .read([0]) returns its first record and the label")
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ class RecordSource:
         return None if self._labels is None else self._gather(self._labels, self._checked(rows))
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
-        """Return a copy that reads only some points of each record and label, in the same rows.
+        """Return a copy that reads only some points of each record and label.
 
         Columns that cannot read regions stay whole, as ``shape`` and ``label_shape`` show.
 
@@ -317,7 +317,7 @@ class RecordSource:
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
-    """Return the most bytes of decoded records in the caches that a process's sources share."""
+    """Return the most memory, in bytes, that caches of decoded records use in a process."""
     decoded: dict[str, float] = {}
     limits: dict[str, int] = {}
     for source, share in shares:

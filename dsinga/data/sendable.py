@@ -26,7 +26,7 @@ def check_sendable(sources: Iterable[Any]) -> None:
 
 
 def unsendable(what: str, why: str, instead: str = ", or give a numpy array or the path of a store") -> UserError:
-    """Return the error that an object, by default records, cannot be sent to other processes."""
+    """Return the error that an object cannot be sent to other processes."""
     return UserError(
         f"{what} cannot be sent to Dask workers ({why}); open files and make locks within the functions that use "
         f"them{instead}"

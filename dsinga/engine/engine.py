@@ -63,7 +63,7 @@ class Snapshot:
     loop: Mapping[str, Any] | None = None
 
     def copy(self) -> tuple[ParamArrays, dict[str, ParamArrays] | None]:
-        """Return copies of the params and of the updater's state."""
+        """Copy the params and the optimizer's state."""
         params = {name: array.copy() for name, array in self.params.items()}
         if self.state is None:
             return params, None
@@ -173,7 +173,7 @@ class Engine(ABC):
 
     @property
     def phases(self) -> Collection[Phase]:
-        """The phases that can be evaluated, and kTrain."""
+        """The phases that the engine can train or evaluate."""
         return self.nets.keys()
 
     @abstractmethod
@@ -210,7 +210,7 @@ class Engine(ABC):
         raise UserError("the params of this run cannot be set while it trains; set them before or after it")
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state at the end, by param and slot."""
+        """Return the optimizer's state at the end, by param and slot."""
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
@@ -248,7 +248,7 @@ class Engine(ABC):
         """Multiply the learning rate by factors from a checkpoint; called before :meth:`open`."""
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Turn sums and counts of metrics into means, under users' names."""
+        """Turn metrics, summed over batches, into means by the names that users know."""
         net = self.nets.get(PHASES.get(phase, Phase.kTrain))
         named = metric_values(sums if net is None else name_metrics(net, sums))
         return {name: figure for name, figure in named.items() if not isinstance(figure, list)}

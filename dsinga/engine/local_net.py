@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class Means(dict[str, Any]):
-    """Metrics by name; ``sums`` has the (sum, count) of each, additive over batches."""
+    """Metrics by name, with the sums and counts that they are means of, which add up over batches."""
 
     def __init__(self, sums: Metrics):
         super().__init__(metric_values(sums))

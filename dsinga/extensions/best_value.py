@@ -77,7 +77,7 @@ class BestValue:
         self.value = None if value is None else checked_number(value)
 
     def is_better(self, value: float, reference: float | None) -> bool:
-        """Whether ``value`` beats ``reference`` by more than ``min_delta``; any value but NaN beats None."""
+        """Whether ``value`` is better than ``reference`` by more than ``min_delta``; any value but NaN beats None."""
         if math.isnan(value):
             return False
         if reference is None:
@@ -85,7 +85,7 @@ class BestValue:
         return (value - reference if self.higher else reference - value) > self.min_delta
 
     def update(self, value: float) -> bool:
-        """Keep ``value`` if it is an improvement; return whether it is."""
+        """Keep a value if it is better than the best so far; return whether it is."""
         improved = self.is_better(value, self.value)
         if improved:
             self.value = value

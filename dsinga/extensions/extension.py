@@ -60,7 +60,7 @@ class LoopView(ABC):
     @property
     @abstractmethod
     def seconds(self) -> float:
-        """Seconds since training was requested."""
+        """How many seconds ago training was requested."""
 
     @property
     @abstractmethod
@@ -82,11 +82,11 @@ class LoopView(ABC):
 
     @abstractmethod
     def params(self) -> dict[str, np.ndarray]:
-        """Return copies of the params, float32 by name. Raises Diverged if one is not finite."""
+        """Copy the params, float32 by name. Raises Diverged if one is not finite."""
 
     @abstractmethod
     def updater_state(self) -> dict[str, dict[str, np.ndarray]]:
-        """Return a copy of the updater's state by param and slot; {} if it has none."""
+        """Copy the optimizer's state, by param and slot; {} if it has none."""
 
     @abstractmethod
     def set_params(
@@ -231,10 +231,10 @@ class Extension(ABC):
         """Receive a new row of the history, {"step", "phase", "time", "loss", ...}."""
 
     def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Receive the progress after a round of steps, {"step", "samples_per_second", "loss", ...}."""
+        """Receive speed and metrics after a round of steps, {"step", "samples_per_second", "loss", ...}."""
 
     def finish(self, loop: LoopView) -> None:
-        """Act after the last step and the last checkpoint."""
+        """Act after the last step, when training has ended."""
 
     def close(self, error: BaseException | None) -> None:
         """Release files and connections at the very end; ``error`` is what ended the run, or None.
@@ -293,7 +293,7 @@ class RescuedParams(Watcher):
         return f"and {self._owner} keeps the params"
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Keep a row."""
+        """Keep a row of the history."""
         self.history.append(dict(row))
 
     def keep(

@@ -170,12 +170,12 @@ class ModelCheckpoint(Callback):
 
 
 class TerminateOnNaN(Callback):
-    """Does nothing: training always ends if a loss is not finite."""
+    """Accepted for Keras's sake, without effect: training always ends if a loss is not finite."""
 
 
 @functools.partial(check_settings, instead=ARGUMENTS)
 class BackupAndRestore:
-    """Lets ``fit`` continue after an interruption, from the checkpoint of the last epoch or of ``save_freq`` steps.
+    """Lets ``fit`` continue after an interruption, from a checkpoint of each epoch or ``save_freq`` steps.
 
     It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``. When fit has ended in order, the
     checkpoint is removed, unless ``delete_checkpoint`` is False.
@@ -297,7 +297,7 @@ class KerasEvents(Extension):
             loop.stop(f"the callback {self.name} has set stop_training")
 
     def state_dict(self) -> State:
-        """Return the epoch, the batch, and whether the epoch's begin event was called."""
+        """Return which events were called, for a checkpoint: epoch, batch, and whether the epoch began."""
         return {"epoch": self._epoch, "batch": self._batch, "begun": self._has_begun}
 
     def load_state(self, state: State) -> None:

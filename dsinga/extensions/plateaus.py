@@ -88,7 +88,7 @@ class KeepBest(Extension):
 
 @register("extension", kEarlyStopping=1)
 class EarlyStopping(Extension):
-    """Ends training after ``patience`` values of a metric in a row without improvement.
+    """Ends training if a metric has not improved for ``patience`` values in a row.
 
     Prechelt, Early Stopping - But When? (1998).
 
@@ -204,7 +204,7 @@ class StopBeyond(Extension):
 
 @register("extension", kReduceOnPlateau=3)
 class ReduceOnPlateau(Extension):
-    """Multiplies the learning rate by ``factor`` after ``patience`` values in a row without improvement.
+    """Lowers the learning rate by ``factor`` if a metric has not improved for ``patience`` values in a row.
 
     The job's schedule continues; its rates are multiplied.
     """
@@ -253,7 +253,7 @@ class ReduceOnPlateau(Extension):
         self._plateau.count, self._cooling = 0, self.settings.cooldown
 
     def state_dict(self) -> State:
-        """Return the best value, the count, and the remaining cooldown."""
+        """Return the best value, the count, and the remaining cooldown, for a checkpoint."""
         return {**self._plateau.state_dict(), "cooling": self._cooling}
 
     def load_state(self, state: State) -> None:

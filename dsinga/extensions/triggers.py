@@ -52,7 +52,7 @@ class Trigger(ABC):
         return None
 
     def never_due(self, train_steps: int) -> str:
-        """Return why the trigger cannot fire in ``train_steps`` steps, with a remedy; "" if it can."""
+        """Return why the trigger can never fire in ``train_steps`` steps, with a remedy; "" if it can."""
         return ""
 
     def bind(self, recorded: Mapping[str, Trigger]) -> None:

@@ -50,7 +50,7 @@ def has_own_records(job: Job, phase: Phase) -> bool:
 
 
 def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = True) -> None:
-    """Raise JobError for the first mistake in a job.
+    """Check a job before its data are opened: raise JobError for the first mistake.
 
     Args:
         job: the job.
@@ -271,7 +271,7 @@ def check_net(net: NetConf, phases: Iterable[Phase]) -> None:
 
 
 def unique(layers: Sequence[LayerConf], phase: Phase) -> dict[str, LayerConf]:
-    """Return the layers of a phase by name. Raises JobError for a duplicate name."""
+    """Return the layers of a phase by name. Raises JobError if two have the same name."""
     named: dict[str, LayerConf] = {}
     for layer in layers:
         if layer.name in named:

@@ -33,14 +33,14 @@ S = TypeVar("S", bound="Settings")
 
 
 def setting(default: Any, doc: str = "") -> Any:
-    """Declare a setting with its default and its documentation, which states the unit."""
+    """Declare a setting of a component: its default and what it means."""
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata={"doc": doc})
     return dataclasses.field(default=default, metadata={"doc": doc})
 
 
 def required(doc: str = "") -> Any:
-    """Declare a setting without a default."""
+    """Declare a setting of a component that users must give: what it means."""
     return dataclasses.field(metadata={"doc": doc})
 
 
@@ -296,10 +296,7 @@ class Component(Message):
         return tuple(conf._required) if self.flat else (conf.field,) if conf.needed else ()
 
     def settings_of(self, conf: type[S]) -> S:
-        """Return the settings of this component, as an object of the class ``conf``, with defaults if none are given.
-
-        Raises JobError if required settings are missing.
-        """
+        """Return this component's settings, an object of the class ``conf`` with defaults if none are given."""
         if self.flat:
             fields = {name: value for name in field_types(conf) if (value := getattr(self, name)) is not None}
             if text := missing(conf, fields):

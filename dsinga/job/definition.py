@@ -58,7 +58,7 @@ class RecordsDefinition(Settings):
         return lookup("definition", f"{type(self).__name__}.predict")(job, params, layers, source, **options)
 
     def check_options(self, **labels: Any) -> None:
-        """Raise UserError if ``evaluate`` gets labels or weights together with ``options`` of this kind."""
+        """Raise UserError for labels or weights that contradict this kind's ``options`` of ``evaluate``."""
 
     def evaluate(self, job: Any, params: Any, layers: Any, **options: Any) -> Any:
         """Evaluate ``layers`` on the job's bound records with this kind's own ``options``.

@@ -1,4 +1,4 @@
-"""The enumerations of the job schema, with SINGA's names and numbers."""
+"""Lists the values that fields of a job can have, with SINGA's names and numbers."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class PolicyDistribution(Enum):
 
 
 class SamplingMethod(Enum):
-    """How a loss tells words from random words: by scores, or by noise-contrastive estimation."""
+    """How a language model's loss tells words from random ones: by scores, or by noise-contrastive estimation."""
 
     kNegativeSampling = 0
     kNCE = 1
@@ -203,14 +203,14 @@ class HingeNorm(Enum):
 
 
 class SlicingMethod(Enum):
-    """How params are sliced for servers: by SINGA's slicer, or in fixed blocks by hash (PaddlePaddle)."""
+    """How params are divided among servers: by SINGA's slicer, or in fixed blocks by hash (PaddlePaddle)."""
 
     kSinga = 0
     kBlock = 1
 
 
 class PartitionMethod(Enum):
-    """Whether the job (manual) or the cost model (auto) partitions layers."""
+    """Whether the job or a cost model decides how layers are divided among workers."""
 
     manual = 0
     auto = 1
@@ -225,7 +225,7 @@ class SyncTopology(Enum):
 
 
 class SyncMethod(Enum):
-    """How server groups synchronise: they add up changes, or an outer optimizer averages params."""
+    """How groups of servers synchronise: they add up changes, or an outer optimizer averages params."""
 
     kSum = 0
     kMean = 1
@@ -251,14 +251,14 @@ class Compression(Enum):
 
 
 class PullTime(Enum):
-    """When a worker pulls new values: after its push, or when a forward pass needs them."""
+    """When a worker fetches new params: right after its gradients, or when a forward pass needs them."""
 
     kAtOnce = 0
     kDeferred = 1
 
 
 class UpdatePlace(Enum):
-    """Where the updater runs: on the server, or on every worker with the summed gradients."""
+    """Where params are updated: on the servers, or on every worker with the summed gradients."""
 
     kServer = 0
     kWorker = 1

@@ -38,7 +38,7 @@ class FunctionDigest:
 
     @property
     def text(self) -> str:
-        """The first ``DIGITS`` hexadecimal digits."""
+        """The hash, as hexadecimal digits."""
         return self._hash.hexdigest()[:DIGITS]
 
     def _say(self, data: bytes) -> None:

@@ -43,7 +43,7 @@ class LayerWeight(NamedTuple):
 
     @property
     def initial(self) -> float:
-        """The constant that fills the param if the job names no initialiser."""
+        """The constant that the param starts with if the job names no initialiser."""
         return 1.0 if self.initializer == "ones" else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The schema of a layer, its params and its store: LayerProto, ParamProto and StoreProto of SINGA 0.3's job.proto."""
+"""The settings of a layer, its params and its store in a job (LayerProto, ParamProto, StoreProto of SINGA 0.3)."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class ParamGenConf(Component):
 
 
 class ParamConf(Message):
-    """A param of a layer: its name, initialiser, scales and sharing.
+    """A param of a layer: its name, initial values, scales and sharing.
 
     Args:
         name: the name; by default the layer's name and the role, as in ``dense_weight``.
@@ -182,7 +182,7 @@ class ParamConf(Message):
 
 
 class LayerConf(Component):
-    """A layer: its type, its sources, its params, the phases it belongs to, and the settings of its type.
+    """A layer in a job: its type, sources, params, phases, and the settings of its type.
 
     Args:
         name: the name of the layer. Layers of different phases may have the same name.
@@ -247,10 +247,10 @@ class LayerConf(Component):
         return f"layer {self.name!r}: {self.type_name}"
 
     def in_phase(self, phase: Phase) -> bool:
-        """Whether the layer belongs to the net of ``phase``."""
+        """Whether the layer belongs to the net of a phase, such as training."""
         return included(self.include, self.exclude, phase)
 
 
 def included(include: Collection[Phase], exclude: Collection[Phase], phase: Phase) -> bool:
-    """Whether a layer with this ``include`` and ``exclude`` is in ``phase``; without both, it is in all."""
+    """Whether a phase has a layer with this ``include`` and ``exclude``; without both, all phases do."""
     return (not include or phase in include) and phase not in exclude

@@ -16,7 +16,7 @@ MAX_MEMBERS = 100_000  # of a topology
 
 
 class Range(NamedTuple):
-    """The float32 numbers from ``low`` to ``high``; an open end is excluded.
+    """A range of float32 numbers that a setting allows, from ``low`` to ``high``; an open end is excluded.
 
     NaN is in no range, infinity only in ``infinite`` ones.
     """

@@ -23,7 +23,7 @@ LISTED_NAMES = 8  # at most, that a message about a name lists where none is sim
 
 
 class Where(NamedTuple):
-    """A place in a job file: path and line, counted from 1; 0 without a line."""
+    """A place in a job file, for errors: path and line, counted from 1; 0 without a line."""
 
     file: str
     line: int = 0
@@ -174,7 +174,7 @@ def is_added(cls: type[Message], name: str) -> bool:
 
 
 def field_names(cls: type[Message]) -> list[str]:
-    """Return all field names of a message class, add-ons' last."""
+    """Return the names of all fields of a message class, add-ons' last."""
     return [*field_types(cls), *added_fields(cls)]
 
 

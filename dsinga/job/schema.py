@@ -1,4 +1,4 @@
-"""The schema of a job: SINGA 0.3's JobProto and its messages, without the layers (``layerconf.py``).
+"""The fields of a job (SINGA 0.3's JobProto and its messages), except for layers (``layerconf.py``).
 
 Field names, defaults and meanings are SINGA's (job.proto of branch v0.3) unless a docstring says otherwise; a class
 ``XConf`` is SINGA's ``XProto``. An extension ``[name] { ... }`` sets the settings that a user's component declares.
@@ -62,7 +62,7 @@ class AlgConf(Component):
 
     @property
     def function(self) -> Any:
-        """The algorithm as an object; None if it is built in or registered."""
+        """The training algorithm as an object; None if it is built in or registered."""
         return self._function
 
     def with_function(self, function: Any) -> Self:
@@ -321,7 +321,7 @@ class Job(Message):
         return self._record_offset
 
     def with_record_offset(self, offset: int) -> Self:
-        """Return the job with another ``record_offset``, which the job's text leaves out."""
+        """Return the job with another ``record_offset``, which job files do not have."""
         job = self.replace()
         job._record_offset = offset  # type: ignore[misc]
         return job
@@ -332,7 +332,7 @@ class Job(Message):
         return self._params
 
     def with_params(self, params: Mapping[str, Any]) -> Self:
-        """Return the job with other ``params``, which the job's text leaves out."""
+        """Return the job with params to start from, which job files do not have."""
         job = self.replace()
         job._params = params  # type: ignore[misc]
         return job
@@ -352,4 +352,4 @@ class JobCheck(Protocol):
     """The type of a function that checks a job, such as the hook ``check_cluster``."""
 
     def __call__(self, job: Job) -> None:
-        """Raise JobError for the first invalid field."""
+        """Raise JobError if the job is wrong."""

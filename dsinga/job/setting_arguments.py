@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def signature(conf: type[Settings]) -> inspect.Signature:
-    """Return the signature of a constructor with these settings; required settings come first."""
+    """Return the signature of a constructor with these settings, for ``help``; required ones come first."""
     default, parameters = dict(default_values(conf)), []
     for name, hint in field_types(conf).items():
         kind, repeated = item_type(hint)
@@ -46,7 +46,7 @@ def argument_lines(name: str, meaning: str) -> str:
 
 
 def documented(text: str | None, conf: type[Settings]) -> str:
-    """Return a class's docstring with the settings appended to its ``Args:``."""
+    """Return a class's docstring with the meanings of its settings, for ``help``."""
     head, _, rest = inspect.cleandoc(text or "").partition("\n\nArgs:\n")
     args, _, after = rest.partition("\n\n")
     lines = [args] * bool(args) + [argument_lines(name, f"{doc}.") for name, doc in docs(conf).items()]

@@ -76,7 +76,7 @@ def quoted(text: str) -> str:
 
 
 def name(text: str) -> str:
-    """Return a name. Raises BadToken if it is too long."""
+    """Return a name, unless it is too long for a job file (BadToken)."""
     if len(text) > LONGEST_NAME:
         raise BadToken(f"the name {quoted(text)} is too long; names have at most {LONGEST_NAME}")
     return text
@@ -109,7 +109,7 @@ PLAIN_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True)
 
 
 def unquote(token: str) -> str:
-    r"""Return the text of a quoted string. Octal and ``\x`` escapes are UTF-8 bytes, as in protobuf."""
+    r"""Return the text that a quoted string spells, with its escapes resolved."""
     if len(token) > LONGEST_STRING:
         raise BadToken(f"the string {quoted(token)} is too long; strings have at most {LONGEST_STRING}")
 

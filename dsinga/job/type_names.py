@@ -61,7 +61,7 @@ class _Names(type):
 
 
 class TypeName(str, metaclass=_Names):
-    """The name of a component; its ``value`` is SINGA's number.
+    """The name of a component in a job; ``value`` is SINGA's number.
 
     A subclass enumerates a kind: ``LayerType.kReLU`` is a layer's name. ``user`` stands for user-defined classes.
     """
@@ -80,7 +80,7 @@ class TypeName(str, metaclass=_Names):
 
     @property
     def name(self) -> str:
-        """The name itself."""
+        """The component's name."""
         return str(self)
 
     @property

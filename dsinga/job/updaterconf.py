@@ -1,4 +1,4 @@
-"""The schema of updaters and learning rates: ``updater { }`` of a job, and the messages within it."""
+"""The fields of a job's ``updater { }``: optimizer, learning rate, momentum, and averages of params."""
 
 from __future__ import annotations
 

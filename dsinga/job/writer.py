@@ -79,7 +79,7 @@ def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str
 
 
 def written(value: Any) -> str:
-    """Return the text of a scalar, list, or mapping (a block)."""
+    """Return a value as the text of a job file has it."""
     if isinstance(value, list):
         if any(isinstance(item, list) for item in value):
             raise JobError(f"a job in text format cannot hold a list within a list: {value!r}")

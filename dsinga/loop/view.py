@@ -166,12 +166,12 @@ class TrainingView(LoopView):
             self._engine.set_params(values, slots)
 
     def last_params(self) -> ParamArrays:
-        """Return the params at the end; raise Diverged if one is not finite."""
+        """Return the params at the end, unless one is not finite (Diverged)."""
         with self.running():
             return self._finite(self._engine.last_params())
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state at the end, by param and slot."""
+        """Return the optimizer's state at the end, by param and slot."""
         with self.running():
             return self._engine.last_state()
 

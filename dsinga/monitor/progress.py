@@ -55,7 +55,7 @@ class ProgressDisplay(ABC):
 
 
 class Progress(ProgressDisplay):
-    """A display of the progress of a run."""
+    """Shows the progress of a run."""
 
     @abstractmethod
     def update(self, row: Row) -> None:

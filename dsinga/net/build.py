@@ -208,7 +208,7 @@ def check_parts(layers: Sequence[Layer], handed: Sequence[int]) -> None:
 
 
 def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
-    """Return the layers in topological order, otherwise in the job's order."""
+    """Sort layers so that each comes after its sources."""
     named = {layer.name: layer for layer in confs}
     position = {layer.name: k for k, layer in enumerate(confs)}
     sorter = TopologicalSorter(

@@ -36,7 +36,7 @@ class LayerRow:
 
     @property
     def bytes(self) -> int:
-        """Size of the counted params in float32."""
+        """How many bytes the counted params need."""
         return self.count * FLOAT_BYTES
 
 
@@ -58,7 +58,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
 
 
 def as_table(net: NeuralNet, name: str) -> str:
-    """Return a net as a table: layer, type, shape of a feature's row, number of params; then the sum."""
+    """Write a net as a table of layers: type, shape of an output's row, number of params; then the sum."""
     rows = describe(net)
     cells = [("layer", "type", "feature", "params")]
     cells += [(row.layer, row.typed, shape_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]

@@ -38,13 +38,13 @@ SAMPLE_WEIGHT = "sample_weight"  # the name of the input layer of the weights
 
 
 def takes_weights(loss: LayerConf) -> bool:
-    """Whether a loss layer supports weights of rows."""
+    """Whether a loss layer supports weights of records."""
     cls = layer_class(loss)
     return cls.optional_sources > 0 and not cls.source_kind.over_steps  # a kCTCLoss takes lengths of sequences there
 
 
 def weighted_loss(loss: LayerConf) -> LayerConf:
-    """Return a loss layer with weights of rows. Raises JobError if unsupported."""
+    """Return a loss layer that weighs records. Raises JobError if it cannot."""
     if not takes_weights(loss):
         text = f"the loss {loss.name!r} ({loss.type_name}) takes no weights of records; leave sample_weight out"
         raise loss.error(text, "type")

@@ -41,7 +41,7 @@ class Param:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """How many elements it has."""
         return math.prod(self.spec.shape)
 
     @property

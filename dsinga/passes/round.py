@@ -59,7 +59,7 @@ class Round:
         self._reported = 0.0
 
     def run(self, start: int, stop: int, seconds: float = math.inf) -> None:
-        """Run the steps ``start`` to ``stop`` - 1, beginning none after ``seconds`` seconds."""
+        """Train from step ``start`` to ``stop`` - 1, beginning no step after ``seconds`` seconds."""
         self._reported = time.perf_counter()
         end = self._reported + seconds
         for step in range(start, stop):

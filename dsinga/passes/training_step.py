@@ -44,7 +44,7 @@ class Updates(Protocol):
         return lost
 
     def finish(self) -> None:
-        """End the step after all gradients have been pushed."""
+        """End the step, after all gradients."""
         return
 
     def skip(self) -> None:

@@ -45,7 +45,7 @@ class BatchReader:
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs, counted over the records of all worker groups."""
+        """Converts between steps and epochs, over all worker groups."""
         return Epochs(len(self), self.batchsize * self.groups, self.offset)
 
     @property
@@ -55,7 +55,7 @@ class BatchReader:
 
     @property
     def batchsize(self) -> int:
-        """The rows of a worker group's batch."""
+        """How many rows a worker group's batch has."""
         return self.parts[-1].total * self.micro_batches
 
     def stop(self, earlier_steps: int = 0) -> int | None:

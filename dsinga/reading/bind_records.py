@@ -151,7 +151,7 @@ def input_layer(name: str) -> LayerConf:
 
 
 def with_batchsize(job: Job, batchsize: int) -> Job:
-    """Return the job with this batch size in each layer that reads a store."""
+    """Return the job with another batch size in each layer that reads a store."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(batchsize=[batchsize]))
         if layer.store_conf is not None and layer_class(layer).is_input
@@ -276,5 +276,5 @@ def row_of_zeros(data: Any) -> Any:
 
 
 def length_of(batch: Batch) -> int:
-    """Return the number of rows of a batch."""
+    """Return how many rows a batch has."""
     return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch)

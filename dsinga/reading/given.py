@@ -69,7 +69,6 @@ class PhaseRecords:
         sources: opened sources of records, by input; empty for numpy arrays that are only described.
         stores: the ``store_conf`` fields of records that a job names: paths, and users' own sources.
         definitions: the definition of windows or tables, by its ``store_conf`` field.
-        shapes: the shape of a record.
     """
 
     sources: dict[str, Any] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def weighed(job: Job, params: Mapping[str, np.ndarray], unsaid: int = MANY) -> J
 
 
 def normalised(job: Job) -> list[LayerConf]:
-    """Return the layers of a job that have running statistics."""
+    """Return the layers of a job that have running statistics, such as batch normalisation."""
     return [conf for conf in job.neuralnet.layer if conf.type in (LayerType.kBM, LayerType.kCudnnBM)]
 
 

@@ -1,4 +1,4 @@
-"""Opens the records of an input layer: bound records, a store, windows, a table, or a user's source."""
+"""Opens the records of an input layer, whatever a job names: a store, windows, a table, or a user's source."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class SequenceLengths:
         self._blocks: dict[int, np.ndarray] = {}
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the lengths (n,) int64 of the records with these numbers (n,)."""
+        """Return the lengths (n,) int64 of records, by their numbers (n,)."""
         block = self._source.block
         lengths = np.empty(len(rows), np.int64)
         for number in np.unique(rows // block).tolist():

@@ -288,7 +288,7 @@ def accumulate_gradients(
     sums: dict[str, Array],
     add: Callable[[Array, Array], Array],
 ) -> None:
-    """Add a layer's gradients to the gradients of its sources and params."""
+    """Add up the gradients that layers compute for the same sources and params."""
     for_sources, for_params = computed
     for i, edge in stage.feeds:
         gradient, node = for_sources[i], edge.node
@@ -307,7 +307,7 @@ def accumulate_gradients(
 
 
 def add_params(first: Array, second: Array, add: Callable[[Array, Array], Array]) -> Array:
-    """Return the sum of two gradients of a param."""
+    """Add up two gradients of a param."""
     if isinstance(first, SparseRows) or isinstance(second, SparseRows):
         return add_up([first, second])
     return add(first, second)
@@ -327,7 +327,7 @@ def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx:
 
 
 def with_zero_rows(part: Array, spec: ParamSpec, ctx: Context) -> Array:
-    """Return a worker's rows of a state as an array of all rows, with 0 in other rows."""
+    """Extend a worker's rows of a state, such as a running mean, to all rows, with 0 in others."""
     start, stop, _ = ctx.rows
     if stop - start == spec.shape[0]:
         return part

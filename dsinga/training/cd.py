@@ -38,7 +38,7 @@ class UnitStatistics(NamedTuple):
 
 @register("algorithm", kCD=2)
 class ContrastiveDivergence(Configured):
-    """CD-k, contrastive divergence for restricted Boltzmann machines, with ``cd_k`` Gibbs steps.
+    """Trains restricted Boltzmann machines by contrastive divergence (CD-k), with ``cd_k`` Gibbs steps.
 
     The gradient for W is (h'ᵀv' - hᵀv)/B, as in SINGA (Hinton, Training Products of Experts by Minimizing Contrastive
     Divergence, 2002). The biases' have the same form. v are the data, and h the means of the hidden units given the
@@ -55,7 +55,7 @@ class ContrastiveDivergence(Configured):
     """
 
     class Conf(Settings, name="CDConf"):
-        """Settings of kCD."""
+        """Settings of contrastive divergence (kCD)."""
 
         cd_k: Annotated[int, Range(1, 10_000)] = setting(1, "the number of Gibbs steps")
 
@@ -119,7 +119,7 @@ def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> t
 
 
 def push_gradients(machine: Machine, data: UnitStatistics, model: UnitStatistics, ctx: Context, push: Push) -> None:
-    """Push the gradients of biases and weight: model minus data statistics, averaged over the batch."""
+    """Hand over an RBM's gradients of biases and weight: model minus data statistics, averaged over the batch."""
     weight, ops, share = machine.visible_params[0], ctx.ops, 1.0 / ctx.rows.total
     visible = ops.xp.concatenate((model.visible, data.visible))
     hidden = ops.xp.concatenate((model.hidden * share, data.hidden * -share))

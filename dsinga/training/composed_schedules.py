@@ -40,7 +40,7 @@ class Polynomial(Schedule):
 
 @register("schedule", kCosineRestarts=9)
 class CosineRestarts(Schedule):
-    """Half a cosine from base to alpha·base in change_freq steps, again and again.
+    """Cosine annealing with restarts: half a cosine from base to alpha·base in change_freq steps, again and again.
 
     Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017). The rate in period i, counted
     from 0, is base·(alpha + (1 - alpha)·m_mul^i·(1 + cos(pi·r)) / 2). The period lasts change_freq·t_mul^i steps; r is
@@ -80,7 +80,7 @@ class CosineRestarts(Schedule):
 
 @register("schedule", kOneCycle=10)
 class OneCycle(Schedule):
-    """One cycle: half a cosine from base / div_factor up to base, and one down to base / (div_factor·final_div_factor).
+    """One cycle: half a cosine up from base / div_factor to base, and one down to base / (div_factor·final_div_factor).
 
     Smith and Topin, Super-Convergence (2019), as PyTorch's OneCycleLR with two phases. The rate is base at step
     pct_start·change_freq - 1, and lowest from step change_freq - 1. ``momentum_conf { one_cycle: true }`` moves the

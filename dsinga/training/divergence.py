@@ -36,7 +36,7 @@ def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
 
 
 def is_finite_gradient(gradient: Any) -> bool:
-    """Whether a gradient, or each of several, is finite; gradients on a device are not checked."""
+    """Whether a gradient, or each of several, is finite; on a device this is not checked."""
     if isinstance(gradient, (tuple, list)):
         return all(map(is_finite_gradient, gradient))
     array = gradient.values if isinstance(gradient, SparseRows) else gradient
@@ -105,7 +105,7 @@ def are_finite(records: Mapping[str, Records]) -> bool:
 
 
 def check_metrics(metrics: Metrics, step: int) -> None:
-    """Raise Diverged, with step and metric, unless all metrics are finite."""
+    """Raise Diverged, naming step and metric, unless all metrics are finite."""
     if not all_finite(metrics):
         name = next(name for name, metric in metrics.items() if not all_finite({name: metric}))
         raise Diverged(f"{name!r} is not finite at step {step}; {ADVICE}")

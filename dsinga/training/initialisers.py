@@ -36,7 +36,7 @@ class Initialiser(Configured, ABC):
 
     @abstractmethod
     def __call__(self, shape: Shape, rng: np.random.Generator) -> Any:
-        """Return the values of a param of ``shape``, drawn from ``rng``."""
+        """Return the initial values of a param of ``shape``, drawn from ``rng``."""
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
@@ -76,7 +76,7 @@ def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param
 
 
 def rows_columns(shape: Shape, conf: ParamGenConf) -> tuple[int, int]:
-    """Return (rows, columns) of a param as a matrix: the first axis, and the product of the others."""
+    """Return the shape of a param as a matrix: its first axis, and the product of the others."""
     if len(shape) < 2:
         raise conf.error(f"{conf.type.name} fills params with rows and columns, not one of shape {shape}", "type")
     return shape[0], math.prod(shape[1:])
@@ -91,13 +91,13 @@ def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.nd
 
 @register("initialiser", kConstant=0, kConst=0)
 def constant(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Fill with the constant ``value``."""
+    """Give a param the constant ``value`` as initial value."""
     return np.full(shape, conf.value, np.float32)
 
 
 @register("initialiser", kGaussian=1)
 def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
-    """Draw from value·N(mean, std²)."""
+    """Draw normal initial values: value·N(mean, std²)."""
     values = rng.standard_normal(shape, dtype=np.float32)
     values *= np.float32(conf.std)
     values += np.float32(conf.mean)
@@ -106,7 +106,7 @@ def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor:
 
 @register("initialiser", kUniform=2)
 def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
-    """Draw from value·U[low, high)."""
+    """Draw uniform initial values: value·U[low, high)."""
     if conf.high < conf.low:
         raise conf.error(f"high {conf.high} is less than low {conf.low}", "high")
     values = rng.random(shape, dtype=np.float32)
@@ -117,28 +117,28 @@ def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: 
 
 @register("initialiser", kGaussianSqrtFanIn=4)
 def gaussian_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·N(mean, std²) / √columns."""
+    """Draw normal initial values, scaled by the inputs: value·N(mean, std²) / √columns."""
     return gaussian(shape, conf, rng, rows_columns(shape, conf)[1] ** -0.5)
 
 
 @register("initialiser", kUniformSqrtFanIn=5)
 def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high)·√(3 / columns). U[-1, 1) gives the variance 1 / columns.
+    """Draw uniform initial values, scaled by the inputs: value·U[low, high)·√(3 / columns).
 
-    This is the factor in SINGA's source. SINGA's Param page lacks the √3: ``value: 0.57735027`` gives these numbers.
+    U[-1, 1) gives the variance 1 / columns. This is the factor in SINGA's source; its Param page lacks the √3.
     """
     return uniform(shape, conf, rng, (3.0 / rows_columns(shape, conf)[1]) ** 0.5)
 
 
 @register("initialiser", kUniformSqrtFanInOut=6)
 def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high) / √(rows + columns), as SINGA's source does."""
+    """Draw uniform initial values as SINGA's source does: value·U[low, high) / √(rows + columns)."""
     return uniform(shape, conf, rng, sum(rows_columns(shape, conf)) ** -0.5)
 
 
 @register("initialiser", kUniformFanInOut=7)
 def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high)·√(6 / (rows + columns)), as SINGA's Param page says."""
+    """Draw uniform initial values as SINGA's Param page says: value·U[low, high)·√(6 / (rows + columns))."""
     return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)
 
 

@@ -120,11 +120,11 @@ class LocalUpdater:
         self.steps = steps
 
     def copy_values(self, names: Collection[str] | None = None) -> ParamArrays:
-        """Return copies of params' values, by default all, in host memory."""
+        """Copy params' values to host memory, by default all."""
         return {name: self._copy(self.values[name]) for name in (self.values if names is None else names)}
 
     def copy_state(self, names: Collection[str] | None = None) -> dict[str, ParamArrays]:
-        """Return a copy of params' state, by default all, in host memory."""
+        """Copy the optimizer's state of params to host memory, by default all."""
         state = {name: slots for name, slots in self.state.items() if names is None or name in names}
         return {name: {slot: self._copy(array) for slot, array in slots.items()} for name, slots in state.items()}
 

@@ -103,7 +103,7 @@ class Schedule(Configured, ABC):
 
     @abstractmethod
     def __call__(self, step: int) -> float:
-        """Return the rate at this step."""
+        """Return the learning rate at a step."""
 
 
 @register("schedule", kFixed=0)
@@ -251,7 +251,7 @@ class FixedStep(Schedule):
 
 @register("schedule", kCosine=7)
 class Cosine(Schedule):
-    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq.
+    """A fall by half a cosine to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq.
 
     Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without restarts: r stays 1,
     as in Keras. PyTorch's CosineAnnealingLR rises again after that.

@@ -216,7 +216,7 @@ class Updater(Configured, ABC):
         return float(self.schedule(step + self.conf.earlier_steps))  # a numpy float64 would make blocks float64
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate at ``step``: the schedule's rate times the step's rate factor."""
+        """Return the learning rate at ``step``, with factors that extensions have set."""
         return self.rate(step) * factor_at(self._rate_factors, step) if self._rate_factors else self.rate(step)
 
     def create_state(self, size: int) -> dict[str, np.ndarray]:
@@ -225,7 +225,7 @@ class Updater(Configured, ABC):
 
     @property
     def has_state(self) -> bool:
-        """Whether the updater keeps arrays between updates."""
+        """Whether the optimizer keeps arrays, such as a momentum, between updates."""
         return any(updater.state_slots for updater in (self, *(variant for _, variant in self.variants)))
 
     @property
@@ -239,7 +239,7 @@ class Updater(Configured, ABC):
         return state | {EMA_SLOT: np.array(value, np.float32)} if self.conf.ema_conf else state
 
     def check_state(self, param: str, state: Collection[str]) -> None:
-        """Raise UserError if a checkpoint's state of a param is from another kind of updater."""
+        """Raise UserError if a checkpoint has the state of another kind of optimizer."""
         expected = self.initial_state(np.zeros(1, np.float32)).keys()
         if set(state) != expected:
             raise UserError(

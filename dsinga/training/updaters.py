@@ -56,7 +56,7 @@ class SGD(MomentumUpdater):
         self.slots = ("history",) if conf.momentum or conf.momentum_conf else ()
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas, with momentum m."""
+        """Apply SGD's formula with momentum m."""
         np.multiply(g, lr, out=t)
         if not slots:
             w -= t
@@ -77,7 +77,7 @@ class Nesterov(MomentumUpdater):
     slots = ("history",)
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas, with momentum m."""
+        """Apply Nesterov's formula with momentum m."""
         (h,) = slots
         np.multiply(g, lr, out=t)
         h *= m
@@ -96,7 +96,7 @@ class AdaGrad(Updater):
     slots = ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply AdaGrad's formula to a block."""
         (h,) = slots
         h += np.multiply(g, g, out=s)
         descend(w, g, h, self.conf.delta, lr, t, s)
@@ -125,7 +125,7 @@ class RMSProp(Updater):
         self.slots = ("squares", "mean") if self.settings.centered else ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply RMSProp's formula to a block."""
         h, *means = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
         for m in means:
@@ -156,7 +156,7 @@ class AdaDelta(Updater):
         self.rho = self.settings.rho
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply AdaDelta's formula to a block."""
         h, u = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
         np.sqrt(np.add(u, self.conf.delta, out=s), out=s)
@@ -186,20 +186,20 @@ class Adam(Updater):
     slots = ("mean", "squares")
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by SINGA's formulas, without correction."""
+        """Apply SINGA's form of Adam, without bias correction, to a block."""
         m, v = slots
         average(v, np.multiply(g, g, out=s), self.settings.beta2, s)
         average(m, g, self.settings.beta1, s)
         descend(w, m, v, self.conf.delta, lr, t, s)
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change`, or with ``bias_correction`` :meth:`change_corrected`."""
+        """Return the function that applies Adam at ``step``, with bias correction if requested."""
         return functools.partial(self.change_corrected, step + 1) if self.settings.bias_correction else self.change
 
     def change_corrected(
         self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Update by the formulas with bias correction, for update ``count``."""
+        """Apply Adam with bias correction, as update number ``count``, to a block."""
         set_corrected_step(count, lr, self.settings, self.conf.delta, g, slots, t, s)
         w -= t
 
@@ -231,7 +231,7 @@ class AdamW(Adam):
     decoupled = True
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`Adam.change_corrected` for update ``step`` + 1."""
+        """Return the function that applies Adam with bias correction at ``step``."""
         return functools.partial(self.change_corrected, step + 1)
 
 
@@ -252,7 +252,7 @@ class AdamMax(Updater):
     slots = ("mean", "norm")
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply AdaMax's formula to a block."""
         m, u = slots
         u *= self.settings.beta2
         np.maximum(u, np.abs(g, out=s), out=u)
@@ -281,7 +281,7 @@ class Lion(Updater):
     slots = ("mean",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply Lion's formula to a block."""
         (m,) = slots
         np.subtract(g, m, out=s)
         s *= 1.0 - self.settings.beta1

@@ -54,7 +54,7 @@ class Lamb(Updater):
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Update by the class's formulas."""
+        """Apply LAMB's formula, weight decay included, to a whole param."""
         change(lr, w, g, slots, t, s)
         if decay:
             t += np.multiply(w, decay, out=s)
@@ -99,17 +99,17 @@ class Muon(Updater):
         self._adamw = AdamW(conf.replace(type=UpdaterType.kAdamW, muon_conf=None, adamw_conf=betas, param_settings=[]))
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return this updater for a matrix, and AdamW for other params and matches of ``adamw_match``."""
+        """Return what updates a param: Muon for a matrix, AdamW for others and matches of ``adamw_match``."""
         matches = any(fnmatchcase(param, pattern) for pattern in self.settings.adamw_match)
         return self._adamw if matches or len(shape) != 2 else self
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rates of all params by factors, each starting at its step."""
+        """Multiply the learning rates of all params by factors, each starting at the step that is its key."""
         super().set_rate_factors(factors)
         self._adamw.set_rate_factors(factors)
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change` for update ``step`` + 1."""
+        """Return the function that applies Muon at ``step``."""
         return functools.partial(self._change, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
@@ -117,7 +117,7 @@ class Muon(Updater):
         self._change(1, lr, w, g, slots, t, s)
 
     def _change(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update a matrix by the class's formulas, for update ``count``."""
+        """Apply Muon's formula, as update number ``count``, to a matrix."""
         (m,), beta = slots, self.settings.beta
         average(m, g, beta, s)
         np.multiply(g, (1.0 - beta) / (1.0 - beta**count), out=t)

@@ -24,7 +24,7 @@ CONVERTED_BYTES = 16 << 20  # the most bytes of rows that are converted at once 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of :func:`dsinga.data.open_records`, which explains them."""
+    """How records are opened: the options of :func:`dsinga.data.open_records`."""
 
     data: str | None = None
     label: str | None = None
@@ -49,7 +49,7 @@ class DataAndLabels(NamedTuple):
 
 
 def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the records of an array (n, ...), or of an object that numpy converts to an array."""
+    """Open an array (n, ...), or an object that numpy converts to one, as records."""
     array = as_numpy(x, "x")
     if array.dtype.kind == "O" and is_arrow_table(x):
         raise UserError(f"the {type(x).__name__} has columns that are no numbers; give dsinga.table(frame) of it")
@@ -98,7 +98,7 @@ class Kind(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-    """Return whether ``value`` is an array of any library or a list, which numpy can convert."""
+    """Whether ``value`` is an array of any library or a list, which numpy can convert."""
     return hasattr(value, "__array__") or isinstance(value, list)
 
 
@@ -137,7 +137,7 @@ class ArrayColumn(Column):
         return np.require(convert(self.array, self, self.labels), requirements=["C", "ALIGNED"])
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``, a view if the dtype is right, else a copy."""
+        """Return the rows ``start`` to ``stop``, without a copy if the dtype is right."""
         array = self.array if self.whole is None else self.whole
         return convert(array[(slice(start, stop), *self.index)], self, self.labels)
 
@@ -175,7 +175,7 @@ def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
 
 
 def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.ndarray:
-    """Return the index of each label in ``classes``, int64. Raises UserError for a label that is not in it."""
+    """Convert labels to int64 codes: the index of each in ``classes``. Raises UserError for unknown labels."""
     values, places = np.unique(labels.astype(str), return_inverse=True)
     if classes is None:
         known = ", ".join(repr(str(value)) for value in values[:10]) + (", ..." if len(values) > 10 else "")

@@ -1,4 +1,4 @@
-"""Reads records that user code generates again in each epoch, batch by batch, like Keras's PyDataset."""
+"""Reads records that user code generates again in each epoch, in batches, like Keras's PyDataset."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class DrawnColumn(Column):
         return self.batches.read(np.arange(start, stop), 0, np.zeros(stop - start, np.int64))[self.part]
 
     def converted(self, rows: np.ndarray, what: str) -> np.ndarray:
-        """Return rows (n, ...) in the dtype of the column. Raises UserError if ``what`` has another shape or dtype."""
+        """Convert rows (n, ...) of a batch to the column's dtype. Raises UserError for another shape or dtype."""
         rows = rows[:, None] if self.part == 2 and rows.ndim == 1 else rows
         dtype = column_dtype(rows, self.name, labels=self.part == 1)
         pad = "; pad to one length, as by torch.nn.functional.pad(x, (0, 0, 0, steps - x.shape[1]))" * (rows.ndim == 3)
@@ -136,7 +136,7 @@ class DrawnRecords(RecordSource):
     def draw(
         self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the records and labels of ``rows`` in their epochs of a run with this seed."""
+        """Return records and labels as user code generates them in their epochs."""
         parts = self.batches.read(rows, seed, np.zeros(len(rows), np.int64) if epochs is None else epochs())
         for column, array in zip(self.columns, parts[self._data.part :], strict=False):
             if not self.allows_nonfinite:
@@ -279,7 +279,7 @@ def padded_steps(parts: Parts, steps: int = 0) -> Parts:
 
 
 def batch_parts(batch: Any, what: str) -> Parts:
-    """Return the parts of a batch as arrays. Raises UserError if ``what`` is no batch."""
+    """Return the arrays of a batch: x, or also y and sample_weight. Raises UserError for anything else."""
     parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     arrays = tuple(as_numpy(part, name) for part, name in zip(parts, NAMES, strict=False))
     if len(parts) not in (1, 2, 3) or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
@@ -288,12 +288,12 @@ def batch_parts(batch: Any, what: str) -> Parts:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether ``value`` has the methods of Keras's PyDataset, from any module."""
+    """Whether ``value`` is a sequence of batches: it has the methods of Keras's PyDataset."""
     names = ("__getitem__", "__len__", "on_epoch_end")
     return not is_of(value, "torch", "Dataset") and all(hasattr(type(value), name) for name in names)
 
 
 @cache
 def say_once(text: str) -> None:
-    """Log a warning once in this process."""
+    """Log a warning, but only once in this process."""
     _log.warning("%s", text)

@@ -36,12 +36,12 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 
 def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the records of a dask array (n, ...), computed when they are read."""
+    """Open a dask array (n, ...) as records, computed when they are read."""
     return DataAndLabels("dask array", DaskColumn(with_nan(x, "x"), "x"), y)
 
 
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of a dask array of labels (n, ...).
+    """Open a dask array (n, ...) as labels.
 
     Labels are computed at once, except for float labels of more than 128 MiB.
     """
@@ -70,7 +70,7 @@ def in_chunks(array: Any) -> Any:
 
 
 class DaskColumn(Column):
-    """Records, or labels, that are a dask array (length, *shape), computed by chunk when read.
+    """Records, or labels, in a dask array (length, *shape), computed chunk by chunk when read.
 
     If the graph only cuts an array into chunks, as ``da.from_zarr`` does, blocks are read from that array. Otherwise a
     :class:`DaskGraph` computes them. A process that loads a pickle must call :meth:`connect` before it reads.
@@ -306,7 +306,7 @@ class DaskRegions:
         self._begins = [np.cumsum([0, *sizes[:-1]]).tolist() for sizes in array.chunks]
 
     def read(self, region: Sequence[slice]) -> np.ndarray:
-        """Return the numbers of a region, a slice with start and stop for each axis."""
+        """Compute a region, given as a slice with start and stop for each axis."""
         parts = list(product(*map(axis_parts, region, self._begins)))
         values = self.graph.compute([self.graph.keys[self._flat([axis.number for axis in part])] for part in parts])
         out = np.empty([part.stop - part.start for part in region], self._dtype)
@@ -319,7 +319,7 @@ class DaskRegions:
 
 
 def _finished_futures(futures: list[Any], name: str) -> list[Any]:
-    """Wait for the futures in the graph of an array and return them."""
+    """Wait for the futures in a dask array's graph and return them."""
     if futures:
         from distributed import wait
 

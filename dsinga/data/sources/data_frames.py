@@ -18,7 +18,7 @@ from dsinga.data.sources.dask_arrays import DaskColumn, compute, with_fixed_part
 
 
 def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return a frame's feature columns as records, and its label column or ``y`` as labels.
+    """Open a data frame: feature columns as records, and its label column or ``y`` as labels.
 
     Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
     bool, int32 if all are int32, else float32. Missing values are NaN, refused on reading. For a Dask data frame,
@@ -72,7 +72,7 @@ def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
 
 
 def to_array(frame: Any, dtype: np.dtype) -> np.ndarray:
-    """Return a pandas data frame as an array (rows, columns); missing values are NaN."""
+    """Convert a pandas data frame to an array (rows, columns) with NaN for missing values."""
     if dtype.kind != "f" and frame.isna().any(axis=None):
         dtype = np.dtype(np.float32)
     out = np.empty(frame.shape, dtype)
@@ -100,7 +100,7 @@ def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
 
 
 def frame_labels(labels: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the label column of a series or data frame, and the class names if known.
+    """Open a series or the label column of a data frame as labels, with class names if known.
 
     A categorical series gives its categories as classes, unless the options name some. Dask labels are computed at
     once.

@@ -98,7 +98,7 @@ class ByNumber(NamedTuple):
 
 
 class LoaderBatches(Batches):
-    """The batches of a DataLoader, made with its own sampler and collate function."""
+    """Makes the batches of a DataLoader with its own sampler and collate function."""
 
     def __init__(self, loader: Any, names: Sequence[str | None]):
         self.names, self._order = names, ((-1, -1), [[0]])

@@ -52,7 +52,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def open(self) -> Any:
-        """Return the records in any form that :func:`open_records` accepts: arrays, a pair (x, y), a RecordSource."""
+        """Open the records, in any form that :func:`open_records` accepts: arrays, a pair (x, y), a RecordSource."""
 
 
 @checked
@@ -66,7 +66,7 @@ def open_records(
     classes: Sequence[str] | None = None,
     roots: Sequence[str] = (),
 ) -> RecordSource:
-    """Return a RecordSource for ``source``: a path or URL, arrays, a data frame, a dataset or a pair (x, y).
+    """Open data for training: a path or URL, arrays, a data frame, a dataset or a pair (x, y) as a RecordSource.
 
     Nothing is copied to disk. Bytes and booleans are read as uint8, int32 as int32, other numbers as float32, which
     rounds integers beyond 2^24; integer labels as int64.
@@ -221,7 +221,7 @@ class RecordNames(NamedTuple):
 
     @classmethod
     def of_params(cls, params: Any) -> dict[str, RecordNames]:
-        """Return the names of the records that params were trained on, by input layer; empty if unknown."""
+        """Return the names of classes and columns that params were trained with, by input layer."""
         try:
             return {name: cls(*map(as_tuples, parts)) for name, parts in getattr(params, "names", {}).items()}
         except TypeError as error:
@@ -260,7 +260,7 @@ def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase:
 
 
 def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
-    """Raise UserError if the records have other names of classes or columns than in training."""
+    """Raise UserError if records have other classes or columns than in training."""
     given = RecordNames.of(source)
     pairs = [("labels", "stand for the classes", given.classes, names.classes, False)]
     for what, here, there in (("records", given.order, names.order), ("labels", given.label_order, names.label_order)):

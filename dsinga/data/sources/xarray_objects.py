@@ -1,4 +1,4 @@
-"""Opens a DataArray, or variables of a Dataset, as records and labels along a sample dimension."""
+"""Opens xarray objects: a DataArray, or variables of a Dataset, as records and labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dsinga.data.stores.store_format import block_rows
 
 
 def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return ``options.data`` and ``options.label`` of a Dataset as records and labels.
+    """Open variables of a Dataset as records and labels: ``options.data`` and ``options.label``.
 
     None guesses a variable by its name; the label "" means no labels.
     """
@@ -63,7 +63,7 @@ def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
 
 
 def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the DataArray ``x`` as records, and labels ``y``: a DataArray, another array, or None."""
+    """Open the DataArray ``x`` as records, with labels ``y``."""
     if not x.dims:
         raise UserError(f"xarray DataArray: {x.name!r} is a single number; give one with a row for each record")
     x, y = with_nan(x, str(x.name or "x")), with_nan(y, "y")
@@ -130,6 +130,6 @@ def _chunk_rows(array: Any) -> int | None:
 
 
 def missing_name(what: str, name: str, known: Collection[str], where: str) -> UserError:
-    """Return the error for a missing variable or dimension, with similar names or all names."""
+    """Return the error that a variable or dimension is missing, with similar names or all names."""
     hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
     return UserError(f"the {where} has no {what} {name!r}{hint}")

@@ -75,7 +75,7 @@ class ZarrColumn(Column):
         return self._all_rows.get(lambda: self.read_rows(0, self.length))[start:stop]
 
     def read_rows(self, start: int, stop: int) -> np.ndarray:
-        """Read only the rows ``start`` to ``stop``, as :meth:`load` returns them."""
+        """Read only these rows, rather than all at once."""
         try:
             rows = self._reader.read((slice(start, stop), *self.index))
         except Exception as error:  # of codecs, file systems, web servers: any class

@@ -305,7 +305,7 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
 
 
 def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
-    """Return all arrays below a group by path, and an error text if they cannot be listed, else ""."""
+    """Return all arrays below a zarr group, by path, and an error text if they cannot be listed."""
     try:
         members = dict(group.members(max_depth=None))
     except Exception as error:  # of metadata that are damaged, and of file systems: any class

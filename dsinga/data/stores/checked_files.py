@@ -59,7 +59,7 @@ class ReadingStore(WrapperStore["Store"]):
         return ReadingStore(store, self.location, self.is_remote)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return the bytes of a key, or None if there is none; see :meth:`zarr.abc.store.Store.get`."""
+        """Return the bytes of a key, or None if there is none."""
         is_metadata = key.rpartition("/")[2].startswith(("zarr.json", ".z"))
         limits = None if is_metadata else self._limits_of(key)
         if self.is_remote:
@@ -82,11 +82,11 @@ class ReadingStore(WrapperStore["Store"]):
         return next((limits for begin, limits in self.limits.items() if key.startswith(begin)), None)
 
     async def getsize(self, key: str) -> int:
-        """Return the bytes of the value of a key."""
+        """Return how many bytes a key's value has."""
         return await self._store.getsize(key)
 
     async def getsize_prefix(self, prefix: str) -> int:
-        """Return the bytes of all values under a prefix."""
+        """Return how many bytes all values under a prefix have."""
         return await self._store.getsize_prefix(prefix)
 
 

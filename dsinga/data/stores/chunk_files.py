@@ -104,7 +104,7 @@ class RegionReader:
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
-        """Return a region's numbers, given as slices along the first axes with start, stop and step 1."""
+        """Read a region of the array, given as slices along the first axes with start, stop and step 1."""
         if not self.reads_files:
             return np.asarray(self._array[region])
         region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))

@@ -1,4 +1,4 @@
-"""The record store: a zarr group of records in dsinga's own format, checked when opened."""
+"""Reads record stores, zarr groups in dsinga's own format, and checks them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RecordStore(RecordSource):
 
 
 def is_store(location: str) -> bool:
-    """Return whether there is a record store at ``location``, complete or not."""
+    """Whether there is a record store at ``location``, complete or not."""
     try:
         group = zarr_group(location)
     except UserError:
@@ -80,7 +80,7 @@ def is_store(location: str) -> bool:
 
 
 def is_complete(location: str) -> bool:
-    """Return whether there is a complete record store with undamaged metadata at ``location``."""
+    """Whether there is a complete record store with undamaged metadata at ``location``."""
     try:
         RecordStore(location)
     except UserError:
@@ -111,11 +111,11 @@ class StoreColumn(Column):
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
+        """How many chunks the array has."""
         return -(-self.length // self.chunk)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``, whole chunks, in the dtype of the array."""
+        """Read the rows ``start`` to ``stop``, which are whole chunks, and check them."""
         try:
             block = self._reader.read((slice(start, stop),))
         except Exception as error:  # of codecs, file systems, web servers: any class

@@ -68,7 +68,7 @@ class StagedStores:
             self._drafts.close()
 
     def check(self, destination: str) -> None:
-        """Raise DestinationExists if ``destination`` exists and may not be replaced."""
+        """Raise DestinationExists if something at ``destination`` may not be replaced."""
         if not exists(destination) or _is_empty_folder(destination):
             return
         if _is_taken_by_another_kind(destination):

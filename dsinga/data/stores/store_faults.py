@@ -207,7 +207,7 @@ def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
 
 
 def check_equal_chunks(array: zarr.Array) -> None:
-    """Raise UserError for an array with chunks of various sizes, which newer releases of zarr read."""
+    """Refuse an array with chunks of various sizes, which only newer releases of zarr read."""
     try:
         _ = array.chunks
     except NotImplementedError:

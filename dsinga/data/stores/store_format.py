@@ -76,7 +76,7 @@ OPTIONAL = ("tokenizer",)  # where they are: stores without them keep the hash t
 
 
 def checksum(rows: np.ndarray) -> int:
-    """Return the CRC-32C of the bytes of ``rows``, the rows of one chunk."""
+    """Return the CRC-32C of a chunk's rows, to notice damage."""
     return int(google_crc32c.value(np.ascontiguousarray(rows)))
 
 
