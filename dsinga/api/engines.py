@@ -39,7 +39,7 @@ def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
 
 
 def runner_of(runner: Runner, asks_for_cluster: bool) -> Runner:
-    """Return where a job computes: on the given runner, on a cluster started here, or in this process."""
+    """Return where a job computes: the given runner, a cluster started here, or this process."""
     if runner.computes(asks_for_cluster):
         return runner
     return cast(Runner, lookup("engine", "cluster")()) if asks_for_cluster else THIS_PROCESS
@@ -59,7 +59,7 @@ def _may_have_cluster() -> bool:
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function return an awaitable if it is called in the event loop of an asynchronous client.
+    """Make a function return an awaitable in the event loop of an asynchronous client.
 
     It then runs in a thread. Its argument ``client`` also accepts a :class:`Runner`.
     """

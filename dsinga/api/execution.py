@@ -109,7 +109,7 @@ class Execution:
         return runner_of(self.runner, True).train_again(train, patience_of(checked.job), self._check_cancelled)
 
     def _folders(self) -> tuple[Path | None, RemoteWorkspace | None]:
-        """Return the local folder for the workspace's files, and the workspace at a URL, if it is at one."""
+        """Return the local folder for the workspace's files, and the remote workspace, if any."""
         if isinstance(self.workspace, str):
             remote = RemoteWorkspace(self.workspace)
             return remote.local, remote
@@ -273,7 +273,7 @@ class _Observer:
 
     @property
     def unsaved(self) -> str:
-        """Says why the last checkpoint is lost: its workspace was moved or deleted, and could not be made again."""
+        """Says why the last checkpoint is lost: its workspace was moved or deleted."""
         return "" if self._monitor.has_workspace else self._monitor.workspace_fault
 
     @contextlib.contextmanager

@@ -59,7 +59,7 @@ class OpenPhase(NamedTuple):
         return metric_values(sums)
 
     def batches(self) -> Iterator[Records]:
-        """Yield the output of the layer and the labels, batch by batch, in the order of the records."""
+        """Yield the output of the layer and the labels, batch by batch, in order."""
         assert self.layer is not None
         self.net.position(self.layer)
         for features, _ in self.forward(self.net, self.reader, (self.layer,), 0):
@@ -179,7 +179,7 @@ def predict_batches(
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Iterator[np.ndarray]:
-    """Predict batch by batch if the result does not fit into memory: yield the output of ``layer``, (rows, ...).
+    """Predict batch by batch, in bounded memory: yield the output of ``layer``, (rows, ...).
 
     Arguments are as for :func:`predict`.
     """

@@ -116,7 +116,7 @@ class Runner(ABC):
         """Yield the function that trains a job on this runner."""
 
     def train_again(self, train: Callable[[Runner], T], patience: float, check: Callable[[], None]) -> T:
-        """Train; if this runner is lost, as when a scheduler dies, train again on another that comes in time."""
+        """Train; if this runner is lost, train again on another that comes in time."""
         return train(self)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Keeps workspaces at a URL, by copying a local folder, and finds the trained params in a workspace."""
+"""Keeps workspaces at a URL through a local folder, and finds trained params in a workspace."""
 
 from __future__ import annotations
 

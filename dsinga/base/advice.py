@@ -60,7 +60,7 @@ def how_to_resume() -> str:
 
 
 def join_resume(arguments: Sequence[str]) -> list[str]:
-    """Join ``--resume WORD`` to ``--resume=WORD`` in a command's arguments, so that the word is not the job file.
+    """Join ``--resume WORD`` to ``--resume=WORD``, so that the word is not the job file.
 
     Only ``auto``, a folder and the name of a checkpoint are joined.
     """
@@ -82,5 +82,5 @@ def option(argument: str, value: str = "", python: str = "") -> str:
 
 
 def job_field(field: str, value: str) -> str:
-    """Return a field of a job as users give it: ``--set field=value`` in a command, ``field=value`` in Python."""
+    """Return a job's field as users give it: ``--set field=value`` in a command, else ``field=value``."""
     return f"{'--set ' if _command_lines else ''}{field}={value}"

@@ -53,7 +53,7 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
 
 
 def value_text(value: Any) -> str:
-    """Name a value in a message: by its name if it has one, else by its repr, shortened."""
+    """Name a value in a message: by its name, or its shortened repr."""
     text = getattr(value, "__name__", None) or repr(value)
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
@@ -123,7 +123,7 @@ def _is_module(name: str) -> bool:
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
-    """Return the error that a name is not in ``known``, with a replacement, the nearest name, or all."""
+    """Return the error that a name is not in ``known``, with advice."""
     remedy = instead.get(str(name), "")
     remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
     hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
@@ -166,7 +166,7 @@ def missing_names(
 def check_names(
     function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
 ) -> None:
-    """Raise UserError for arguments that a function does not have, with the nearest name or a remedy for each."""
+    """Raise UserError for arguments that a function does not have, with advice for each."""
     known = [name for name in dict.fromkeys(known) if name != "self"]
     faults: list[str] = []
     for name in given:

@@ -28,7 +28,7 @@ _written: dict[tuple[str, str], str] = {}  # the distributions of components, as
 
 
 class Row(NamedTuple):
-    """How to find a built-in component: the module and name, SINGA's number if any, and its settings' fields."""
+    """How to find a built-in component: module, name, SINGA's number, and its settings' fields."""
 
     number: int | None
     module: str
@@ -86,7 +86,7 @@ def scanned() -> bool:
 
 
 def addon_of(module: str) -> str:
-    """Return the add-on, or else the room of the core, that a module belongs to, such as dsinga.addons.fields."""
+    """Return the package that a module belongs to, such as dsinga.addons.fields."""
     parts = module.split(".")
     return ".".join(parts[: 3 if parts[1:2] == ["addons"] else 2])
 

@@ -127,7 +127,7 @@ def _move(descriptor: int, folder: Path, names: Iterable[str]) -> bool:
 
 @contextlib.contextmanager
 def _open_own(folder: Path) -> Iterator[int | None]:
-    """Open a folder that belongs to this user and that nobody else can write to; None for others and links."""
+    """Open a folder of this user that nobody else can write to; None for others and links."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
@@ -143,7 +143,7 @@ def _open_own(folder: Path) -> Iterator[int | None]:
 
 
 def current_file(path: Path) -> Path:
-    """Return where to read a file that was last saved as ``path``, even if the save was interrupted.
+    """Return where to read a file that was last saved as ``path``.
 
     The result is no file if the last save removed ``path``.
     """
@@ -205,7 +205,7 @@ def holds_files(folder: Path, names: Collection[str]) -> bool:
 
 
 def replace_folder(draft: Path, path: Path) -> None:
-    """Put a new folder in the place of an old one by exchanging their names, in one step on Linux.
+    """Put a new folder in place of an old one by exchanging names, in one step on Linux.
 
     Elsewhere a kill between two renames leaves the old folder next to ``draft``; the next :func:`draft_folder` moves it
     back.
@@ -221,7 +221,7 @@ def replace_folder(draft: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """Give a new folder next to ``path``, to prepare a replacement for it; remove it at the end."""
+    """Give a new folder next to ``path``, to prepare a replacement for it."""
     prefix = f".{path.name}.draft-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError), _open_own(left) as descriptor:
@@ -241,7 +241,7 @@ def draft_folder(path: Path) -> Iterator[Path]:
 
 
 def _remove(draft: Path, descriptor: int) -> None:
-    """Remove an open draft folder, but first move old folders in it back to places that are empty now."""
+    """Remove an open draft folder, but first move old folders in it back."""
     for old in (name for name in os.listdir(descriptor) if name.endswith(OLD)):
         path = draft.parent / old.removesuffix(OLD)
         if not path.exists():

@@ -26,7 +26,7 @@ SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 @contextlib.contextmanager
 def cleared_frames(package: str = "") -> Iterator[None]:
-    """Free the variables of called functions when an error leaves the block, so that no arrays stay in memory.
+    """Free the variables of called functions when an error leaves the block.
 
     In the user's process only frames of ``package`` are cleared, so that a debugger shows the user's own variables.
     """
@@ -71,7 +71,7 @@ def clear_origin(error: BaseException | None) -> None:
 
 
 def public(function: F) -> F:
-    """Let errors of a public function show only its own frame, not those inside dsinga: return the wrapped function.
+    """Let errors of a public function show only its own frame, not those inside dsinga.
 
     Only UserErrors and Diverged are shortened. Frames of user functions that dsinga called stay.
     ``DSINGA_TRACEBACK=all`` in the environment keeps all frames.

@@ -44,7 +44,7 @@ class TooFewWorkers(UserError):
 
 
 class RunError(RuntimeError):
-    """Raised if a run with valid input failed, for instance because a worker was lost or a wait timed out.
+    """Raised if a run with valid input failed, for instance because a worker was lost.
 
     The message says how to continue. The command line exits with status 1.
     """

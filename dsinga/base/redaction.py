@@ -27,7 +27,7 @@ _HEADER = re.compile(r"""(?i)(authorization\W+(?:basic|bearer)\s+)[^\s'",;]+""")
 
 
 def redact(text: str, *locations: str) -> str:
-    """Mask secrets in a text that will be shown: users, passwords and queries of URLs, tokens and similar values.
+    """Mask secrets in a text: users, passwords and queries of URLs, tokens and similar values.
 
     Passwords and query values of the URLs ``locations`` are masked anywhere.
     """

@@ -1,4 +1,4 @@
-"""Maps the names in a job (``type``, ``user_type``) to classes and functions, also of users and other packages.
+"""Maps the names in a job (``type``, ``user_type``) to classes and functions.
 
 A component is registered where it is defined, with its name, SINGA's number, and its settings
 (:class:`dsinga.job.Settings`, as ``Conf`` of its class). It is found by kind and name, and only its module is imported,
@@ -60,7 +60,7 @@ _version = 0
 
 
 def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
-    """Register a class or function, so that jobs can name it: return a decorator for the kind and names.
+    """Register a class or function, so that jobs can name it: return a decorator.
 
     ``numbers`` are further names, each with a number that a job may use instead: ``kReLU=211``.
 
@@ -279,7 +279,7 @@ def _words(name: str) -> set[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """List names for a message, separated by commas: "none" for none; of many the first LISTED, and a count."""
+    """List names for a message, separated by commas; of many the first LISTED, and a count."""
     names = list(names)
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return (", ".join(names[:LISTED]) or "none") + more

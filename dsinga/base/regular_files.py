@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, buffering: int = -1) -> BinaryIO:
-    """Open a file to read bytes, but only a regular one, so that reading never waits for a pipe or device.
+    """Open a file to read bytes, but only a regular one: reading a pipe may never end.
 
     Raises OSError, with the reason in ``strerror``, for other files, and for more than ``most_bytes``.
     """

@@ -1,4 +1,4 @@
-"""Turns signals such as SIGTERM into exceptions, so that a run can write a checkpoint before the process ends."""
+"""Turns signals such as SIGTERM into exceptions, so that a run can write a checkpoint before its process ends."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def read_singa(path: Path) -> dict[str, np.ndarray]:
 
 
 def _blob_protos() -> Any:
-    """Return the protobuf class of a SINGA checkpoint: BlobProtos {name = 4, blob = 5 {shape = 1, data = 2}}."""
+    """Return the protobuf class of a SINGA checkpoint."""
     # Packed floats and a byte string have the same encoding; declared as bytes, numpy reads them without a Python loop.
     blob = {"shape": (1, "int32", True), "data": (2, "bytes", False)}
     return message_class(Blob=blob, Blobs={"name": (4, "string", True), "blob": (5, "Blob", True)})

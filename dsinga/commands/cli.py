@@ -69,7 +69,7 @@ class Commands(click.Group):
             formatter.write_dl([(name, row) for name in self.list_commands(ctx) if (row := _summary(name)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; after a signal, say how to resume and exit with the status for batch systems."""
+        """Run the command; after a signal, say how to resume and exit with a status for batch systems."""
         try:
             with raised_terminations():
                 return super().invoke(ctx)

@@ -165,7 +165,7 @@ def job_and_connection(
 
 
 def job_and_runner(conf: Path, options: dict[str, Any]) -> tuple[Job, Runner]:
-    """Load a command's job, and decide where it computes: on the cluster of its options, or in this process."""
+    """Load a command's job, and decide where it computes: on a cluster, or in this process."""
     from dsinga.api.engines import find_runner
     from dsinga.api.jobs_with_data import with_workers
     from dsinga.base.registry import lookup

@@ -53,7 +53,7 @@ ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the l
 
 
 def order_of(value: Any) -> ArrayOrder:
-    """Return how data are laid out: names of dimensions and coordinates, or of columns; () for plain arrays.
+    """Return how data are laid out: names of dimensions and coordinates, or of columns.
 
     Dimensions of many points count only if their labels are texts.
     """
@@ -70,7 +70,7 @@ def order_of(value: Any) -> ArrayOrder:
 
 
 def in_order(value: Any, order: ArrayOrder) -> Any:
-    """Transpose and sort an xarray object, or sort a frame's columns, so that they match the training data.
+    """Transpose and sort an xarray object, or a frame's columns, to match the training data.
 
     Fields of numbered points, such as another region, are only transposed; other objects are returned unchanged.
     """
@@ -208,7 +208,7 @@ def is_number(text: str) -> bool:
 
 
 def origins(array: Any) -> dict[str, Any]:
-    """Return the stored arrays, such as zarr arrays, that a dask array reads, by layer of its graph."""
+    """Return the stored arrays, such as zarr arrays, that a dask array reads."""
     layers = getattr(getattr(array, "dask", None), "layers", {})
     nodes = {key: node for key, layer in layers.items() if key.startswith("original-") for node in layer.values()}
     return {key: getattr(node, "value", node) for key, node in nodes.items()}

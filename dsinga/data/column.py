@@ -98,7 +98,7 @@ class Column(ABC):
         return int(self.ends[block - 1]) if block else 0, int(self.ends[block])
 
     def in_region(self, ranges: PointRanges) -> Self | None:
-        """Return a copy that reads only the points ``ranges`` of each row; None if the source must read whole rows."""
+        """Return a copy that reads only the points ``ranges`` of each row; None if impossible."""
         if not self.reads_regions:
             return None
         part = copy.copy(self)
@@ -112,14 +112,14 @@ class Column(ABC):
         return () if self.ranges is None else tuple(starmap(slice, self.ranges))
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
-        """Get ready to read in this process; ``client`` returns the Dask client, for data that a cluster keeps."""
+        """Get ready to read in this process; ``client`` returns a Dask client for data that a cluster keeps."""
 
     def why_unsendable(self) -> str:
         """Return why the column cannot be sent to another process; "" if it can be."""
         return why_unsendable(self)
 
     def place(self, index: Sequence[int]) -> str:
-        """Name the position of a number in a row, for messages: "column 'age'", "column 3", or "index (0, 2, 5)"."""
+        """Name the position of a number in a row, for messages: "column 'age'", or "index (0, 2, 5)"."""
         if len(index) == 1 and len(self.order) == 2 and self.order[1][1:]:
             return f"{self.order[1][0]} {self.order[1][1 + index[0]]!r}"
         if self.ranges is not None:

@@ -72,7 +72,7 @@ def _named(dtype: np.dtype) -> str:
 
 
 def _remedy_of_objects(records: np.ndarray) -> str:
-    """Advise on an array of dtype object, for an error: which value is no number, or which dtype to use."""
+    """Advise on an array of dtype object: which value is no number, or which dtype to use."""
     for place, value in np.ndenumerate(records):
         if isinstance(value, Real):
             continue
@@ -118,7 +118,7 @@ def is_small_and_finite(rows: np.ndarray) -> bool:
 
 
 def place_of(index: tuple[int, ...]) -> str:
-    """Name the position of a number in a row, for messages: "column 3", or "index (0, 2, 5)"; "" for a scalar."""
+    """Name the position of a number in a row, for messages: "column 3", or "index (0, 2, 5)"."""
     if len(index) < 2:
         return "".join(f"column {position}" for position in index)
     return f"index ({', '.join(map(str, index))})"

@@ -72,7 +72,7 @@ def zarr_store(location: str, read_only: bool) -> Store:
 
 
 def is_references(location: str) -> bool:
-    """Whether a location is a JSON file of kerchunk or VirtualiZarr, which refers to zarr chunks in other files."""
+    """Whether a location is a JSON file that refers to zarr chunks in other files, as kerchunk's."""
     return location.endswith(".json") and not location.endswith("zarr.json") and is_file(location)
 
 
@@ -266,7 +266,7 @@ def _folder(location: str) -> str:
 
 
 def _read(location: str) -> dict[str, Any]:
-    """Return the references in a file by key: metadata as text, else [URL or path] with an optional range."""
+    """Return the references in a file by key: metadata as text, else [URL or path, optional range]."""
     if "://" in location:
         with fsspec.open(location) as file:
             data = file.read(METADATA_BYTES + 1)

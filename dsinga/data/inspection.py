@@ -165,7 +165,7 @@ def verify_store(
     label: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
-    """Check a store for damage: read all records and labels, or all arrays of a zarr group, in bounded memory.
+    """Check a store for damage: read all records and labels, or all arrays of a zarr group.
 
     In a record store every chunk is compared with its checksum. In other zarr data chunks must exist and be decodable,
     and records and labels must be equally many. References must unpack numbers as their netCDF or HDF5 files do.
@@ -241,7 +241,7 @@ class _StoredArray:
 
 
 def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
-    """Yield regions of an array that cover it and fit into memory: adjacent chunks up to 256 MiB, or one chunk."""
+    """Yield regions that cover an array and fit into memory: adjacent chunks up to 256 MiB, or one."""
     steps, chunks = list(array.shape), array.shards or array.chunks
     for axis, chunk in enumerate(chunks):
         if not axis or math.prod(steps) * array.dtype.itemsize > MAX_BLOCK_BYTES:

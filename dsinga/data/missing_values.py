@@ -94,7 +94,7 @@ def missing_values(array: Any) -> tuple[float, ...]:
 
 
 def _numbers(name: str, value: Any) -> list[float]:
-    """Read the numbers of an attribute: a number, a list, or xarray's base64 of a float64 in zarr 3."""
+    """Read an attribute's numbers, also from xarray's base64 of a float64 in zarr 3."""
     parts = value if isinstance(value, (list, tuple)) else np.ravel(value).tolist()
     try:
         return [_from_text(part) if isinstance(part, str) else float(part) for part in parts]
@@ -144,7 +144,7 @@ def values_text(values: tuple[float, ...]) -> str:
 
 
 def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
-    """Return a dask array with NaN for masked numbers, and for missing values of the zarr arrays that it reads."""
+    """Return a dask array with NaN for masked numbers and missing values of its zarr arrays."""
     if _is_masked_array(array._meta):
         array = array.map_blocks(plain_array, name, meta=np.empty((0,) * array.ndim, array.dtype))
     origins: list[Any] = []
@@ -183,7 +183,7 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
 
 
 def _is_move(key: str) -> bool:
-    """Whether a layer of a Dask graph, by its name, only slices or copies numbers, so that NaN may come before it."""
+    """Whether a layer of a Dask graph, by its name, only slices or copies numbers."""
     return key.startswith("rechunk") or key.rpartition("-")[0] in _MOVES
 
 

@@ -27,7 +27,7 @@ def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None
 
 
 def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
-    """Return the input, or the file that it refers to, that writing ``target`` would replace; "" if none."""
+    """Return the input that writing ``target`` would replace; "" if none."""
     place = place_of(target)
     written = join(place, component.strip("/")) if place is not None else ""
     for source in inputs if written else ():
@@ -41,7 +41,7 @@ def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
 
 
 def place_of(value: Any) -> str | None:
-    """Return where a path, store or array is: a path without links, or a normalised URL; None if unknown."""
+    """Return the path without links, or the normalised URL, of a path, store or array; None if unknown."""
     if isinstance(value, Store):
         return place_of(location_of(value))
     if hasattr(value, "fs") and hasattr(value, "root"):  # a mapping of fsspec

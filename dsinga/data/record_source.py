@@ -96,7 +96,7 @@ class RecordSource:
 
     @property
     def blocks(self) -> int | tuple[int, ...]:
-        """The groups of rows that are shuffled together: the rows of each, or the ends of unequal groups."""
+        """The rows that are shuffled together: their number, or the ends of unequal groups."""
         return self.block if self._data.ends is None else tuple(self._data.ends.tolist())
 
     @property
@@ -213,7 +213,7 @@ class RecordSource:
         return self
 
     def codes(self) -> dict[str, Any]:
-        """Return the number of words or characters of a text, "codes", and a hash of its vocabulary, "words"."""
+        """Return how many words or characters a text has, "codes", and a hash of them, "words"."""
         words = "\n".join(self.vocabulary)
         return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
@@ -244,7 +244,7 @@ class RecordSource:
         return self._changed(_labels=None, label_shape=(), label_dtype=None)
 
     def _pickled_changes(self) -> dict[str, Any] | None:
-        """Return how a copy differs from its source, for a pickle that opens the source again; None if equal."""
+        """Return how a copy differs from its source, for a pickle; None if it does not."""
         return {**self._changes, "_changes": self._changes} if self._changes else None
 
     def _changed(self, **changes: Any) -> RecordSource:

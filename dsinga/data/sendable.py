@@ -46,7 +46,7 @@ def why_unsendable(value: Any) -> str:
 
 
 def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
-    """Return the first task of a Dask graph that cannot be pickled, with the reason; "" if none."""
+    """Return the first task of a Dask graph that cannot be pickled, with the reason."""
     from dask.utils import key_split
 
     for key, task in graph.items():
@@ -57,7 +57,7 @@ def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
 
 @contextlib.contextmanager
 def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
-    """Replace Dask's error for a graph that cannot be pickled by a UserError that names one of ``arrays``."""
+    """Turn Dask's error for a graph that cannot be pickled into a UserError that names one of ``arrays``."""
     with pickling_not_logged():
         try:
             yield

@@ -50,7 +50,7 @@ class StepReport(NamedTuple):
 
 @dataclass
 class Snapshot:
-    """The state of training after a step, from which it can continue with the same bits; do not change its arrays.
+    """The state of training after a step, from which it continues with the same bits; do not change arrays.
 
     Attributes:
         state: the updater's state, by param and slot; None to start with a new one.
@@ -188,7 +188,7 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Evaluate the first ``batches`` batches of a phase, 0 for all records: return sums and counts of metrics."""
+        """Evaluate ``batches`` batches of a phase, 0 for all records: return sums and counts of metrics."""
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Let output layers write their files for validation or test."""

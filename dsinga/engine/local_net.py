@@ -1,4 +1,4 @@
-"""Defines LocalNet, which computes a job's nets on numpy arrays in this process, for loops of your own."""
+"""Defines LocalNet, which computes a job's nets on numpy arrays in this process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class Means(dict[str, Any]):
-    """Metrics by name, with the sums and counts that they are means of, which add up over batches."""
+    """Metrics by name, with the sums and counts behind them, which add up over batches."""
 
     def __init__(self, sums: Metrics):
         super().__init__(metric_values(sums))

@@ -1,4 +1,4 @@
-"""Keeps the best value of a metric, as early stopping needs it, and knows which values are better."""
+"""Keeps the best value of a metric, and knows which values are better."""
 
 from __future__ import annotations
 

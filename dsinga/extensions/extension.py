@@ -1,4 +1,4 @@
-"""Defines Extension, the base class of callbacks of the training loop, and LoopView, the run as they see it."""
+"""Defines Extension, the base class of callbacks, and LoopView, the run as they see it."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class Extension(ABC):
         return UserError(text) if self.conf is None else self.conf.error(text, field)
 
     def change_job(self, checked: CheckedJob) -> Job:
-        """Return the job to train in place of a given one, before nets are built; by default the same."""
+        """Return the job to train in place of a given one; by default the same."""
         return checked.job
 
     def check(self, workspace: Path | None) -> None:

@@ -169,7 +169,7 @@ class EarlyStopping(Extension):
 
 @register("extension", kStopBeyond=8)
 class StopBeyond(Extension):
-    """Ends training when a metric is above or below a value, because it is good enough or has gone wrong."""
+    """Ends training when a metric is above or below a value."""
 
     class Conf(Settings):
         """Settings of kStopBeyond."""

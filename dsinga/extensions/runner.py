@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExtensionRunner:
-    """Calls the extensions of a run in their order, and tells the training loop when it must pause for them."""
+    """Calls the extensions of a run in order, and says when training must pause for them."""
 
     def __init__(self, extensions: Iterable[Extension], loop: LoopView):
         self._set_extensions(_by_unique_name(extensions))

@@ -231,7 +231,7 @@ def create_standard(job: Job, epochs: Epochs | None) -> list[Extension]:
 
 
 def _singa_trigger(freq: int, after: int, epochs: Epochs | None = None) -> Trigger:
-    """Return when an action of the job runs: by its frequency and at the end; without one, every epoch."""
+    """Return when an action of the job runs: by its frequency, or every epoch, and at the end."""
     if freq:
         return EverySteps(freq, after) | AtEnd()
     return EveryEpoch(epochs) | AtEnd() if epochs else AtEnd()
@@ -248,7 +248,7 @@ def check_extensions(
     workspace: Path | None = None,
     metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Raise UserError, before training, for an extension that can never run or has a state that cannot be saved."""
+    """Raise UserError, before training, for an extension that can never run or be saved."""
     recorded = {extension.phase for extension in extensions if extension.phase}
     for extension in extensions:
         for trigger in extension.trigger.metrics():

@@ -39,7 +39,7 @@ BOOLEANS = {"true": True, "True": True, "t": True, "false": False, "False": Fals
 
 
 class MessageBuilder:
-    """Collects the values of a part of a job, such as a layer, while the job file is read.
+    """Collects the values of a part of a job while the job file is read.
 
     Attributes:
         owner: the layer that errors name first.
@@ -65,7 +65,7 @@ class MessageBuilder:
         return JobError(f"{where or self.where}: {self.owner}{message}")
 
     def field(self, spelled: str, where: Where) -> tuple[str, Any, bool]:
-        """Look up a field of a message: its name, the type of a value, and whether it is repeated."""
+        """Look up a field of a message: name, type of a value, and whether it is repeated."""
         try:
             name = field_name(self.cls, spelled)
         except JobError as error:
@@ -96,7 +96,7 @@ class MessageBuilder:
                     raise self.error(str(error), Where(self.where.file, entry.line)) from None
 
     def placement_hint(self, spelled: str) -> str:
-        """Say where a misplaced field belongs, for an error: in an inner or an outer message; "" if nowhere."""
+        """Say where a misplaced field belongs: in an inner or an outer message."""
         if self.outer is None and spelled in PATHS:
             return f"; it is {PATHS[spelled]}"
         kinds = {name: item_type(hint)[0] for name, hint in importable_fields(self.cls).items()}

@@ -124,7 +124,7 @@ def check_schedule(conf: LRGenConf, train_steps: int, updater: UpdaterConf) -> N
 
 
 def check_algorithm(job: Job) -> None:
-    """Raise JobError for an algorithm that does not fit the net, such as contrastive divergence without an RBM."""
+    """Raise JobError for an algorithm that does not fit the net, such as kCD without an RBM."""
     kinds = LayerType.kRBMVis, LayerType.kRBMHid
     layers = (layer for layer in job.neuralnet.layer if layer.type in kinds and layer.in_phase(Phase.kTrain))
     machine = next(layers, None)

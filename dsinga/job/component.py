@@ -125,7 +125,7 @@ def _check_annotations(cls: type[Settings]) -> None:
 
 
 def check_definition(cls: type[Settings]) -> None:
-    """Raise UserError if a setting is declared with an unsupported type, or with a default out of its range."""
+    """Raise UserError for a setting with an unsupported type, or a default out of its range."""
     default = dict(default_values(cls))
     for name, hint in cls._types.items():
         kind, repeated = item_type(hint)
@@ -184,7 +184,7 @@ def settings_named(name: str) -> type | None:
 
 
 class FieldTypes(Mapping[str, Any]):
-    """The types of a message's fields by name; a component is imported when the type of its settings is read."""
+    """The types of a message's fields by name; reading one imports its component."""
 
     def __init__(self, cls: type[Component]):
         self.version = version()
@@ -237,7 +237,7 @@ class FieldTypes(Mapping[str, Any]):
 
 
 class Component(Message):
-    """A part of a job that names a component by ``type``, with a field for each component's settings.
+    """A part of a job that names a component by ``type``, with fields for components' settings.
 
     Each component registered with a ``Conf`` adds its field; ``flat`` settings are fields of the message itself.
     """
@@ -312,7 +312,7 @@ class Component(Message):
 
 
 class Configured:
-    """Base class of components, such as updaters, that are made from the part of a job that names them.
+    """Base class of components, such as updaters, made from the part of a job that names them.
 
     ``conf`` is that part; ``settings`` are given or default values of the class ``Conf``.
     """

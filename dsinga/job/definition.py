@@ -1,4 +1,4 @@
-"""Defines RecordsDefinition: how a job says that records are made of data, such as windows or a table."""
+"""Defines RecordsDefinition: how a job says what records are made of."""
 
 from __future__ import annotations
 

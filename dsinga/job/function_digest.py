@@ -1,4 +1,4 @@
-"""Hashes functions that cannot be imported by name, so that processes know whether they have the same one."""
+"""Hashes functions that cannot be imported by name, so that processes can compare them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAKES_MORE = CO_VARARGS | CO_VARKEYWORDS  # of the flags, those that the code an
 
 
 class FunctionDigest:
-    """A hash of a function such as a lambda: of its code, defaults, and the values that it reads.
+    """A hash of a function such as a lambda: code, defaults, and the values that it reads.
 
     Functions of other modules count by name. A value that cannot be compared gives a random digest.
 

@@ -92,7 +92,7 @@ class StoreConf(Settings, Component):
 
     @property
     def has_records(self) -> bool:
-        """Whether the layer has data: at a path, bound in Python, or from a source without a path."""
+        """Whether the layer has data: at a path, bound in Python, or from a source."""
         source = find(self.kind, self.type_name)
         return bool(self.path or self.site_path) or self.records is not None or not getattr(source, "needs_path", True)
 

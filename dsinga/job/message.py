@@ -1,4 +1,4 @@
-"""Defines Message, the base class for parts of a job, which check their fields and know their place in the file."""
+"""Defines Message, the base class for parts of a job, which check their fields."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ class Message:
         return changed
 
     def where(self, field: str | None = None, item: int = 0) -> Where | None:
-        """Return the place in the job file of this message, or of a field's value; None if made in Python."""
+        """Return this message's, or a field's, place in the job file; None if made in Python."""
         places = self._lines.get(field or "", ())
         return places[min(item, len(places) - 1)] if places else self._where
 
     def error(self, message: str, field: str | None = None, item: int = 0) -> JobError:
-        """Return a JobError about this message or one of its values, with the place in the job file."""
+        """Return a JobError about this message or a value, with the place in the job file."""
         where = self.where(field, item)
         return JobError(f"{where}: {message}" if where else message)
 
@@ -378,6 +378,6 @@ def member(value: Any, cls: Any, what: str) -> Any:
 
 
 def _hint_of_keras(name: str, cls: Any) -> str:
-    """Suggest a layer type for one that is spelled as in Keras, such as kConv2D; "" for others."""
+    """Suggest a layer type for one spelled as in Keras, such as kConv2D."""
     type = TYPES_OF_KERAS.get(name.removeprefix("k"), "") if getattr(cls, "kind", "") == "layer" else ""
     return f"; write {type}" if type else ""

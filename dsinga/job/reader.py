@@ -58,7 +58,7 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
 
 
 def _remedy_of_missing(file: str) -> str:
-    """Say what to write in place of the path of a missing job file, as the end of an error message."""
+    """Say what to write in place of the path of a missing job file."""
     folder = Path(file).parent
     if not folder.is_dir() and "://" not in file:
         missing = f"there is no folder {str(folder)!r}{'' if folder.is_absolute() else ' in the current folder'}"
@@ -96,7 +96,7 @@ STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|\s*=|$)")
 
 
 class PathStep(NamedTuple):
-    """One step of the path to a field: the field, and the index or name of a value if it is repeated."""
+    """One step of the path to a field: the field, and the index or name of a value."""
 
     name: str
     which: str | None

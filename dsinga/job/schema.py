@@ -113,7 +113,7 @@ class NetConf(Message):
 
     @property
     def allows_few_rows(self) -> bool:
-        """Whether a batch may have fewer rows than workers, because layers may be cut along axes of points."""
+        """Whether a batch may have fewer rows than workers, as layers may be cut along axes of points."""
         return self.by_space or self.partition is PartitionMethod.auto
 
 

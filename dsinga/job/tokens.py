@@ -29,7 +29,7 @@ class BadToken(Exception):
 
 
 class Tokens:
-    """Reads the tokens of a text, one at a time: the current one has ``kind``, ``text`` and ``start``.
+    """Reads the tokens of a text, one at a time: ``kind``, ``text`` and ``start``.
 
     ``kind`` is NAME, NUMBER, STRING, EXTENSION, OTHER, END, or the sign itself.
     """

@@ -20,7 +20,7 @@ from dsinga.job.updaterconf import LRGenConf
 
 
 def redact_job(job: Job) -> Job:
-    """Return a copy of a job that may be shown: without secrets, such as in URLs of stores.
+    """Return a copy of a job that may be shown: without secrets, as in URLs.
 
     ``dsinga.job.to_text`` masks nothing.
     """

@@ -51,7 +51,7 @@ class Cancellation:
 
 @contextlib.contextmanager
 def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
-    """Let Ctrl-C and signals such as SIGTERM end training in order first, with a checkpoint, and then take effect.
+    """Let Ctrl-C and SIGTERM end training in order first, with a checkpoint, and then take effect.
 
     Afterwards the program's handler is called. Python's raises KeyboardInterrupt, with a text on how to go on. A second
     SIGINT, and a signal at another time, take effect at once. A second signal of TERMINATIONS is ignored: batch systems

@@ -97,7 +97,7 @@ def begin_run(
 def begin_anew(
     job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
 ) -> ParamArrays:
-    """Return the params of a run without a checkpoint: initial values, replaced by ``params`` of the same names.
+    """Return the params of a run without a checkpoint: initial values, or ``params`` of the same names.
 
     A job's ``checkpoint_path`` may replace initial values, too.
     """

@@ -219,7 +219,7 @@ class TrainingLoop:
         self._extensions.show_row(row)
 
     def _pause(self, last: bool = False, runs: bool = True) -> None:
-        """Run the extensions that are due while training is paused, then write a checkpoint if one was requested."""
+        """Run the due extensions while training is paused, then write a requested checkpoint."""
         view, started = self.view, self._clock()
         view.paused = True
         is_complete = last and (view.step >= view.train_steps or not view.resumable)
@@ -260,7 +260,7 @@ class TrainingLoop:
         return {**state, "engine": engine} if engine else state
 
     def save_snapshot(self) -> None:
-        """Write the newest state of a failed run as a checkpoint, if there is none of its step."""
+        """Write the newest state of a failed run as a checkpoint."""
         newest = self._newest or self._engine.newest
         if self._checkpoints is not None and newest is not None:
             self._checkpoints.write_newer(newest)

@@ -32,7 +32,7 @@ class Observer(Protocol):
     """Receives the rows of metrics and the progress of a run, for instance to display them."""
 
     def waiting(self, sentence: str) -> None:
-        """Learn that the run waits for Dask workers of other runs: after a second, then every five minutes."""
+        """Learn that the run waits for Dask workers of other runs."""
 
     def begin(self, step: int) -> None:
         """Learn that all checks have passed, and training begins at ``step``."""

@@ -201,7 +201,7 @@ def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
 
 
 def check_parts(layers: Sequence[Layer], handed: Sequence[int]) -> None:
-    """Raise JobError if a layer that divides its output, such as kSlice, has too few or too many readers."""
+    """Raise JobError if a layer that divides its output, as kSlice, has too few or too many readers."""
     for layer, taken in zip(layers, handed, strict=True):
         if layer.part_shapes and taken != len(layer.part_shapes):
             raise layer.fail(f"hands out {len(layer.part_shapes)} parts, but is the source of {taken} layers")

@@ -17,7 +17,7 @@ WHOLE_FEATURE = -1  # in place of the index of a part
 
 
 class Edge(NamedTuple):
-    """An input of a layer: the position of the layer it comes from, and which part of that layer's output it is.
+    """An input of a layer: the layer that it comes from, and which part of its output.
 
     ``part`` is WHOLE_FEATURE, except for sources that hand out parts, such as kSlice.
     """
@@ -103,20 +103,20 @@ def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward:
 
 
 def row_share(layer: Layer, rows: Rows) -> float:
-    """Return how much a worker's value of a lasting state, such as a running mean, counts; all shares add up to 1."""
+    """Return the weight of a worker's value of a lasting state, such as a running mean; all add up to 1."""
     if layer.region is not None and not layer.region.is_first:
         return 0.0
     return (rows.stop - rows.start) / rows.total
 
 
 def other_batch_rows(layer: Layer, first: Layer) -> Rows | None:
-    """Return all rows of a layer if its batch size differs from the net's, as after a kSlice; else None."""
+    """Return all rows of a layer if its batch size is not the net's, as after a kSlice."""
     rows = layer.shape[0]
     return None if rows == first.shape[0] else Rows(0, rows, rows)
 
 
 def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]]:
-    """Return the inputs of each layer, and into how many parts its output is divided (0 for one array)."""
+    """Return each layer's inputs, and how many parts its output has (0 for one array)."""
     handed = [0] * len(nodes)
 
     def edge(node: Node, index: int) -> Edge:

@@ -58,7 +58,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
 
 
 def as_table(net: NeuralNet, name: str) -> str:
-    """Write a net as a table of layers: type, shape of an output's row, number of params; then the sum."""
+    """Write a net as a table of layers: type, output shape, number of params; then the sum."""
     rows = describe(net)
     cells = [("layer", "type", "feature", "params")]
     cells += [(row.layer, row.typed, shape_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]

@@ -118,5 +118,5 @@ def _rectifies(layer: Layer) -> bool:
 
 
 def _is_a(name: str, layer: Layer) -> bool:
-    """Whether a layer is exactly of a built-in class, not a user's subclass, which might compute something else."""
+    """Whether a layer is exactly of a built-in class, not a user's subclass."""
     return type(layer) is imported("layer").get(name) and not is_user_code(type(layer))

@@ -25,7 +25,7 @@ OPERATIONS_PER_THREAD = 20_000_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NeuralNet:
-    """A net that can be computed: its layers in topological order (``nodes``), and its params by first use.
+    """A net that can be computed: layers in topological order (``nodes``), params by first use.
 
     ``by_step`` has the net of each stage of training, with its first step, if there are stages.
     """
@@ -39,7 +39,7 @@ class NeuralNet:
         return net_picture(self)
 
     def at(self, step: Any) -> NeuralNet:
-        """Return the net that trains at a step, if training has stages. Raises NotCapturable if the step is unknown."""
+        """Return the net that trains at a step, if training has stages."""
         if not self.by_step:
             return self
         if isinstance(step, RecordedStep):

@@ -29,7 +29,7 @@ class RequestedParam(NamedTuple):
 
 
 def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str, ...]], dict[str, Param]]:
-    """Name the params of all layers, and find shared ones: return each layer's names, and the params by first use.
+    """Name the params of all layers: return each layer's names, and the params by first use.
 
     The k-th ``param`` of a layer in the job belongs to its k-th param. ``share_from`` names the owner, which sets init
     and scales and may be outside this phase.
@@ -101,7 +101,7 @@ def index_params(requests: Sequence[RequestedParam]) -> dict[str, RequestedParam
 
 
 def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], elsewhere: Mapping[str, ParamConf]) -> str:
-    """Return the name of the param that ``share_from`` leads to; raise JobError for an unknown name or a circle."""
+    """Return the param that ``share_from`` leads to; raise JobError for an unknown name or a circle."""
     name, conf, path = request.name, request.conf, [request.name]
     while conf.share_from:
         name = conf.share_from

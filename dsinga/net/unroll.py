@@ -26,7 +26,7 @@ MOST_COPIES = 50_000  # of all layers of a net
 
 
 def unroll(conf: NetConf) -> NetConf:
-    """Copy each layer of a net once for each of its ``unroll_len`` time steps, and connect the copies.
+    """Copy each layer once for each of its ``unroll_len`` time steps, and connect the copies.
 
     Copy i of layer x is called ``i#x`` and has ``unroll_index`` i; a layer that is not unrolled becomes ``0#x``.
     ``unroll_conn_type`` determines the sources of copy i:

@@ -68,7 +68,7 @@ class TrainingStep:
     repeats: bool = False
 
     def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
-        """Compute the gradients of a step and hand them over; return the metrics, None if it is skipped.
+        """Compute and hand over the gradients of a step; return metrics, None if skipped.
 
         Raises Diverged if a metric, or a gradient in host memory, is not finite; with ``skips`` only for a param.
         """

@@ -85,7 +85,7 @@ class BatchReader:
         return self.parts[worker] if micro_batch is None else rows_of_batch(self.parts[worker], micro_batch)
 
     def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
-        """Return a reader of only the points that a worker needs, if images or fields are cut among workers."""
+        """Return a reader of only the points that a worker needs."""
         stores = {
             layer.name: self.stores[layer.name].in_region(*layer.regions_read())
             for layer in layers

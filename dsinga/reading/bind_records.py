@@ -1,4 +1,4 @@
-"""Lets input layers of a job read given data instead of stores; converts batches of numpy arrays to records."""
+"""Lets a job read given data instead of stores; converts batches of numpy arrays to records."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
 
 
 def input_layer(name: str) -> LayerConf:
-    """Return an input layer that has arrays in place of a store, such as for actions or targets."""
+    """Return an input layer for arrays in place of a store, such as actions or targets."""
     return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
 
 
@@ -193,7 +193,7 @@ def batch_records(
     first: int = 0,
     allows_nonfinite: bool = False,
 ) -> tuple[dict[str, Records], int]:
-    """Convert a batch of numpy arrays to records for the input layers of ``net``; return them and their number.
+    """Convert a batch of numpy arrays to records for the input layers of ``net``; return them with their number.
 
     Raises UserError if records do not fit the layers' ``infos``, or have NaN or infinity, unless allowed.
     """

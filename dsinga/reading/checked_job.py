@@ -49,7 +49,7 @@ class CheckedJob:
         return self.reader(Phase.kTrain, max(sizes, default=1), _worker_groups(self.job)).epochs
 
     def reader(self, phase: Phase, workers: int = 1, groups: int = 1) -> BatchReader:
-        """Open the stores of a phase: return the reader of its batches, for worker groups of equal size."""
+        """Open the stores of a phase: return the reader of its batches."""
         job, layers = self.job, input_layers(self.job.neuralnet, phase)
         if not layers:
             raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
@@ -282,7 +282,7 @@ def planning(job: Job) -> Iterator[None]:
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
-    """Raise UserError if the net of a phase has a param that the training net lacks, or another shape."""
+    """Raise UserError if a phase's net has a param that the training net lacks, or another shape."""
     train = nets[Phase.kTrain].params
     for phase, net in nets.items():
         for name, param in net.params.items():
@@ -297,7 +297,7 @@ ENCODED = (("encoded by a table",),)  # the order of records that only the defin
 
 
 def names_of_training(net: NetConf) -> dict[str, RecordNames]:
-    """Return the names of the classes and columns of the training records that are bound to a job."""
+    """Return the names of classes and columns of the training records bound to a job."""
     stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
     names = {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None}
     for name, conf in stores.items():

@@ -1,4 +1,4 @@
-"""Opens what users give as data, with columns, classes and channels in the order of the training data."""
+"""Opens what users give as data, with columns, classes and channels in training's order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNNAMED = RecordNames()
 
 
 def definition_for(definition: Definition, given: Any) -> RecordsDefinition | None:
-    """Return how records are made of an input's data, such as windows or a table; None if they are records."""
+    """Return how records are made of an input's data; None if they are records already."""
     return next((by for by in definition.values() if by.takes(given)), None)
 
 

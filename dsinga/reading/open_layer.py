@@ -1,4 +1,4 @@
-"""Opens the records of an input layer, whatever a job names: a store, windows, a table, or a user's source."""
+"""Opens the records of an input layer: a store, windows, a table, or a user's source."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, ph
 
 
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
-    """Read the mean and std files of an input layer: return "mean" and "std", None if not named."""
+    """Read the mean and std files of an input layer: "mean" and "std", None if not named."""
     paths = {"mean": conf.mean_file, "std": conf.std_file} if conf else {}
     if not any(paths.values()):
         return dict.fromkeys(paths)

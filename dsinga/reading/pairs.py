@@ -37,7 +37,7 @@ ALL_VALIDATE = "validation_steps is for batches of a generator: validation reads
 def read_iterable(
     data: Data, batches: int | None = None, size: int | None = None, seed: int | None = 0, otherwise: str = ""
 ) -> tuple[Data, int | None]:
-    """Read a generator of batches into memory: return (x, y, weights), and the rows of the first batch.
+    """Read a generator into memory: return (x, y, weights), and the first batch's rows.
 
     Other data are returned unchanged, with None.
     """
@@ -95,7 +95,7 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
 
 
 def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return each input's or output's source by name, from a dict, a list in order, or a single source."""
+    """Return the source of each input or output, from a dict, a list, or a single source."""
     if is_of(sources, "datasets", "DatasetDict", "IterableDatasetDict"):
         raise UserError(
             f"{what} is a {type(sources).__name__}; give one of its datasets, as in x[{next(iter(sources), '')!r}]"
@@ -116,7 +116,7 @@ def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, A
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
-    """Read labels at a path, or in a zarr array, into memory; above 128 MiB they are read by blocks."""
+    """Read labels at a path or in a zarr array; above 128 MiB they are read by blocks."""
     if outputs > 1 and isinstance(y, list):
         return [read_label_paths(labels, 1) for labels in y]
     if not (is_path(y) or is_of(y, "zarr", "Array")) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":

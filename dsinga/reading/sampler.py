@@ -58,7 +58,7 @@ class Sampler:
         assert min(self.length, self.batchsize) > 0, self
 
     def rows(self, step: int, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return the record numbers (stop - start,) int64 of a batch, or of a part of it; ``step`` counts from 0."""
+        """Return the record numbers (stop - start,) int64 of a batch, or a part of it."""
         first = self.skip + step * self.batchsize
         return _between(first + start, first + (self.batchsize if stop is None else stop), self.run)
 
@@ -110,7 +110,7 @@ class Sampler:
         return rows
 
     def epochs(self, step: int, start: int, stop: int) -> np.ndarray:
-        """Return in which epoch, from 0, each row of a part of a batch is read: (stop - start,) int64."""
+        """Return the epoch, from 0, of each row of a part of a batch: (stop - start,) int64."""
         first = self.skip + step * self.batchsize
         return np.arange(first + start, first + stop) // self.length
 

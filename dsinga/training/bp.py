@@ -1,4 +1,4 @@
-"""Back-propagation (kBP, kBPTT): a forward and a backward pass that hands over each gradient when it is complete.
+"""Back-propagation (kBP, kBPTT): a forward and a backward pass that hands over each gradient when complete.
 
 Gradients for params can wait for the next collective. Outputs of layers can be recomputed instead of kept.
 """
@@ -36,7 +36,7 @@ MOST_DEFERRED = 2  # gradients that wait: each keeps a feature and its gradient 
 
 
 class Recomputation:
-    """Saves memory: frees outputs of layers after the forward pass, and computes them again in the backward pass.
+    """Saves memory: frees outputs after the forward pass, and computes them again in the backward pass.
 
     Layers with ``recompute`` are computed again from the nearest kept outputs below, with the same params and random
     numbers, so gradients have the same bits. Sums and rows from other workers are kept: nothing is sent again. State,
@@ -272,7 +272,7 @@ def metrics_of_layers(net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context) -
 
 
 def cast_gradients(computed: Any, sources: Sequence[Any], ctx: Context) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Convert a layer's gradients to the dtypes of its sources: return them, and the gradients of its params."""
+    """Convert a layer's gradients to the dtypes of its sources."""
     is_pair = isinstance(computed, tuple) and len(computed) == 2
     if not is_pair or not isinstance(computed[0], (tuple, list)) or len(computed[0]) != len(sources):
         return computed  # check_gradients says what is wrong
@@ -314,7 +314,7 @@ def add_params(first: Array, second: Array, add: Callable[[Array, Array], Array]
 
 
 def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx: Context) -> Array:
-    """Return a part's contribution to a lasting state, such as a running mean, so that all parts add up to it.
+    """Return a part's contribution to a lasting state, such as a running mean: all parts add up to it.
 
     It is a share of the new state, or of the old one if the layer returned none; for a state by rows, the part's rows.
     """

@@ -109,7 +109,7 @@ class OneCycle(Schedule):
         return max(self.settings.pct_start * self.settings.change_freq - 1.0, 0.0)
 
     def share(self, step: int) -> float:
-        """Return how high a step's rate is, from 0 (the lowest rate of both ends) to 1 (base_lr)."""
+        """Return how high a step's rate is, from 0 (the lowest) to 1 (base_lr)."""
         last, peak = self.settings.change_freq - 1, self._peak
         if step <= peak:
             return half_cosine(1.0 - step / peak) if peak else 1.0
@@ -151,7 +151,7 @@ class SequentialSchedule(Schedule):
 
 
 def momentum_share(conf: UpdaterConf) -> Rate:
-    """Return a function of the step that says how far the momentum has moved from base to final, from 0 to 1.
+    """Return a function of the step: how far the momentum has moved from base to final, from 0 to 1.
 
     It is step / saturation_step, at most 1, as in cxxnet, or with ``one_cycle`` :meth:`OneCycle.share` of the learning
     rate.

@@ -77,7 +77,7 @@ def find_bad_gradient(
 
 
 class CheckedPush:
-    """Passes on the gradients of a step if they are finite; else calls ``fail`` with the param's name."""
+    """Passes on the gradients of a step if they are finite; else calls ``fail``."""
 
     def __init__(self, updates: Any, fail: Callable[[str], NoReturn]):
         self.updates, self.fail = updates, fail
@@ -112,7 +112,7 @@ def check_metrics(metrics: Metrics, step: int) -> None:
 
 
 def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ctx: Context) -> None:
-    """Raise Diverged, with step, loss and layer, if a forward pass computed a metric that is not finite.
+    """Raise Diverged, with step, loss and layer, if a forward pass has a metric that is not finite.
 
     Raises UserError if targets are the cause.
     """

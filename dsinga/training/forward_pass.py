@@ -55,7 +55,7 @@ def forward(
 def forward_pass(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
 ) -> Iterator[TapeEntry]:
-    """Compute the layers in order; yield the inputs and the output of each, kept only while later layers need them."""
+    """Compute the layers in order; yield inputs and output of each, kept only while needed."""
     features: list[Any] = []
     labels: list[Any] = []
     params_by_name: dict[str, Array] = {}

@@ -40,7 +40,7 @@ class Initialiser(Configured, ABC):
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
-    """Return the initial value of each param, float32 by name, which depends on (seed, name, shape, init) only."""
+    """Return the initial values of params, float32, which depend on (seed, name, shape, init) only."""
     values = {}
     for name, param in params.items():
         if param.conf.init is None:
@@ -149,7 +149,7 @@ def check_start(known: Collection[str], params: Mapping[str, Any]) -> None:
 
 
 def check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:
-    """Raise UserError if params, such as a checkpoint's, do not fit a net: one is missing or has another shape."""
+    """Raise UserError if params, such as a checkpoint's, do not fit a net's names and shapes."""
     for name, param in net.params.items():
         if param.spec.by_rows:
             continue

@@ -19,7 +19,7 @@ LARGEST = 1 << 14  # numbers of a joined param; a call takes as long as an updat
 
 
 def joinable(updater: Updater, param: Param) -> bool:
-    """Whether a param is small enough to gain from an update within a larger array, and may be updated so."""
+    """Whether a param is small enough to gain from an update within a larger array."""
     return (
         param.trainable
         and param.size <= LARGEST
@@ -84,7 +84,7 @@ class JoinedParams:
             params[name][...] = value
 
     def _bind(self, numbers: Sequence[Any]) -> BoundProgram | None:
-        """Return the updater's program for the joined array; None if there is none or compiled code is faster."""
+        """Return the updater's program for the joined array; None if there is none or a faster one."""
         arrays = [self._value, self.gradient, *(self._state[slot] for slot in self._updater.state_slots)]
         missing = tuple([each is None for each in numbers])
         traced = trace_series(self._formulas, len(arrays) - 2, missing)

@@ -26,7 +26,7 @@ Joined = tuple[list[JoinedParams], list[str]]  # groups of params whose gradient
 
 
 class LocalUpdater:
-    """Applies gradients to the params of this process, and keeps the optimizer's state; for one thread at a time.
+    """Applies gradients to params of this process, and keeps the optimizer's state; for one thread.
 
     Args:
         ops: the kernels of the device that holds values and state; by default numpy.
@@ -158,7 +158,7 @@ class LocalUpdater:
                 self.check_gradient(name, gradient)
 
     def push(self, name: str, gradient: Gradient) -> None:
-        """Hand over the gradient of a param, to apply it in :meth:`finish` or before; do not change it until then.
+        """Hand over the gradient of a param, which must not change before :meth:`finish`.
 
         In host memory a large gradient is applied at once, unless all are clipped together. A param that is not trained
         is replaced.
@@ -173,7 +173,7 @@ class LocalUpdater:
             self._apply(name, gradient)
 
     def push_all(self, gradients: Mapping[str, Gradient]) -> str | None:
-        """Hand over all gradients of a step if they are finite; else return the name of one that is not.
+        """Hand over all gradients of a step if they are finite; else return a bad one's name.
 
         Nothing is applied before :meth:`finish`. Gradients on a device count as finite.
         """

@@ -1,4 +1,4 @@
-"""Merges the metrics of a net's layers into one dictionary, with the layer's name where several report one."""
+"""Merges the metrics of a net's layers into one dictionary."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def merge_metrics(reports: Reports) -> Metrics:
 
 
 def _join_copies(reports: Reports) -> Reports:
-    """Add up the metrics of the time steps of an unrolled layer: copies ``0#x``, ``1#x``, ... of a layer x."""
+    """Add up the metrics of an unrolled layer's time steps: copies ``0#x``, ``1#x``, ... of x."""
     joined: dict[str, Metrics] = {}
     for name, metrics in reports:
         if not metrics:  # most layers have none

@@ -197,7 +197,7 @@ class Updater(Configured, ABC):
         return next(matching, self).for_param(param, shape)
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return the updater for a param of this shape: this one, or another if the optimizer treats it differently."""
+        """Return the updater for a param of this shape: this one, or another."""
         return self
 
     @property
@@ -320,7 +320,7 @@ def _names(names: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Formulas:
-    """What changes a param at each step: the optimizer's formula with the param's scales of rate and decay."""
+    """What changes a param at each step: the optimizer's formula with the param's scales."""
 
     updater: Updater
     lr_scale: float = 1.0
@@ -333,7 +333,7 @@ class Formulas:
         return self.updater.programs.setdefault((self.lr_scale, self.wd_scale, self.shape), {})
 
     def __call__(self, numbers: Sequence[Any]) -> Formula:
-        """Return the formula with symbols in place of a step's numbers, to compile it once for all steps."""
+        """Return the formula with symbols for a step's numbers, to compile it once."""
         if is_user_code(self.updater):
             raise Untraceable(f"{type(self.updater).__name__} is the user's")
         return Formula(self, tuple(numbers))

@@ -207,7 +207,7 @@ class Adam(Updater):
 def set_corrected_step(
     count: int, lr: float, settings: Any, delta: float, g: Block, slots: Sequence[Block], t: Block, s: Block
 ) -> None:
-    """Update Adam's moments m and v, and set t to the step with bias correction, lr·m̂ / (√v̂ + delta)."""
+    """Update Adam's moments m and v, and set t to the corrected step, lr·m̂ / (√v̂ + delta)."""
     m, v = slots
     average(v, np.multiply(g, g, out=s), settings.beta2, s)
     average(m, g, settings.beta1, s)

@@ -40,7 +40,7 @@ class Lamb(Updater):
     whole = True
 
     def change_at(self, step: int) -> Change:
-        """Return a function that writes the direction of update ``step`` + 1, before its norm is scaled, to ``t``."""
+        """Return a function that writes the unscaled direction of update ``step`` + 1 to ``t``."""
         return functools.partial(self._direct, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:

@@ -35,7 +35,7 @@ class Options:
 
 
 class DataAndLabels(NamedTuple):
-    """What a kind of object is opened as: a column of records, and labels still in any form.
+    """What an object is opened as: a column of records, and labels still in any form.
 
     Attributes:
         labels: an array, a data frame or a path; None without labels.
@@ -129,7 +129,7 @@ class ArrayColumn(Column):
 
     @cached_property
     def whole(self) -> np.ndarray | None:  # type: ignore[override]
-        """All rows at once if that costs little: a view, or a copy of few bytes; else None."""
+        """All rows at once, if a view or a copy of few bytes can give them; else None."""
         flags = self.array.flags
         is_ready = self.array.dtype == self.dtype and flags.c_contiguous and flags.aligned
         if self.ranges is not None or not (is_ready or self.length * self.row_bytes <= CONVERTED_BYTES):
@@ -158,7 +158,7 @@ def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
 
 
 def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
-    """Convert an array, or an array-like object, to a numpy array, with NaN in place of missing values."""
+    """Convert an array-like object to a numpy array, with NaN in place of missing values."""
     array = with_nan(array, name, is_label)
     try:
         return np.asarray(with_nan(np.asanyarray(array), name))  # a variable of netCDF4 becomes a masked array

@@ -83,7 +83,7 @@ def naming_errors(what: str) -> Iterator[None]:
 
 
 class DrawnColumn(Column):
-    """The records, labels or weights of user batches, as a column; ``part`` is their index in the batch tuple."""
+    """The records, labels or weights of user batches, as a column."""
 
     from_files = False
 
@@ -99,7 +99,7 @@ class DrawnColumn(Column):
         return self.batches.read(np.arange(start, stop), 0, np.zeros(stop - start, np.int64))[self.part]
 
     def converted(self, rows: np.ndarray, what: str) -> np.ndarray:
-        """Convert rows (n, ...) of a batch to the column's dtype. Raises UserError for another shape or dtype."""
+        """Convert rows (n, ...) of a batch to the column's dtype."""
         rows = rows[:, None] if self.part == 2 and rows.ndim == 1 else rows
         dtype = column_dtype(rows, self.name, labels=self.part == 1)
         pad = "; pad to one length, as by torch.nn.functional.pad(x, (0, 0, 0, steps - x.shape[1]))" * (rows.ndim == 3)
@@ -158,7 +158,7 @@ class DrawnRecords(RecordSource):
 
 
 class Batches:
-    """Reads the batches x, (x, y) or (x, y, sample_weight) of a user's sequence, all of one length but the last.
+    """Reads the batches x, (x, y) or (x, y, sample_weight) of a user's sequence.
 
     Each is made once an epoch, with seeded random generators.
 
@@ -202,7 +202,7 @@ class Batches:
         self._begun = self._ended = 0  # epochs
 
     def read(self, rows: np.ndarray, seed: int, epochs: np.ndarray) -> Parts:
-        """Return records of some epochs (n,) of a run, as (x, y, sample_weight) arrays in the columns' dtypes."""
+        """Return records of some epochs (n,) as (x, y, sample_weight) arrays in the columns' dtypes."""
         parts = tuple(np.empty((len(rows), *column.shape), column.dtype) for column in self.columns)
         with self._lock:
             for place, (row, epoch) in enumerate(zip(rows.tolist(), epochs.tolist(), strict=True)):

@@ -60,7 +60,7 @@ def dask_kind(value: Any) -> Kind:
 
 
 def in_chunks(array: Any) -> Any:
-    """Let a zarr array above 128 MiB be read by chunks, as a dask array; return others unchanged."""
+    """Let a zarr array above 128 MiB be read by chunks, as a dask array."""
     if not isinstance(array, zarr.Array) or not array.ndim or array.nbytes <= SMALL_BYTES:
         return array
     import dask.array as da

@@ -100,7 +100,7 @@ def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
 
 
 def frame_labels(labels: Any, name: str, length: int, options: Options) -> Labels:
-    """Open a series or the label column of a data frame as labels, with class names if known.
+    """Open a series or the label column of a data frame as labels, with class names.
 
     A categorical series gives its categories as classes, unless the options name some. Dask labels are computed at
     once.

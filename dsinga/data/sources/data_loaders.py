@@ -123,7 +123,7 @@ class LoaderBatches(Batches):
 
 
 def by_number(source: Any) -> ByNumber | None:
-    """Recognise a dataset, or a DataLoader of one, with records that can be read by number; else return None."""
+    """Recognise a dataset, or a DataLoader of one, with records that can be read by number."""
     if isinstance(source, (str, bytes, Mapping, list, tuple)) or is_sequence(source) or is_stream(source):
         return None
     if is_of(source, "torch", "DataLoader"):
@@ -140,7 +140,7 @@ def is_stream(source: Any) -> bool:
 
 
 def _of_loader(loader: Any) -> ByNumber | None:
-    """Recognise a DataLoader of a dataset that can be read by number; None if it can only be iterated."""
+    """Recognise a DataLoader of a dataset that can be read by number."""
     batches, joins = loader.batch_sampler, loader.collate_fn
     base: Any = next(cls for cls in type(loader).__mro__ if _is_torchs(cls))
     if batches is None or is_stream(loader.dataset) or type(loader).__iter__ is not base.__iter__:
@@ -182,14 +182,14 @@ def size_of_batches(loader: Any) -> int | None:
 
 @register("records", "torch.DataLoader", "torch.Dataset", "datasets.Dataset")
 def drawn_kind(value: Any) -> Kind | None:
-    """Say how a sequence of batches, or a dataset read by number, is opened as records; None for others."""
+    """Say how a sequence of batches, or a dataset read by number, is opened as records."""
     if is_sequence(value):
         return Kind("a sequence of batches", drawn_records)
     return None if by_number(value) is None else Kind("records by number", drawn_records, ("data", "label", "classes"))
 
 
 def drawn_records(source: Any, y: Any, options: Options) -> DrawnRecords:
-    """Open a sequence of batches or a dataset as records, with the columns and classes that the caller named."""
+    """Open a sequence of batches or a dataset as records, with the caller's columns and classes."""
     if y is not None:
         raise UserError(f"the records of the {type(source).__name__} have their labels; leave y out")
     records = by_number(source)
@@ -236,7 +236,7 @@ def _batches_of(source: Any, size: int) -> Iterator[Any]:
 def read_batches(
     source: Iterable[Any], count: int | None = None, size: int = 32, seed: int = 0, silent_seconds: float = 3.0
 ) -> tuple[tuple[np.ndarray, ...], int]:
-    """Read a generator or another iterable into memory: return its records as arrays, and the first batch's rows.
+    """Read an iterable, such as a generator, into memory: return its records, and the first batch's rows.
 
     The arrays are (x, y), (x, y, weights) or (x,), like the batches.
 

@@ -23,7 +23,7 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Labels, Options, is_array
 
 
 class DataSource(ABC):
-    """Base class for reading records from your own kind of data, which a job names by ``backend`` in a ``store_conf``.
+    """Base class for reading your own kind of data, which a job names by ``backend`` in a ``store_conf``.
 
     Register a subclass by ``@register("source", "Name")``. Only the process that starts a run opens it.
 
@@ -202,7 +202,7 @@ def _refusal(x: Any) -> UserError:
 
 
 class RecordNames(NamedTuple):
-    """The names of a data set's classes, columns and dimensions, so that predictions use the order of training.
+    """The names of classes, columns and dimensions of records, so that predictions use training's order.
 
     Attributes:
         classes: the names of the labels 0, 1, ...

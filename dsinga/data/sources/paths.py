@@ -36,7 +36,7 @@ def open_store(
     data: str | None = None,
     label: str | None = None,
 ) -> RecordSource:
-    """Open the zarr store at ``path``, or import a file in a SINGA format and open the result.
+    """Open the zarr store at ``path``, or import a file in a SINGA format first.
 
     A kvfile, textfile, lmdb or imagefolder is imported once into a zarr store next to it (``train_data.bin`` into
     ``train_data.zarr``). That store is reused while it is complete and not older than its source.

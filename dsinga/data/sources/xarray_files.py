@@ -24,7 +24,7 @@ from dsinga.data.stores.store_faults import check_equal_chunks, check_group, chu
 
 
 def reading_files(value: Any) -> Any:
-    """Return an xarray object that reads its files by this module, so that errors name the variable or chunk.
+    """Make an xarray object read its files by this module, so that errors name variable or chunk.
 
     xarray's unpacking, masks and selections stay.
     """
@@ -66,7 +66,7 @@ def _check_metadata(arrays: Sequence[zarr.Array], indexes: Mapping[Any, Any]) ->
 
 
 def files_array(data: Any, name: str, source: Any = None, arrays: list[zarr.Array] | None = None) -> Any:
-    """Wrap the file array inside xarray's nested lazy arrays by one that names errors; None if no file is read."""
+    """Wrap the file array inside xarray's lazy arrays by one that names errors; None if there is no file."""
     if isinstance(data, FileArray):
         return None
     is_zarr = type(data).__name__ == "ZarrArrayWrapper"
@@ -158,7 +158,7 @@ class ZarrFileArray(FileArray):
 
 
 def _bounds(part: Any, size: int) -> tuple[int, int, int]:
-    """Return which range [first, last + 1) of an axis an index needs, and its step, 0 without one."""
+    """Return which range [first, last + 1) of an axis an index needs, and its step."""
     if isinstance(part, slice):
         start, stop, step = part.indices(size)
         return (start, stop, step) if step > 0 else (stop + 1, start + 1, step)

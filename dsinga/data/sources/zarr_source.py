@@ -83,7 +83,7 @@ class ZarrSource(RecordSource):
 
 
 def open_record_store(location: str, data: str | None, label: str | None) -> Any:
-    """Open ``location`` if dsinga wrote it as a record store; None for other zarr, or other named arrays."""
+    """Open ``location`` if dsinga wrote it as a record store; else return None."""
     if data not in (None, "", "data") or label not in (None, "", "labels"):
         return None
     node = open_zarr(location)
@@ -243,7 +243,7 @@ ZarrArrays = Mapping[str, zarr.Array]
 def find_arrays(
     group: zarr.Group, location: str, data: str | None = None, label: str | None = None
 ) -> tuple[zarr.Array, zarr.Array | None]:
-    """Find the arrays of records and of labels (or None) in a zarr group, by name or by guessing.
+    """Find the arrays of records and of labels in a zarr group, by name or by guessing.
 
     Arguments are as in :class:`ZarrSource`. Raises UserError, which lists the arrays, if none or several fit.
     """
@@ -305,7 +305,7 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
 
 
 def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
-    """Return all arrays below a zarr group, by path, and an error text if they cannot be listed."""
+    """Return all arrays below a zarr group, by path, and an error text."""
     try:
         members = dict(group.members(max_depth=None))
     except Exception as error:  # of metadata that are damaged, and of file systems: any class

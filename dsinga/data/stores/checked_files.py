@@ -34,7 +34,7 @@ MOST_GROWTH, MOST_OVERHEAD, MOST_HEADER = 16, 1 << 10, 1 << 20
 
 
 class _ChunkLimits(NamedTuple):
-    """Limits for the stored chunks of an array, to find damaged ones: their most bytes, and whether they use Blosc."""
+    """What stored chunks of an array may be, to find damaged ones: their most bytes, whether Blosc."""
 
     most_bytes: int
     is_blosc: bool
@@ -113,7 +113,7 @@ def _is_blosc(array: zarr.Array) -> bool:
 def _read_file(
     path: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most_bytes: int | None
 ) -> Buffer | None:
-    """Read a local file, or a range of its bytes, like zarr's own store; None without a file."""
+    """Read a local file, or a range of its bytes, like zarr's own store."""
     try:
         with open_regular(path, most_bytes) as file:
             size = file.seek(0, io.SEEK_END)

@@ -35,7 +35,7 @@ SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
 
 class AxisPart(NamedTuple):
-    """Where a chunk and a region overlap along one axis: chunk number, slices in chunk, region and array."""
+    """Where a chunk and a region overlap along one axis."""
 
     number: int
     inside: slice
@@ -104,7 +104,7 @@ class RegionReader:
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
-        """Read a region of the array, given as slices along the first axes with start, stop and step 1."""
+        """Read a region, given as slices along the first axes with start, stop and step 1."""
         if not self.reads_files:
             return np.asarray(self._array[region])
         region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))
@@ -123,7 +123,7 @@ class RegionReader:
             target[...] = self._array[tuple(axis.points for axis in part)]
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
-        """Decode the part of a chunk that a region needs into ``target``; False for a missing or damaged chunk."""
+        """Decode the part of a chunk that a region needs; False for a missing or damaged chunk."""
         try:
             data = _read_file(f"{self._folder}{self._key(tuple(axis.number for axis in part))}", self._most_bytes)
         except FileNotFoundError:

@@ -145,7 +145,7 @@ class StoreColumn(Column):
 
 
 def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
-    """Return how many bytes of a store ``arrays`` need; None if files cannot be listed, as on web servers."""
+    """Return how many bytes of a store ``arrays`` need; None if files cannot be listed."""
     try:
         return sum(array.nbytes_stored() for array in arrays)
     except Exception:  # each package has classes of its own

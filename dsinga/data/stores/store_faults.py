@@ -55,7 +55,7 @@ def unreadable(location: str, what: str, error: Exception) -> UserError:
 
 
 def zarr_group(location: str) -> zarr.Group | None:
-    """Open the zarr v3 group at ``location``; None if there is none. Raises UserError if it cannot be read."""
+    """Open the zarr v3 group at ``location``; None if there is none."""
     store = zarr_store(location, read_only=True)
     try:
         return zarr.open_group(store=store, mode="r", zarr_format=3, use_consolidated=False)

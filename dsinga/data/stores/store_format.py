@@ -53,12 +53,12 @@ def chunk_rows(record_bytes: int) -> int:
 
 
 def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
-    """Return how many rows of whole chunks to read and shuffle together: about a MiB, at least one chunk."""
+    """Return how many rows of whole chunks to read and shuffle together: about a MiB."""
     return chunk * max(1, min(CHUNK_BYTES // max(chunk * record_bytes, 1), -(-length // chunk)))
 
 
 def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
-    """Return how many rows to read and shuffle together, for a source that is not a record store.
+    """Return how many rows to read and shuffle together, unless from a record store.
 
     They are as many as for a record store, or a chunk if chunks are larger and all records exceed 128 MiB.
     ``record_bytes`` are a record's in the dtype of a record store. ``chunk`` are the rows of the source's chunks; None

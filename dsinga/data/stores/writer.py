@@ -35,7 +35,7 @@ def write_store(
     vocabulary: Sequence[str] = (),
     overwrite: bool | Callable[[], bool] = False,
 ) -> int:
-    """Write batches of records to a new zarr store that dsinga can train on; return the number of records.
+    """Write batches of records to a new zarr store for training; return the number of records.
 
     On a local path the store is renamed to its destination when it is complete. At a URL it is written in place and
     marked complete last. After an error, the incomplete store and the folders created for it are removed.
@@ -191,7 +191,7 @@ class _ColumnWriter:
 
 @public
 def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separator: str = ",") -> None:
-    """Write batches (rows, ...) to a text file, a line for each row, with values joined by ``separator``.
+    """Write batches (rows, ...) to a text file, a line for each row.
 
     An existing file is replaced when the new one is complete.
     """
