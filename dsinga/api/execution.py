@@ -345,8 +345,8 @@ def train(
             ``earlier_steps`` of the job's updater says how many steps came before.
         resources: the amounts of Dask's worker resources that each worker of the run needs, as in {"GPU": 1}.
         hosts: the hosts or Dask workers on which the run may train, by name or address; by default all.
-        retry: if the scheduler is lost, wait for another one and as many Dask workers, as long as ``cluster { patience
-            }`` of the job; then continue from the newest checkpoint.
+        retry: if the scheduler is lost, wait for another one, as long as ``cluster { patience }`` of the job; then
+            continue from the newest checkpoint.
 
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.

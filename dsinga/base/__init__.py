@@ -1,1 +1,1 @@
-"""What all packages use: errors, the registry of components, settings, checks of arguments, files, and signals."""
+"""The tools that all packages use: errors, the registry of components, settings, checks, files, and signals."""

@@ -14,10 +14,10 @@ Functions of add-ons that the core calls are components, too: of the kind ``hook
 of the core defines the call; with :func:`implements` type checkers compare them. The kind ``method`` has functions of
 models, with the model as their first argument.
 
-Further kinds for distributions: ``message.LayerConf.wave``, a :class:`dsinga.job.Settings` as a field of a message of
-jobs; ``backend.NAME``, a subclass of :class:`dsinga.ops.Ops`; ``kernel.NAME``, a function of arrays with a body in
-numpy, which a layer gets as ``ctx.ops.kernel("NAME")``; ``engine.NAME``; and ``sync_method.NAME``, how server groups
-synchronise. An add-on that fails on import does not affect others.
+Further kinds for distributions are ``message.LayerConf.wave``, a :class:`dsinga.job.Settings` as a field of a message
+of jobs, and ``backend.NAME``, a subclass of :class:`dsinga.ops.Ops`. ``kernel.NAME`` is a function of arrays with a
+body in numpy, which a layer gets as ``ctx.ops.kernel("NAME")``. ``engine.NAME`` and ``sync_method.NAME`` compute steps,
+and synchronise server groups. An add-on that fails on import does not affect others.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def predict(
     conf: Path, checkpoint: str | None, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
     resources: dict[str, float], hosts: list[str], **options: Any,
 ) -> None:  # fmt: skip
-    """Write the output of a layer, for every record of the job file CONF, to a zarr store.
+    """Write a layer's output for every record of a phase of the job file CONF to a zarr store.
 
     The store has the labels, too.
     """

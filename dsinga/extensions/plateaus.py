@@ -204,7 +204,7 @@ class StopBeyond(Extension):
 
 @register("extension", kReduceOnPlateau=3)
 class ReduceOnPlateau(Extension):
-    """Lowers the learning rate by ``factor`` if a metric has not improved for ``patience`` values in a row.
+    """Multiplies the learning rate by ``factor`` if a metric has not improved for ``patience`` values in a row.
 
     The job's schedule continues; its rates are multiplied.
     """

@@ -1,4 +1,4 @@
-"""Defines what a job can say, and reads, checks and writes job files."""
+"""Defines the fields of a job, and reads, checks and writes job files."""
 
 from typing import Any
 

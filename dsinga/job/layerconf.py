@@ -18,7 +18,7 @@ class AugmentConf(Component):
 
     Args:
         type: the type of the augmentation.
-        user_type: your own registered augmentation.
+        user_type: the name of your own augmentation.
     """
 
     kind: ClassVar = "augmentation"
@@ -127,7 +127,7 @@ class ParamGenConf(Component):
 
     Args:
         type: the type of the initialiser.
-        user_type: your own registered initialiser.
+        user_type: the name of your own initialiser.
         value: the constant, or the factor of the random numbers.
         mean: the mean of a normal distribution.
         std: the standard deviation of a normal distribution.
@@ -187,21 +187,21 @@ class LayerConf(Component):
     Args:
         name: the name of the layer. Layers of different phases may have the same name.
         type: the type of the layer.
-        user_type: your own registered layer.
+        user_type: the name of your own layer.
         srclayers: the names of the layers that this layer reads, in order.
         include: the phases that have the layer; by default all.
         exclude: the phases that do not have it.
         share_src_blobs: ignored, for old job files.
         unroll_len: the number of time steps; by default the net's. 1 keeps the layer out of unrolling.
-        unroll_index: the time step of a copy that unrolling made.
-        copy_number: the number of a copy for records of several leads.
+        unroll_index: the time step of a copy that unrolling made; not in job files.
+        copy_number: the number of a copy for records of several leads; not in job files.
         per_step: whether a layer for rows is computed at each step of a sequence.
         unroll_conn_type: which time steps of a source a copy reads: its own, all, or the last.
         shift: by how many steps the source is earlier.
         partition_dim: the axis on which the layer is cut: 0 for rows, 1 for features, 2 to 4 for points of fields.
         partition_grid: the numbers of workers along the axes of points, starting with ``partition_dim``.
-        partition_id: the number of a part of a cut layer.
-        num_partitions: the number of parts of a cut layer.
+        partition_id: the number of a part of a cut layer; not in job files.
+        num_partitions: the number of parts of a cut layer; not in job files.
         location: the worker of the group that computes the layer.
         recompute: whether the output is freed after the forward pass and computed again in the backward pass.
         store_conf: the store that an input layer reads or an output layer writes.

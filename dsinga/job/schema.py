@@ -49,7 +49,7 @@ class AlgConf(Component):
 
     Args:
         alg: the type of the algorithm.
-        user_alg: your own registered algorithm.
+        user_alg: the name of your own algorithm.
     """
 
     kind: ClassVar = "algorithm"
@@ -145,13 +145,14 @@ class ClusterConf(Message):
         start_port: ignored, for old job files.
         share_memory: ignored, for old job files.
         poll_time: ignored, for old job files.
-        slicing: how params are cut for servers: kSinga evenly, kBlock in equal blocks, assigned by hash.
+        slicing: how params are cut for servers. kSinga keeps them whole where that is as even. kBlock cuts equal blocks
+            and assigns them by hash.
         block_size: the elements of a block of kBlock; by default PaddlePaddle's formula.
         block_rows: the rows of a block of an embedding; by default as many as fit.
         sync_topology: which server groups send each other the changes of their params.
-        sync_edge: the pairs of server groups that do so instead.
+        sync_edge: the pairs of server groups that do so, in place of ``sync_topology``.
         sync_method: whether the changes of server groups add up (kSum) or their params are averaged (kMean).
-        user_sync_method: your own registered method (:class:`dsinga.cluster.server.GroupSync`).
+        user_sync_method: the name of your own method (:class:`dsinga.cluster.server.GroupSync`).
         staleness: how many steps a worker group may be ahead of the slowest one of its server group; by default any.
         compression: how gradients are compressed.
         topk_share: the fraction of a gradient's numbers that kTopK sends.
@@ -160,7 +161,7 @@ class ClusterConf(Message):
         fullc_gather: whether workers send activations of dense layers in place of gradients, where that is less.
         max_restarts: how often a run starts again after it has lost Dask workers; by default 3 times from one snapshot.
         min_workers: the fewest processes with which a run starts, or starts again.
-        patience: how many seconds it waits for them. Then it raises :class:`dsinga.ClusterNotReady`.
+        patience: how many seconds a run waits for these processes. Then it raises :class:`dsinga.ClusterNotReady`.
     """
 
     nworker_groups: Members = 1
@@ -214,7 +215,7 @@ class ExtensionConf(Component):
 
     Args:
         type: the type of the extension.
-        user_type: your own registered extension.
+        user_type: the name of your own extension.
         freq: the steps between two calls of your own extension.
         after: the step of its first call.
     """
@@ -235,8 +236,8 @@ class Job(Message):
         name: the name of the job. The default workspace is called after it.
         seed: determines all random numbers. With one worker group, the same job and seed give the same bits.
         train_steps: the number of iterations.
-        epochs: how often training goes through the records, in place of ``train_steps``. What has no frequency comes
-            after each epoch.
+        epochs: how often training goes through the records, in place of ``train_steps``. Metrics and tests without a
+            frequency come after each epoch.
         disp_freq: the steps between two rows of training metrics.
         disp_after: the step of the first row of training metrics.
         test_freq: the steps between two tests. A test also comes at the end.
@@ -250,8 +251,8 @@ class Job(Message):
         checkpoint_keep: how many of the newest checkpoints are kept; 0 keeps all.
         checkpoint_path: checkpoints with the params from which training starts.
         warmup_steps: how many steps group 0 trains alone before other worker groups start with its params.
-        skip_bad_batches: whether a worker group skips a batch if its loss, gradient or record is not finite: no param
-            changes. Otherwise it ends training. Graph grain cannot skip.
+        skip_bad_batches: whether a worker group skips a batch if its loss, gradient or record is not finite, without a
+            change of params. Otherwise it ends training. Graph grain cannot skip.
         micro_batches: the number of equal parts of a batch that are computed in turn, to save memory. Gradients add up.
         precision: the precision of matrix products and convolutions. Params and sums stay float32.
         reset_param_version: ignored, for old job files.

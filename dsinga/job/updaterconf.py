@@ -19,7 +19,7 @@ class LRGenConf(Component):
 
     Args:
         type: the type of the schedule.
-        user_type: your own registered schedule.
+        user_type: the name of your own schedule.
         base_lr: the rate from which the formula of the schedule starts.
         minimum_lr: the least rate, starting at ``start_step``.
         start_step: before this step the rate is ``base_lr``.
@@ -127,11 +127,12 @@ class UpdaterConf(Component):
     features is clipped part by part.
 
     With ``clip_global_norm`` updates do not overlap with the backward pass. Each worker group uses its own norm. A norm
-    that is not finite scales nothing. It cannot be combined with the other bounds or with graph grain.
+    that is not finite scales nothing. ``clip_global_norm`` cannot be combined with the other bounds or with graph
+    grain.
 
     Args:
         type: the type of the updater.
-        user_type: your own registered updater.
+        user_type: the name of your own updater.
         learning_rate: the learning rate and its schedule.
         momentum: the momentum of kSGD and kNesterov.
         momentum_conf: a momentum that changes during training, in place of ``momentum``.

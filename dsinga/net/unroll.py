@@ -2,8 +2,8 @@
 
 Where it can, a chain of copies is merged into one layer that computes whole sequences: the same numbers in fewer and
 larger operations. ``dsinga show`` says how many steps each layer has. Copies stay where a ``shift`` joins different
-steps, where a layer that is not unrolled reads copies of one that is, for batch normalisation, and for layers that hand
-out parts.
+steps, for batch normalisation, and for layers that hand out parts. Copies also stay if a layer that is not unrolled
+reads them.
 
 The loss of an unrolled net is the mean over rows and steps. Its gradient is SINGA's, of the sum over steps of means
 over the batch, so learning rates and clipping of a SINGA job keep their meaning.

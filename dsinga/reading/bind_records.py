@@ -47,9 +47,9 @@ def bind_records(
 
     Args:
         job: the job, which is not changed.
-        data: a source as in :func:`dsinga.data.open_records`, such as an array or a pair (x, y); a Dataset for
-            ``windows``, a data frame for ``table``; or a dict by phase ("train", "val", "test", "deploy"). For several
-            input layers, a source is a dict by layer.
+        data: a source as in :func:`dsinga.data.open_records`, such as a pair (x, y); a Dataset for ``windows``; or a
+            data frame for ``table``. It may be a dict by phase ("train", "val", "test", "deploy"). For several input
+            layers, a source is a dict by layer.
         phase: the phase of data that name none.
         roots: folders where a relative path is looked up after the working directory.
         trained: the training records' classes and columns, by input layer, by default of the job's bound records.

@@ -41,8 +41,9 @@ class ContrastiveDivergence(Configured):
     """Trains restricted Boltzmann machines by contrastive divergence (CD-k), with ``cd_k`` Gibbs steps.
 
     The gradient for W is (h'ᵀv' - hᵀv)/B, as in SINGA (Hinton, Training Products of Experts by Minimizing Contrastive
-    Divergence, 2002). The biases' have the same form. v are the data, and h the means of the hidden units given the
-    data. v' is what the last sample of the hidden units reconstructs, without sampling. h' are the means given v'.
+    Divergence, 2002). The biases' have the same form. Here v are the data, and h the means of the hidden units given
+    the data. The reconstruction v' comes from the last sample of the hidden units, without sampling, and h' are the
+    means given v'.
 
     If the hidden layer is ``persistent``, v' is a sample after ``cd_k`` steps of Markov chains, one chain for each row
     of the batch. The chains continue from iteration to iteration (Tieleman, Training Restricted Boltzmann Machines

@@ -171,7 +171,7 @@ class AdaDelta(Updater):
 class Adam(Updater):
     """Adam of Kingma and Ba (2015): a = β₁·a + (1 - β₁)·g; v = β₂·v + (1 - β₂)·g²; w -= lr·a / √(v + δ).
 
-    With ``bias_correction`` it is the published form, as in PyTorch and ``nn.Adam``: w -= lr·â / (√v̂ + δ), with â = a
+    With ``bias_correction`` it is the published form, as in PyTorch and ``nn.Adam``: w -= lr·â / (√v̂ + δ). Here â = a
     / (1 - β₁ᵗ) and v̂ = v / (1 - β₂ᵗ) at the t-th step.
     """
 

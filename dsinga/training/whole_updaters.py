@@ -68,7 +68,8 @@ class Muon(Updater):
     """Muon of Jordan (2024) for matrices, scaled as in Liu et al. (2025), and AdamW for all other params.
 
     For a matrix: a = β·a + (1 - β)·g; u = β·a / (1 - βᵗ⁺¹) + (1 - β)·g / (1 - βᵗ); w -= lr·``rms``·√max(rows,
-    columns)·O(u). O(u) is about the nearest matrix with orthonormal rows or columns.
+    columns)·O(u). O(u) is about the nearest matrix with orthonormal rows or columns: five Newton-Schulz iterations in
+    float32.
 
     With ``rms`` 0.2, learning rates and decays of AdamW fit, as with optax's consistent_rms=0.2 and torch's
     adjust_lr_fn="match_rms_adamw". Embeddings and the last layer do better with AdamW: name them in ``adamw_match``.
