@@ -62,7 +62,7 @@ def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has the type ``hint``, as far as such types are checked."""
+    """Whether a value has the type ``hint``; true for types that are not checked."""
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, each) for each in inner)

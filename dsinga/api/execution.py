@@ -89,7 +89,7 @@ class Execution:
     make_training: Callable[[Job], JobTraining] | None = None
 
     def execute(self) -> Result:
-        """Train, and return the result; errors are those that :func:`dsinga.train` raises."""
+        """Train, and return the result; errors are the same as of :func:`dsinga.train`."""
         with deferred_terminations(self.cancelled):
             return self._execute()
 

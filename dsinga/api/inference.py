@@ -83,7 +83,7 @@ def open_phase(
     resources: Mapping[str, float] | None,
     hosts: Sequence[str],
 ) -> Iterator[OpenPhase]:
-    """Open what an evaluation or prediction needs: net, records and params; arguments are :func:`dsinga.predict`'s.
+    """Open net, records and params for an evaluation or prediction; arguments are :func:`dsinga.predict`'s.
 
     Without a ``layer`` the net is whole.
     """

@@ -64,7 +64,7 @@ class TrainingOptions:
 
 
 class RunLimits(NamedTuple):
-    """What limits a run besides its options: threads, and a check for cancellation.
+    """Limits of a run besides its options: threads, and a check for cancellation.
 
     Attributes:
         max_threads: the most kernel threads of each worker, None for all that are free.

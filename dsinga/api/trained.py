@@ -1,4 +1,4 @@
-"""Defines Trained: what a net has learnt, to continue training and to predict."""
+"""Defines Trained, the state of a trained net, to continue training and to predict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MARK = "$mark"  # a key that no input has as a name
 
 @dataclass(frozen=True)
 class Trained:
-    """What a net has learnt: params, the optimizer's state, and the names of classes and columns.
+    """The state of a trained net: params, the optimizer's state, and the names of classes and columns.
 
     Attributes:
         params: float32 arrays by name, or None.
@@ -68,7 +68,7 @@ class Trained:
         return replace(self, params=params, is_complete=False, drawn=None, steps=0, slots={}, before=MANY)
 
     def after(self, rescued: RescuedParams, job: Job, steps: int) -> Trained:
-        """Return what the net has learnt after another run, which began at the optimizer's step ``steps``."""
+        """Return the state after another run, which began at the optimizer's step ``steps``."""
         assert rescued.net is not None
         before = max(earlier_steps(rescued.net) - steps, 0)
         return replace(
@@ -119,7 +119,7 @@ class Trained:
 
 @contextmanager
 def rescuing(owner: str, keep: Callable[[RescuedParams], None]) -> Iterator[RescuedParams]:
-    """Keep what a run has trained, even after an interrupt or an error: yield an extension for the run.
+    """Keep the params of a run, even after an interrupt or an error: yield an extension for the run.
 
     ``keep`` gets what was trained; messages call the keeper ``owner``.
     """

@@ -48,7 +48,7 @@ class RemoteWorkspace:
         return bool(_checkpoints(self._folder.names()))
 
     def fetch(self) -> None:
-        """Copy what a resumed run needs to the local folder: checkpoints and other files."""
+        """Copy checkpoints, and other files that a resumed run needs, to the local folder."""
         names = self._folder.names()
         steps = _checkpoints(names)
         files = [name for name in _run_files(names) if not name.startswith("checkpoint/")]

@@ -82,14 +82,14 @@ def format_bytes(size: float) -> str:
 
 
 class Remedies(UserDict[str, str]):
-    """What to write instead of names of other libraries: replacements by name, from a TOML file."""
+    """Suggests replacements for names of other libraries, from a TOML file."""
 
     def __init__(self, path: Path, *tables: str):
         self._path, self._tables = path, tables
 
     @functools.cached_property
     def data(self) -> dict[str, str]:  # type: ignore[override]
-        """What to write instead of each name."""
+        """The replacements, by the name that a user has written."""
         content = tomllib.loads(self._path.read_text("utf-8"))
         entries = [entry for table in self._tables for entry in content[table].items()]
         return {name: remedy for remedy, names in entries for name in names.split()}

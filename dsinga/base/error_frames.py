@@ -71,7 +71,7 @@ def clear_origin(error: BaseException | None) -> None:
 
 
 def public(function: F) -> F:
-    """Let errors of a public function show only its own frame, not those inside dsinga.
+    """Let errors of a public function show only its own frame, and no other of dsinga.
 
     Only UserErrors and Diverged are shortened. Frames of user functions that dsinga called stay.
     ``DSINGA_TRACEBACK=all`` in the environment keeps all frames.

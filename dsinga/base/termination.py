@@ -68,14 +68,14 @@ class SignalPipes:
                         event.set()
 
     def uninstall(self) -> None:
-        """Restore what the signals did before this object."""
+        """Restore the signals' earlier handlers."""
         for number, end in self._writing.items():
             faulthandler.unregister(number)
             os.close(end)
         self._writing = {}
 
     def close(self) -> None:
-        """Restore what the signals did before, and end the process by the first one that has come."""
+        """Restore the signals' earlier handlers, and end the process by the first signal that has come."""
         self.uninstall()
         self._thread.join(5)  # a process that was forked by code in C may have a pipe, too
         for number in self.received:

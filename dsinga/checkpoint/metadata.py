@@ -33,7 +33,7 @@ class DamagedFile(UserError):
 
 
 class Metadata(NamedTuple):
-    """What ``checkpoint.json`` says about a checkpoint.
+    """The contents of ``checkpoint.json``, which describes a checkpoint.
 
     ``files`` has the fingerprints of the other files by name, ``state`` the names of the updater's arrays.
     """

@@ -90,7 +90,7 @@ class Commands(click.Group):
 
 
 def _with_remedy(error: click.NoSuchOption) -> click.UsageError:
-    """Add to the error of an unknown option what to write instead."""
+    """Add advice to the error of an unknown option."""
     command = error.ctx.command if error.ctx else None
     options = [option for option in getattr(command, "params", ()) if isinstance(option, click.Option)]
     names = {name.lstrip("-"): name for option in options for name in option.opts}
@@ -132,7 +132,7 @@ def main_group() -> None:
 
 
 def _summary(name: str) -> str | None:
-    """Return what a command does, for the list of commands: the first line of its docstring."""
+    """Return the description of a command for the list of commands: the first line of its docstring."""
     row = built_in("command").get(name)
     if row is None:
         return ""

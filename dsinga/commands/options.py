@@ -52,7 +52,7 @@ IMPORT = click.option(
 
 
 class JobFile(click.Argument):
-    """The argument CONF, a job file; if it is missing, the error says what to give."""
+    """The argument CONF, a job file; if it is missing, the error gives advice."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the path of the job file. Raises MissingParameter if there is none."""

@@ -139,7 +139,7 @@ def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
 
 
 class Verified(NamedTuple):
-    """The result of :func:`verify_store`: what was read, and which checks were made.
+    """The result of :func:`verify_store`: the numbers of records and faults, and the checks that were made.
 
     Without checksums, changed bytes that can be decoded go unnoticed.
 

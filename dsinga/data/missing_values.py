@@ -1,4 +1,4 @@
-"""Turns missing values into NaN: those marked by CF attributes, and those under numpy masks."""
+"""Turns missing values into NaN, whether CF attributes or numpy masks mark them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class RecordSource:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The :class:`Column` of data, and the one of labels if there are labels."""
+        """The :class:`Column` of data, and the column of labels, if there are labels."""
         return (self._data,) if self._labels is None else (self._data, self._labels)
 
     @property

@@ -90,7 +90,7 @@ def _kind(array: Any) -> str:
 
 @contextlib.contextmanager
 def pickling_not_logged() -> Iterator[None]:
-    """Suppress what Dask logs in this thread about an object that cannot be pickled."""
+    """Keep Dask from logging, in this thread, that an object cannot be pickled."""
     thread = threading.get_ident()
 
     def is_of_another_thread(record: logging.LogRecord) -> bool:

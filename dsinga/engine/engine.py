@@ -1,4 +1,4 @@
-"""Defines Engine, the interface of what computes training steps, here or on a cluster."""
+"""Defines Engine, the interface for computing training steps, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Places(NamedTuple):
 
 
 class StepReport(NamedTuple):
-    """What an engine reports about a training step, or several together: metrics and times.
+    """An engine's report of a training step, or of several together: metrics and times.
 
     Attributes:
         metrics: the sums and counts of metrics, by name.
@@ -86,7 +86,7 @@ class Snapshot:
 
 @dataclass
 class Restart:
-    """A restart of a run after it has lost workers or servers: what was lost, and when.
+    """A restart of a run that has lost workers or servers, with the cause and the time.
 
     Attributes:
         lost: what was lost, in words.
@@ -105,7 +105,7 @@ class Restart:
 
 
 class Loop(Protocol):
-    """What an engine sees of the training loop."""
+    """The part of the training loop that an engine sees."""
 
     @property
     def step(self) -> int:
@@ -120,7 +120,7 @@ class Loop(Protocol):
         """Whether a stopped run can resume from this step, as after an interrupt."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return what a checkpoint keeps of the loop, at its present step."""
+        """Return the loop's state for a checkpoint, at its present step."""
 
     def show_restart(self, restart: Restart, seconds: float) -> None:
         """Add a restart to the history; it took ``seconds`` until the run had caught up."""
@@ -214,7 +214,7 @@ class Engine(ABC):
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
-        """Return what else a resumed run needs, besides params and updater state: plain values and arrays."""
+        """Return further state for a resumed run, besides params and updater state: plain values and arrays."""
         return {}
 
     def keep(self, snapshot: Snapshot) -> None:

@@ -223,7 +223,7 @@ class LocalEngine(Engine):
         return add_metrics(evaluate(passes, forward_in_order(self._read_function, compute)))
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Let output layers write their files; validation skips those that tests write."""
+        """Let output layers write their files; validation skips the layers of tests."""
         layers = outputs_to_write(self.nets, phase)
         if layers:
             forward = forward_in_threads(self.job, self.params())

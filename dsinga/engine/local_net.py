@@ -391,7 +391,7 @@ class _KeptGradients(dict[str, Any], Updates):
 
 
 def _kind(params: Mapping[str, np.ndarray], x: Batch, y: Batch) -> tuple[Hashable, ...]:
-    """Return what batches must have in common to use the same recorded pass: kind, params and thread."""
+    """Return the key that batches of one recorded pass share: kind, params and thread."""
     array = next(iter(x.values()), None) if type(x) is dict else x
     shape = array.shape if type(array) is np.ndarray else None
     forms = type(x) is dict, type(y) is dict, y is None

@@ -25,7 +25,7 @@ class CutNets(Protocol):
     """The type of the engine ``cut``, which computes nets that are cut for several workers."""
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
-        """Return what computes forward passes of a net, cut for the workers."""
+        """Return a predictor of a net that is cut for the workers."""
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
@@ -56,7 +56,7 @@ class NetsByShape:
     def predictor(
         self, phase: Phase, unlabelled: tuple[str, ...] | None = None, rows: int = 0, *, gradients: tuple[str, ...] = ()
     ) -> Predictor:
-        """Return what computes a phase's net, or only the layers ``unlabelled`` and their sources.
+        """Return the predictor of a phase's net, or only of the layers ``unlabelled`` and their sources.
 
         To be cut, it must be built for ``rows`` rows. With ``gradients`` it has these layers and their sources. Each of
         them gets an input layer for its gradient (:func:`gradient_input`) and a loss with this gradient.

@@ -29,7 +29,7 @@ CALLBACKS, ARGUMENTS = (Remedies(Path(__file__).with_name("keras.toml"), name) f
 
 
 class LoopView(ABC):
-    """What an extension sees of a run: step, params, metrics, and methods that change the run.
+    """A run as its extensions see it: step, params, metrics, and methods that change the run.
 
     With several worker groups it shows group 0. ``evaluate``, ``params``, ``set_params`` and ``set_rate_factor`` raise
     UserError unless the extension pauses training.
@@ -65,7 +65,7 @@ class LoopView(ABC):
     @property
     @abstractmethod
     def rate_factor(self) -> float:
-        """What extensions multiply the schedule's learning rate by at this step."""
+        """The factor by which extensions have changed the learning rate at this step."""
 
     @property
     @abstractmethod
@@ -219,7 +219,7 @@ class Extension(ABC):
 
     @abstractmethod
     def run(self, loop: LoopView) -> None:
-        """Do what the extension is for, at ``loop.step``."""
+        """Act at ``loop.step``: evaluate, write or change something."""
 
     def go_on(self, loop: LoopView) -> None:
         """Act after all due extensions, right before training continues."""
@@ -237,13 +237,13 @@ class Extension(ABC):
         """Act after the last step, when training has ended."""
 
     def close(self, error: BaseException | None) -> None:
-        """Release files and connections at the very end; ``error`` is what ended the run, or None.
+        """Release files and connections at the very end; ``error`` is the error of the run, or None.
 
         Exceptions raised here are only logged.
         """
 
     def state_dict(self) -> State:
-        """Return what checkpoints keep for a resumed run: plain values and arrays."""
+        """Return the state that a resumed run needs: plain values and arrays."""
         return {}
 
     def load_state(self, state: State) -> None:
@@ -264,7 +264,7 @@ class Watcher(Extension):
 
 
 class RescuedParams(Watcher):
-    """Keeps what a run has learnt, even if it fails: params, the updater's state, and the history.
+    """Keeps the params of a run even if it fails, with the updater's state and the history.
 
     After an interrupt or a failure these are the params of the last complete step, or the best ones, or lost. An
     interrupt then ends training in order, even without a workspace.

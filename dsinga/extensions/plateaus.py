@@ -155,7 +155,7 @@ class EarlyStopping(Extension):
             loop.stop(f"{self._monitor} has not improved on its best{best} in the last {values}")
 
     def state_dict(self) -> State:
-        """Return what a checkpoint keeps: the best value, the counts, and the best params if requested."""
+        """Return the best value, the counts, and the best params if requested, for a checkpoint."""
         state = {**self._plateau.state_dict(), "values": self._values}
         return state if self._keep is None else {**state, "keep": self._keep.state_dict()}
 

@@ -131,7 +131,7 @@ class ExtensionRunner:
                 extension.finish(self._loop)
 
     def close(self, error: BaseException | None) -> None:
-        """Let all extensions release what they hold; ``error`` is what ended the run."""
+        """Let all extensions release files and connections; ``error`` is the error of the run."""
         for name, extension in (self._extensions | self._dropped).items():
             try:
                 extension.close(error)

@@ -80,7 +80,7 @@ def _given(conf: ExtensionConf, settings: type[Settings]) -> dict[str, Any]:
 
 
 def _check_given(extension: Any, rows: Trigger) -> Extension:
-    """Make an extension of what the caller gave: an extension, or a function of (step, metrics)."""
+    """Make an extension of an object of the caller: an extension, or a function of (step, metrics)."""
     if isinstance(extension, Extension):
         extension.run_after(rows)
         return _check_trigger(extension)

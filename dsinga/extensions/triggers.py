@@ -66,7 +66,7 @@ class Trigger(ABC):
         """Learn that the extension has run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what checkpoints keep of the trigger, as plain values."""
+        """Return the trigger's state for a checkpoint, as plain values."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

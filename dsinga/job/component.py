@@ -33,19 +33,19 @@ S = TypeVar("S", bound="Settings")
 
 
 def setting(default: Any, doc: str = "") -> Any:
-    """Declare a setting of a component: its default and what it means."""
+    """Declare a setting of a component, with its default and its meaning."""
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata={"doc": doc})
     return dataclasses.field(default=default, metadata={"doc": doc})
 
 
 def required(doc: str = "") -> Any:
-    """Declare a setting of a component that users must give: what it means."""
+    """Declare a setting of a component that users must give, with its meaning."""
     return dataclasses.field(metadata={"doc": doc})
 
 
 class Fault(NamedTuple):
-    """What is wrong with settings: a sentence, and the field and list item that errors point at."""
+    """A fault of settings: a sentence, and the field and list item that errors point at."""
 
     text: str
     field: str | None = None
@@ -85,7 +85,7 @@ class Settings(Message):
             check_definition(cls)
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield what is wrong if settings contradict each other; a subclass overrides it.
+        """Yield the faults of settings that contradict each other; a subclass overrides it.
 
         The first sentence, or :class:`Fault` with a field, raises an error with file and line before training.
         """
@@ -155,7 +155,7 @@ def check_definition(cls: type[Settings]) -> None:
 
 
 def docs(cls: type[Message]) -> dict[str, str]:
-    """Return what each setting means, by name."""
+    """Return the meaning of each setting, by name."""
     return {field.name: field.metadata.get("doc", "") for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 
@@ -282,7 +282,7 @@ class Component(Message):
 
     @property
     def title(self) -> str:
-        """What errors call the component."""
+        """The name of the component in errors."""
         return f"{self.kind} {self.type_name}"
 
     def needed_fields(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Defines RecordsDefinition: how a job says what records are made of."""
+"""Defines RecordsDefinition, by which a job makes records of data, such as windows of a Dataset."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RecordsDefinition(Settings):
         return lookup("definition", f"{type(self).__name__}.evaluate")(job, params, layers, **options)
 
     def learnt(self) -> dict[str, str]:
-        """Return what training learnt from the data, as texts by name, which a resumed run must share."""
+        """Return texts, by name, about the training data, which a resumed run must share."""
         return {}
 
     def remark_on_scores(self, layer: str) -> str:

@@ -9,7 +9,7 @@ from dsinga.job.type_names import TypeName
 
 
 class Phase(IntFlag):
-    """What a net is used for: training, validation, test or deployment, as in a layer's ``include``."""
+    """The use of a net: training, validation, test or deployment, as in a layer's ``include``."""
 
     kUnknown = 0
     kTrain = 1
@@ -157,7 +157,7 @@ class StepPoolMethod(Enum):
 
 
 class DropoutUnit(Enum):
-    """What kDropout drops: a number, a channel of a row, a row, or a feature at all steps."""
+    """The unit that kDropout drops: a number, a channel of a row, a row, or a feature at all steps."""
 
     kNumber = 0
     kChannel = 1
@@ -166,7 +166,7 @@ class DropoutUnit(Enum):
 
 
 class PolicyDistribution(Enum):
-    """What a policy net's outputs mean: scores of actions, or means and log standard deviations."""
+    """The meaning of a policy net's outputs: scores of actions, or means and log standard deviations."""
 
     kCategorical = 0
     kGaussian = 1

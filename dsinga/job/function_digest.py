@@ -123,7 +123,7 @@ def is_importable(value: FunctionType | type) -> bool:
 
 
 def _parts_of_object(value: Any) -> list[Any]:
-    """Return what makes up an object: class, attributes and items; nothing if it has its own pickling."""
+    """Return the class, attributes and items of an object; nothing if it has its own pickling."""
     try:
         make, *parts = value.__reduce_ex__(2)
     except Exception:  # such as that of a lock, or of the user's class

@@ -243,7 +243,7 @@ class LayerConf(Component):
 
     @property
     def title(self) -> str:
-        """What errors call the layer."""
+        """The name of the layer in errors."""
         return f"layer {self.name!r}: {self.type_name}"
 
     def in_phase(self, phase: Phase) -> bool:

@@ -68,7 +68,7 @@ PartitionDim = Annotated[int, Range(-1, 4)]  # rows, features, points along an a
 
 
 def metadata(hint: Any) -> Iterator[Any]:
-    """Yield what a field's annotation says besides its type, as the range in ``list[Count] | None``."""
+    """Yield the extra information in a field's annotation, as the range in ``list[Count] | None``."""
     yield from getattr(hint, "__metadata__", ())
     for part in [hint.__origin__] if typing.get_origin(hint) is Annotated else typing.get_args(hint):
         yield from metadata(part)

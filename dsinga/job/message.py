@@ -225,7 +225,7 @@ def assign_fields(message: Message, /, **fields: Any) -> None:
 
 
 def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
-    """Return what new messages start with: constants by field, and functions that make other defaults."""
+    """Return the defaults of new messages: constants by field, and functions that make the others."""
     if cls._initial is None:
         constants, makers = dict[str, Any](), dict[str, Callable[[], Any]]()
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]

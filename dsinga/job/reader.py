@@ -58,7 +58,7 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
 
 
 def _remedy_of_missing(file: str) -> str:
-    """Say what to write in place of the path of a missing job file."""
+    """Suggest a path or a command in place of the path of a missing job file."""
     folder = Path(file).parent
     if not folder.is_dir() and "://" not in file:
         missing = f"there is no folder {str(folder)!r}{'' if folder.is_absolute() else ' in the current folder'}"

@@ -340,7 +340,7 @@ class Job(Message):
 
     @property
     def experience(self) -> Any:
-        """What an agent learns from in place of records, as an add-on's message; None for records."""
+        """The source of an agent's experience, as an add-on's message; None for a job with records."""
         return next((value for value in vars(self).values() if isinstance(value, Message) and value.engine), None)
 
     @property

@@ -68,7 +68,7 @@ def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mappi
 
 
 def meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """Read from a docstring what each argument means: texts by name."""
+    """Read the meaning of each argument from a docstring, as texts by name."""
     text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
     parts = (part.partition(":") for part in re.split(r"\n(?= {4}\w)", text) if part)
     return {name.strip(): meaning.strip() for name, _, meaning in parts}

@@ -46,7 +46,7 @@ def to_text(job: Job) -> str:
 
 
 def _job_text(job: Job) -> str:
-    """Return what ``print`` shows of a job: its text, without secrets."""
+    """Return the text that ``print`` shows of a job, without secrets."""
     return to_text(redact_job(job)).rstrip("\n")
 
 
@@ -111,7 +111,7 @@ SHOWN_APART = ("name", "type", "user_type", "srclayers", "include", "exclude", "
 
 
 def job_html(job: Job) -> str:
-    """Return what a notebook shows of a job: a line on training and a table of layers."""
+    """Return the HTML that a notebook shows of a job: a line on training and a table of layers."""
     job = redact_job(job)
     head = ("layer", "type", "sources", "configuration", "params", "phases")
     rows = [

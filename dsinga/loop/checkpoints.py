@@ -64,7 +64,7 @@ class Checkpoints:
 
 
 def _digests(job: Job) -> dict[str, dict[str, str]]:
-    """Return hashes of what records and labels mean, by layer, to compare them when a run resumes."""
+    """Return hashes of the meanings of records and labels, by layer, to compare them when a run resumes."""
     digests = {}
     for layer in input_layers(job.neuralnet, Phase.kTrain):
         if (store := layer.store_conf) is not None:
@@ -126,7 +126,7 @@ def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
 
 
 def records_state(rows: int, offset: int) -> dict[str, int]:
-    """Return what a checkpoint needs to resume at the same record: rows of a step, and their offset."""
+    """Return the position in the records for a checkpoint: rows of a step, and their offset."""
     return {"rows": rows, "offset": offset}
 
 

@@ -1,4 +1,4 @@
-"""Decides what a run starts from: initial values, another net's params, or a checkpoint."""
+"""Finds the state from which a run starts: initial values, another net's params, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RunOptions:
 def begin_run(
     job: Job, nets: Mapping[Phase, NeuralNet], epochs: Epochs | None, options: RunOptions
 ) -> tuple[list[Extension], Snapshot]:
-    """Return what a run starts with: its extensions, and its state from initial values or a checkpoint.
+    """Return the extensions of a run, and its state from initial values or a checkpoint.
 
     Raises UserError for an extension that can never run, and for a checkpoint or params that do not fit.
     """

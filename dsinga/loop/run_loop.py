@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TrainedParams:
-    """What a run has trained: params, steps done, the net, and timings.
+    """The outcome of a run: params, steps done, the net, and timings.
 
     ``batchsize`` counts a step's rows over all worker groups. ``timings`` are in seconds, of group 0. Other fields are
     :class:`dsinga.api.jobs_with_data.Result`'s.

@@ -1,4 +1,4 @@
-"""Keeps how long steps took and what ran where, in ``timings.json`` of a workspace, for the planner."""
+"""Keeps the durations of steps in ``timings.json`` of a workspace, for the planner."""
 
 from __future__ import annotations
 

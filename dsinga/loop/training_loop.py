@@ -251,7 +251,7 @@ class TrainingLoop:
         self._checkpoint_seconds = self._clock() - started
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the loop and the engine."""
+        """Return the state of loop and engine for a checkpoint."""
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         state = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
         if not self._job.experience:

@@ -28,7 +28,7 @@ class Edge(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What a training step knows about a layer: its inputs, params, and gradients."""
+    """A layer in a training step: where its inputs come from, its params, and its gradients."""
 
     position: int
     layer: Layer
@@ -49,7 +49,7 @@ class Stage(NamedTuple):
 
 
 def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[Stage, ...]:
-    """Return what a training step needs to know about each layer; the params ``static`` keep their values."""
+    """Prepare the layers of a net for training steps; the params ``static`` keep their values."""
     edges, parts = find_edges(nodes)
     needed = needs_gradient(nodes, static)
     backward = [False] * len(nodes)

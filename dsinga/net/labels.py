@@ -35,7 +35,7 @@ def labels_shape(layer: Layer) -> Shape:
 
 
 def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | None) -> None:
-    """Set what a layer knows about its labels (``label_format``), from its records or its source."""
+    """Set the shape, dtype and names of a layer's labels (``label_format``), from its records or its source."""
     new = layer.new_labels or LabelFormat()
     if layer.is_input:
         if info and info.has_labels:

@@ -1,4 +1,4 @@
-"""Finds a layer's class by its type, and what the class says about itself."""
+"""Finds a layer's class by its type, and reads the class's declarations."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ OPERATIONS_PER_NUMBER = 50
 
 
 class LayerCost(NamedTuple):
-    """What a layer costs: operations of its forward and backward pass, bytes of its output and params."""
+    """The cost of a layer: operations of its forward and backward pass, bytes of its output and params."""
 
     forward: int
     backward: int

@@ -48,7 +48,7 @@ class NeuralNet:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """What a training step knows about each layer."""
+        """The layers as training steps need them, with inputs, params and gradients."""
         return build_stages(self.nodes, self.static)
 
     @cached_property

@@ -55,7 +55,7 @@ class CapturedPasses:
         return len(self._passes)
 
     def values(self) -> list[CapturedPass]:
-        """Return the recorded passes, the one that was computed last at the end."""
+        """Return the recorded passes, the last computed one at the end."""
         return list(self._passes.values())
 
     @property
@@ -211,7 +211,7 @@ def _is_in_order(batch: Records) -> bool:
 
 
 def passes_of(ops: Ops, what: str) -> CapturedPasses | None:
-    """Return what records a worker's passes, called ``what`` in the log; None if its kernels cannot."""
+    """Return the recorder of a worker's passes, called ``what`` in the log; None if its kernels cannot record."""
     return CapturedPasses(ops, what) if ops.captures_passes else None
 
 

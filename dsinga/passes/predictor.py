@@ -39,7 +39,7 @@ ReadFunction = Callable[[int], dict[str, Records]]
 
 
 class ThreadKernels(NamedTuple):
-    """What a thread needs for forward passes: kernels, its copy of the params, and recorded passes."""
+    """A thread's kernels for forward passes, its copy of the params, and recorded passes."""
 
     ops: Ops
     params: dict[str, Array]

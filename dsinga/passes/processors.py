@@ -89,7 +89,7 @@ def check_precision(job: Job, devices: Devices) -> None:
 
 
 def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
-    """Return what this process computes with: a GPU if one is requested, else a core."""
+    """Return the processor of this process: a GPU if one is requested, else a core."""
     ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
     return Processor(1, device, PRECISIONS[job.precision])
 
@@ -107,7 +107,7 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
 
 
 def forward_processor(job: Job, net: NeuralNet) -> Processor:
-    """Return what this process computes forward passes with: a GPU or a core."""
+    """Return this process's processor for forward passes: a GPU or a core."""
     return local_processor(job, functools.partial(forward_bytes, net))
 
 

@@ -1,4 +1,4 @@
-"""Opens what users give as data, with columns, classes and channels in training's order."""
+"""Opens users' data with columns, classes and channels in the order of the training data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_given(
     layer: str, given: Any, names: RecordNames = UNNAMED, definition: Definition = UNDEFINED, *,
     has_labels: bool = True, reorders: bool = True, roots: Sequence[str] = (), phase: str = "",
 ) -> RecordSource:  # fmt: skip
-    """Open what a user gives an input layer, records or a pair (x, y), as records like training's.
+    """Open a user's data for an input layer, records or a pair (x, y), as records like training's.
 
     Args:
         layer: the name of the input layer.
@@ -63,7 +63,7 @@ def open_given(
 
 @dataclass
 class PhaseRecords:
-    """What a user has given ``fit`` or ``predict`` as records of each input, opened and described.
+    """The records that a user gave ``fit`` or ``predict`` for each input, opened and described.
 
     Attributes:
         sources: opened sources of records, by input; empty for numpy arrays that are only described.
@@ -118,7 +118,7 @@ class PhaseRecords:
 
 @dataclass
 class JobArguments:
-    """What a model passes to its job: records by phase, batch size, other fields."""
+    """The arguments of a model's job: records by phase, batch size, other fields."""
 
     phases: dict[str, PhaseRecords] = field(default_factory=dict)
     batch_size: int | None = None

@@ -38,7 +38,7 @@ def algorithm(conf: AlgConf) -> Algorithm:
 
 
 def check_algorithm_metrics(metrics: Any) -> Metrics:
-    """Check what a user's algorithm returns: UserError unless it is {name: (sum, count)}."""
+    """Check the metrics of a user's algorithm: UserError unless they are {name: (sum, count)}."""
     if isinstance(metrics, dict):
         for metric in metrics.values():  # a loop, for each step of a small net runs it
             if not is_metric(metric):

@@ -48,7 +48,7 @@ class Recomputation:
         self._freed = [stage.recompute for stage in net.stages]
 
     def free(self, entry: TapeEntry) -> TapeEntry:
-        """Return what the backward pass needs of a layer, without outputs that can be recomputed."""
+        """Free the outputs of a layer that can be recomputed in the backward pass."""
         stage, params, sources, output, ctx = entry
         stages = self._net.stages
         if stage.edges:
@@ -112,7 +112,7 @@ class Deferral:
         self._net, self._waiting, self._push = net, waiting, push
 
     def source_gradients(self, entry: TapeEntry, grad: Any, begun: AbstractSet[str]) -> Sequence[Array | None] | None:
-        """Return a layer's gradients for its sources at once, and leave those for its params for later.
+        """Return a layer's gradients for its sources at once, and compute its params' gradients later.
 
         Returns None if the layer computes both together, or if other layers use a param.
         """

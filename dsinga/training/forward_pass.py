@@ -1,4 +1,4 @@
-"""The forward pass: computes a net's layers in order, and records what the backward pass needs."""
+"""The forward pass: computes a net's layers in order, and keeps inputs and outputs for the backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report
 
 
 class TapeEntry(NamedTuple):
-    """What the backward pass needs of a layer: its inputs and its output in the forward pass."""
+    """The inputs and the output of a layer in the forward pass, kept for the backward pass."""
 
     stage: Stage
     params: list[Array]

@@ -320,7 +320,7 @@ def _names(names: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Formulas:
-    """What changes a param at each step: the optimizer's formula with the param's scales."""
+    """The formulas that change a param at each step, with the param's scales."""
 
     updater: Updater
     lr_scale: float = 1.0

@@ -100,7 +100,7 @@ class Muon(Updater):
         self._adamw = AdamW(conf.replace(type=UpdaterType.kAdamW, muon_conf=None, adamw_conf=betas, param_settings=[]))
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return what updates a param: Muon for a matrix, AdamW for others and matches of ``adamw_match``."""
+        """Return the updater of a param: Muon for a matrix, AdamW for others and matches of ``adamw_match``."""
         matches = any(fnmatchcase(param, pattern) for pattern in self.settings.adamw_match)
         return self._adamw if matches or len(shape) != 2 else self
 

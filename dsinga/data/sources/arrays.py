@@ -35,7 +35,7 @@ class Options:
 
 
 class DataAndLabels(NamedTuple):
-    """What an object is opened as: a column of records, and labels still in any form.
+    """The records of an object as a column, and its labels in any form.
 
     Attributes:
         labels: an array, a data frame or a path; None without labels.

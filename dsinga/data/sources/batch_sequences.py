@@ -189,7 +189,7 @@ class Batches:
                 say_once(f"{name[1:]}={setting} of {type(sequence).__name__} is not used: a thread reads batches ahead")
 
     def named(self, number: int) -> str:
-        """Return what messages call a batch."""
+        """Return the name of a batch for messages."""
         return f"batch {number} of the sequence {type(self.sequence).__name__}"
 
     def make(self, number: int, seed: int, epoch: int) -> Any:

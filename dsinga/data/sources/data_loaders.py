@@ -54,7 +54,7 @@ class ItemBatches(Batches):
         super().__init__(dataset, -(-len(self.numbers) // self.step), BLOCK)
 
     def named(self, number: int) -> str:
-        """Return what messages call a batch."""
+        """Return the name of a batch for messages."""
         numbers = self.numbers[number * self.step : (number + 1) * self.step]
         last = f" to {numbers[-1]}" if len(numbers) > 1 else ""
         return f"record {numbers[0]}{last} of the {type(self.sequence).__name__}"
@@ -105,7 +105,7 @@ class LoaderBatches(Batches):
         super().__init__(loader, len(loader.batch_sampler))
 
     def named(self, number: int) -> str:
-        """Return what messages call a batch."""
+        """Return the name of a batch for messages."""
         return f"batch {number} of the DataLoader"
 
     def make(self, number: int, seed: int, epoch: int) -> Any:

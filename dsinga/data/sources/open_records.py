@@ -1,4 +1,4 @@
-"""Opens as records what users give: a path or URL, arrays, data frames, or their own source.
+"""Opens users' data as records: a path or URL, arrays, data frames, or their own source.
 
 The components "records" list what else can be opened: kinds of objects, by the names of their types
 (:class:`.arrays.Kind`), and formats of files (:mod:`.paths`).

@@ -34,7 +34,7 @@ MOST_GROWTH, MOST_OVERHEAD, MOST_HEADER = 16, 1 << 10, 1 << 20
 
 
 class _ChunkLimits(NamedTuple):
-    """What stored chunks of an array may be, to find damaged ones: their most bytes, whether Blosc."""
+    """The most bytes that an undamaged stored chunk has, and whether chunks use Blosc."""
 
     most_bytes: int
     is_blosc: bool
@@ -91,7 +91,7 @@ class ReadingStore(WrapperStore["Store"]):
 
 
 def check_lengths(array: zarr.Array) -> None:
-    """Let reads compare the lengths of an array's stored chunks with what their headers say."""
+    """Let reads compare the lengths of an array's stored chunks with their headers."""
     if not isinstance(array.store, ReadingStore):
         return
     limits = _ChunkLimits(most_chunk_bytes(array), _is_blosc(array))
