@@ -65,7 +65,7 @@ class LoopView(ABC):
     @property
     @abstractmethod
     def rate_factor(self) -> float:
-        """The factor by which extensions have changed the learning rate at this step."""
+        """The factor with which extensions have changed the learning rate at this step."""
 
     @property
     @abstractmethod

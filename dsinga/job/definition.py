@@ -1,4 +1,4 @@
-"""Defines RecordsDefinition, by which a job makes records of data, such as windows of a Dataset."""
+"""Defines RecordsDefinition, with which a job makes records of data, such as windows of a Dataset."""
 
 from __future__ import annotations
 
