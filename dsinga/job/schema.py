@@ -73,7 +73,7 @@ class AlgConf(Component):
 
 
 class LayerGroupConf(Message):
-    """Names of layers, ignored, for old job files.
+    """Names of layers, which are ignored; for old job files.
 
     Args:
         layer: the names.

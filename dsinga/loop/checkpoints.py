@@ -58,7 +58,7 @@ class Checkpoints:
             self._saved()
 
     def write_newer(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint of a state, unless there is one as new or newer."""
+        """Write a checkpoint of a resumable state, unless there is one as new or newer."""
         if snapshot.loop is not None and snapshot.state is not None and latest_step(self._folder) < snapshot.step:
             self.write(snapshot)
 

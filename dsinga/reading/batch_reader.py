@@ -153,7 +153,7 @@ class WorkerBatches:
         return records
 
     def _rows(self, batch: int, start: int, stop: int) -> np.ndarray:
-        """Return the record numbers of a part of a batch, drawn for several parts at once."""
+        """Return the record numbers of a part of a batch, from the last drawn rows if they have it."""
         sampler, count = self._reader.sampler, stop - start
         position = sampler.skip + batch * sampler.batchsize + start
         first, run = self._run

@@ -37,9 +37,9 @@ def with_learnt_statistics(
 
 
 def weighed(job: Job, params: Mapping[str, np.ndarray], unsaid: int = MANY) -> Job:
-    """Return the job with running statistics that count as many earlier batches, unless they are initial values.
+    """Let a job's running statistics count as learnt from earlier batches, unless they are initial values.
 
-    ``unsaid`` is the number for layers that say 0.
+    ``unsaid`` is the number of earlier batches of layers that say 0.
     """
     layers = normalised(job)
     learnt = {conf.name: bool(np.any(params.get(_mean_name(conf), 0))) for conf in layers}

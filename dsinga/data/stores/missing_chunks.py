@@ -86,7 +86,7 @@ class MissingChunks:
 
 
 def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
-    """Group points of an axis by chunk: yield the chunk's number, and places of points."""
+    """Group points of an axis by chunk: return each chunk's number, and the places of its points."""
     if isinstance(points, slice):
         return [(part.number, part.place) for part in axis_parts(points, range(0, points.stop, chunk))]
     numbers = points // chunk

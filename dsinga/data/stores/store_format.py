@@ -58,7 +58,7 @@ def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
 
 
 def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
-    """Return how many rows to read and shuffle together, unless from a record store.
+    """Return how many rows to read and shuffle together, from other sources than record stores.
 
     They are as many as for a record store, or a chunk if chunks are larger and all records exceed 128 MiB.
     ``record_bytes`` are a record's in the dtype of a record store. ``chunk`` are the rows of the source's chunks; None
