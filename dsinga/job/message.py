@@ -33,7 +33,7 @@ class Where(NamedTuple):
 
 
 class JobError(UserError):
-    """An error in a job; its text begins with ``file:line:``, so that editors find the place."""
+    """An error in a job; its text begins with ``file:line:``, if known, so that editors find the place."""
 
 
 class FieldSignature:

@@ -97,7 +97,7 @@ def continue_locally(
     shuffle: bool = True,
     max_threads: int | None = None,
 ) -> TrainedParams:
-    """Train a job with one worker in this thread, and return its params and metrics.
+    """Train a job with one worker in this thread, and return the outcome.
 
     ``earlier`` has the updater's state and steps of earlier training, which count. Without ``shuffle`` training reads
     records in order.

@@ -226,7 +226,7 @@ class RunMonitor(contextlib.ExitStack):
             _log.warning("%s; the last rows are missing there", file.fault)
 
     def waiting(self, sentence: str) -> None:
-        """Show that the run waits, in the display or on standard error."""
+        """Show that the run waits: in the display, on standard error or in the log."""
         if self._display:
             self._show("remark", sentence)
         elif self._progress:

@@ -200,7 +200,7 @@ def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) 
 
 
 def batch_rows(net: NeuralNet) -> int:
-    """Return how many rows fit into memory at once, with the outputs of all layers."""
+    """Return how many rows to compute at once, so that all outputs fit into FEATURE_BYTES."""
     return max(1, FEATURE_BYTES // max(1, row_bytes(net)))
 
 

@@ -121,7 +121,7 @@ def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
 
 
 def declared_metrics(net: NeuralNet) -> list[str]:
-    """Return the names of all metrics that a training run of ``net`` will report."""
+    """Return the names of the metrics that a net's layers declare, as a training run reports them."""
     return list(
         merge_metrics([(node.layer.name, dict.fromkeys(node.layer.metric_names, (0, 0))) for node in net.nodes])
     )

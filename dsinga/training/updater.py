@@ -299,7 +299,7 @@ class Updater(Configured, ABC):
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Apply the decoupled weight decay and then ``change`` to a block of a param."""
+        """Apply the weight decay, coupled or decoupled, and then ``change`` to a block of a param."""
         if decay and self.decoupled:
             w -= np.multiply(w, lr * decay, out=s)
         elif decay:
@@ -329,7 +329,7 @@ class Formulas:
 
     @property
     def programs(self) -> dict[Any, TracedSeries | None]:
-        """The compiled programs of these formulas."""
+        """The traced programs of these formulas, which the updater keeps."""
         return self.updater.programs.setdefault((self.lr_scale, self.wd_scale, self.shape), {})
 
     def __call__(self, numbers: Sequence[Any]) -> Formula:

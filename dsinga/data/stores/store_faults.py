@@ -218,7 +218,7 @@ def check_equal_chunks(array: zarr.Array) -> None:
 
 
 def check_array(array: zarr.Array) -> None:
-    """Raise UserError if an opened array's metadata are outdated, as when consolidated metadata are."""
+    """Raise UserError if an opened array has outdated metadata, as from consolidated metadata."""
     check_equal_chunks(array)
     options: Any = {"store": array.store, "path": array.path, "zarr_format": array.metadata.zarr_format}
     try:
