@@ -1,4 +1,4 @@
-"""``python -m dsinga`` is ``dsinga``."""
+"""Lets ``python -m dsinga`` run the command line."""
 
 from dsinga.commands.cli import main
 

@@ -1,4 +1,4 @@
-"""The Python API: train, evaluate and predict, on a given Dask cluster or in this process."""
+"""The Python API for jobs: train, evaluate and predict, on a Dask cluster or in this process."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A decorator that checks the arguments of public functions against their annotations."""
+"""Checks the arguments of public functions against their annotations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or
 
 
 def typed(prefix: str = "") -> Callable[[F], F]:
-    """Return a decorator that makes public functions raise UserError for arguments of wrong types.
+    """Let public functions raise UserError for arguments of wrong types: return the decorator.
 
-    It checks numbers (not NaN), texts, paths, truth values, and sequences and mappings of these. Other annotations are
-    ignored. Messages begin with ``prefix`` and the name of the function.
+    It checks numbers (not NaN), texts, paths, truth values, and sequences and mappings of these.
     """
 
     def decorate(function: F) -> F:
@@ -33,7 +32,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
 
         @functools.cache
         def hints() -> Mapping[str, Any]:
-            """Resolve the annotations at the first call, because they may name later definitions."""
+            """Read the annotations at the first call, because they may name later definitions."""
             parameters = signature.parameters.values()
             named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
             return {each.name: _resolved(each.annotation, function) for each in named}
@@ -55,7 +54,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
 
 
 def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
-    """Return the type of an annotation, ``Any`` if only type checkers know its names."""
+    """Return the type that an annotation names; ``Any`` for names that only type checkers know."""
     try:
         return eval(annotation, inspect.unwrap(function).__globals__) if isinstance(annotation, str) else annotation
     except NameError:
@@ -63,7 +62,7 @@ def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value has the type ``hint``, as far as checked."""
+    """Whether a value has the type ``hint``; true for types that are not checked."""
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
@@ -91,7 +90,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _text(hint: Any) -> str:
-    """Return the words for a type in a message."""
+    """Word a type for a message."""
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(_text(each) for each in inner))

@@ -1,4 +1,4 @@
-"""Finds the runner of an API call: this process, or an engine by name."""
+"""Decides where a call computes: on the cluster of a client, or in this process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ T = TypeVar("T")
 
 
 def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
-    """Return the runner for a call: the cluster of a client, or this process.
+    """Decide where a call computes: return the cluster of a client, or this process, as a Runner.
 
     Args:
         client: a Dask client, a Runner or None. None means the cluster of the current task's Dask worker, of the
             current client, or of Dask's setting ``scheduler-address``, if there is any.
         waits: whether the call can only wait for its result; in its client's event loop it then raises UserError.
-
-    Raises UserError for anything but a client, and for a client that is closed or not connected yet.
     """
     if client is None and not _may_have_cluster():
         return THIS_PROCESS
@@ -41,7 +39,7 @@ def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
 
 
 def runner_of(runner: Runner, asks_for_cluster: bool) -> Runner:
-    """Return what computes a call: the runner, a cluster started here, or this process."""
+    """Return where a job computes: the given runner, a cluster started here, or this process."""
     if runner.computes(asks_for_cluster):
         return runner
     return cast(Runner, lookup("engine", "cluster")()) if asks_for_cluster else THIS_PROCESS
@@ -61,10 +59,9 @@ def _may_have_cluster() -> bool:
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, T]:
-    """Return ``function``, made to return an awaitable in the event loop of its asynchronous client.
+    """Make a function return an awaitable in the event loop of an asynchronous client.
 
-    It then runs in a thread with a synchronous client of the same scheduler. ``function`` has an argument ``client``
-    that also accepts a :class:`Runner`.
+    It then runs in a thread. Its argument ``client`` also accepts a :class:`Runner`.
     """
     signature = inspect.signature(function)
 
@@ -80,7 +77,7 @@ def awaitable(function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def in_thread(run: Callable[[], T], cancelled: threading.Event | None = None) -> T:
-    """Return the result of ``run``, called in its own thread.
+    """Await a function that is called in a thread of its own: return its result.
 
     Cancelling sets ``cancelled`` and waits until ``run`` has ended, if ``run`` checks it.
     """

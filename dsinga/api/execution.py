@@ -1,4 +1,4 @@
-"""Implements ``dsinga.train``: a run's options, its state, and its result."""
+"""Implements ``dsinga.train``: a run with its options, its progress for other threads, and its result."""
 
 from __future__ import annotations
 
@@ -46,41 +46,28 @@ from dsinga.reading.learnt_statistics import with_learnt_statistics
 
 
 class JobTraining(Protocol):
-    """Trains a job without records, such as an agent in its environment.
-
-    Attributes:
-        job: the trained job.
-    """
+    """Trains a job that has no records, such as an agent in its environment."""
 
     job: Job
 
     def training(
         self, runner: Runner, options: TrainingOptions, limits: RunLimits
     ) -> contextlib.AbstractContextManager[Train]:
-        """Yield the function that trains, by itself or by the runner."""
+        """Yield the function that trains the job, here or on the runner."""
 
     def result(self, result: Result) -> Result:
-        """Return the result of a run as a result of the given job."""
+        """Turn the result of the run into a result for the caller's job."""
 
 
 @dataclass(eq=False)
 class Execution:
-    """A training run: executed by one thread, watched and cancelled by others.
+    """A training run that one thread executes, and others may watch and cancel.
 
     Attributes:
-        job: the given job, or the path of its file.
-        runner: what computes the run.
-        options: the arguments of :func:`dsinga.train`.
         max_threads: the most kernel threads of each worker, None for all that are free.
         begun: a function called when training begins, after the wait for Dask workers.
-        shows_wait: whether the wait for Dask workers is shown, besides being kept in ``waiting``.
-        cancelled: set to cancel the run.
-        has_begun: whether training has begun.
-        name: the name of the job, "" before it is loaded.
-        steps: the number of steps of the whole run, 0 before the job is loaded.
+        steps: the steps of the whole run, 0 before the job is loaded.
         waiting: a sentence about a long wait of the run, else "".
-        latest: the latest step, speed and metrics.
-        history: the rows of metrics so far.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
         make_training: returns what trains a job with ``reinforcement``; None for the agent in the job.
     """
@@ -102,7 +89,7 @@ class Execution:
     make_training: Callable[[Job], JobTraining] | None = None
 
     def execute(self) -> Result:
-        """Train, and return the result. Raises what :func:`dsinga.train` raises."""
+        """Train, and return the result; errors are the same as of :func:`dsinga.train`."""
         with deferred_terminations(self.cancelled):
             return self._execute()
 
@@ -122,7 +109,7 @@ class Execution:
         return runner_of(self.runner, True).train_again(train, patience_of(checked.job), self._check_cancelled)
 
     def _folders(self) -> tuple[Path | None, RemoteWorkspace | None]:
-        """Return the workspace's local folder, and the remote workspace that it mirrors, if any."""
+        """Return the local folder for the workspace's files, and the remote workspace, if any."""
         if isinstance(self.workspace, str):
             remote = RemoteWorkspace(self.workspace)
             return remote.local, remote
@@ -175,7 +162,7 @@ class Execution:
         return result if agents is None else agents.result(result)
 
     def _named_start(self) -> NamedParams | None:
-        """Return the column order of the initial params, None if unknown."""
+        """Return the order of columns that the initial params were trained with; None if unknown."""
         if self.options.data is None or self.options.params is None:
             return None
         self.options = replace(self.options, params=params_of(self.options.params))  # read a checkpoint only once
@@ -184,7 +171,7 @@ class Execution:
         return NamedParams({}, orders) if orders else None
 
     def prepare_job(self) -> CheckedJob:
-        """Return the checked job with the options' data, workers and epochs. Raises UserError for a fault."""
+        """Load and check the job, with the options' data, workers and epochs."""
         job = job_with_data(self.job, None, Phase.kTrain, self.options.data_root)
         if job.params:  # from now on an option, because the job is sent to all workers
             both = [params_of(each) for each in (job.params, self.options.params) if each is not None]
@@ -217,16 +204,16 @@ class Execution:
 
 
 def without_effect_fault(name: str, instead: str) -> UserError:
-    """Return the error for an option without effect on a job with ``reinforcement``."""
+    """Return the error that an option has no effect on a job with ``reinforcement``."""
     return UserError(f"{name} has no effect on a job with reinforcement {{ }}: {instead}; leave {name} out")
 
 
 def _resumed_from(
     resume: bool | str | os.PathLike[str], workspace: Path | None, remote: RemoteWorkspace | None
 ) -> bool | Path:
-    """Return the checkpoint to resume from: a path, True for the newest one, False for none.
+    """Return which checkpoint to resume from: a path, True for the newest one, False for none.
 
-    "auto" continues from the newest one if there is any. Checkpoints in a workspace at a URL are fetched.
+    Checkpoints in a workspace at a URL are fetched.
     """
     if not isinstance(resume, (bool, str, os.PathLike)):
         raise UserError(f'resume must be True, False, "auto" or the path of a checkpoint, not {resume!r}')
@@ -248,7 +235,7 @@ def _resumed_from(
 
 
 class _Observer:
-    """Reports a run's progress to its monitor, and keeps it for other threads."""
+    """Passes a run's progress on to its display, and keeps it for other threads."""
 
     def __init__(self, execution: Execution, monitor: RunMonitor, remote: RemoteWorkspace | None):
         self._execution, self._monitor, self._remote = execution, monitor, remote
@@ -273,28 +260,25 @@ class _Observer:
         self._end_if_lost()
 
     def check_workspace(self) -> None:
-        """Check that checkpoints can be written to the workspace (:meth:`RunMonitor.check_workspace`)."""
+        """Check that the workspace can get checkpoints, and create it again if it was deleted."""
         try:
             self._monitor.check_workspace()
         finally:
             self._end_if_lost()
 
     def _end_if_lost(self) -> None:
-        """Cancel the run, with a checkpoint, if its workspace was moved or deleted."""
+        """Cancel the run if its workspace was moved or deleted."""
         if self._monitor.workspace_fault:
             self._execution.cancelled.set()
 
     @property
     def unsaved(self) -> str:
-        """Why the workspace lacks the last checkpoint: it was moved or deleted, and could not be made again."""
+        """Says why the last checkpoint is lost: its workspace was moved or deleted."""
         return "" if self._monitor.has_workspace else self._monitor.workspace_fault
 
     @contextlib.contextmanager
     def naming_lost_workspace(self) -> Iterator[None]:
-        """Raise RunError if a run ended because its workspace was moved or deleted.
-
-        If that happens after the last step, the result says so instead.
-        """
+        """Raise RunError if a run ended because its workspace was moved or deleted."""
         try:
             yield
             with contextlib.suppress(RunError):
@@ -331,40 +315,38 @@ def train(
     hosts: Sequence[str] = (),
     retry: bool = False,
 ) -> Result:
-    """Train a job and return the result; for a job with ``reinforcement { }`` it also has the agent.
+    """Train a job and return the result, here or on a Dask cluster.
 
-    The result has ``params`` (arrays by name), ``history`` (a row of metrics for each validation), ``step``, and the
-    ``workspace``. A model of ``nn`` is trained by its own ``fit``; Keras's callbacks are ``extensions`` here.
+    The result has ``params`` (arrays by name), ``history`` (a row of metrics for each validation), ``step``, the
+    ``workspace``, and for a job with ``reinforcement { }`` the agent. A model of ``nn`` is trained by its own ``fit``.
 
     With a workspace, Ctrl-C and the signals of queues leave a checkpoint first, unless the program handles them.
 
     Args:
         job: a Job, or the path of a job file.
         client: a Dask client. By default the client of the worker inside a Dask task, else the current one
-            (``Client.current()``), else one for Dask's setting ``scheduler-address``. Otherwise, a cluster is started
-            in this process with the job's workers, which share all cores. In the event loop of an asynchronous client
-            the function returns an awaitable of the result.
-        data: records instead of stores: anything that :func:`dsinga.data.open_records` accepts, such as a pair (x, y)
-            of arrays, or a dict of these by phase, "train", "val" or "test". For several input layers: a dict by layer
-            name.
+            (``Client.current()``), else one for Dask's setting ``scheduler-address``. Without any, the job trains in
+            this process. In the event loop of an asynchronous client the function returns an awaitable.
+        data: records instead of stores, as in :func:`dsinga.data.open_records`, such as a pair (x, y) of arrays, or a
+            dict of these by phase, "train", "val" or "test". For several input layers: a dict by layer name.
         epochs: how many times all records are read, instead of the job's ``train_steps``.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
         resume: continue from the newest undamaged checkpoint in the workspace, or from the path of one. With "auto" a
-            run starts from scratch if there is none, for scripts that a batch queue may restart.
+            run starts from scratch if there is none.
         progress: show a progress line (in a notebook: a picture of the metrics).
         grain: "round", or "graph" to make each iteration a Dask task graph, with layers on the dashboard: slower, with
             the same results.
         extensions: objects of ``dsinga.extensions``, and functions called as ``function(step, metrics)`` for each row
             of metrics; they run after the job's own extensions.
         params: arrays by name, or the path of a checkpoint, to start from; unknown names are left out.
-        updater_state: the updater's state to start from, arrays by param and slot, as in a checkpoint; missing slots
-            begin with their initial values. ``earlier_steps`` of the job's updater says how many steps came before.
+        updater_state: the updater's state to start from, arrays by param and slot, as in a checkpoint.
+            ``earlier_steps`` of the job's updater says how many steps came before.
         resources: the amounts of Dask's worker resources that each worker of the run needs, as in {"GPU": 1}.
         hosts: the hosts or Dask workers on which the run may train, by name or address; by default all.
-        retry: if the scheduler is lost, wait for one at the same address or in the same scheduler file, and for as many
-            Dask workers, as long as ``cluster { patience }`` of the job; then continue from the newest checkpoint.
+        retry: if the scheduler is lost, wait for another one, as long as ``cluster { patience }`` of the job; then
+            continue from the newest checkpoint.
 
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
@@ -389,7 +371,7 @@ def train(
 
 
 def execute(execution: Execution) -> Result:
-    """Execute a run in this thread; an asynchronous client's event loop gets an awaitable."""
+    """Execute a run in this thread, or return an awaitable in an asynchronous client's event loop."""
     if execution.runner.in_loop:
         return cast(Result, in_thread(execution.execute, execution.cancelled))
     return execution.execute()

@@ -1,4 +1,4 @@
-"""Evaluates and predicts the records of a phase with trained params."""
+"""Evaluates and predicts records with trained params."""
 
 from __future__ import annotations
 
@@ -33,17 +33,11 @@ if TYPE_CHECKING:  # Dask is imported only when needed
 
 
 class OpenPhase(NamedTuple):
-    """A phase of a job with its net, records and params.
+    """A net with its records and params, ready to evaluate or predict, within a ``with`` block.
 
     Attributes:
-        job: the job, with the data of the call.
-        phase: the phase.
-        params: the params, by name.
-        roots: the folders where relative paths are looked up.
         layer: the predicted layer, None for an evaluation.
-        net: the net of the phase.
-        reader: reads its batches.
-        forward: its forward passes.
+        forward: computes forward passes, here or on the cluster.
         compute: returns dask arrays as numpy arrays, computed where the forward passes are.
     """
 
@@ -65,10 +59,7 @@ class OpenPhase(NamedTuple):
         return metric_values(sums)
 
     def batches(self) -> Iterator[Records]:
-        """Yield the output of the layer and the labels for each batch, in the order of the records.
-
-        Raises UserError for an unknown layer.
-        """
+        """Yield the output of the layer and the labels, batch by batch, in order."""
         assert self.layer is not None
         self.net.position(self.layer)
         for features, _ in self.forward(self.net, self.reader, (self.layer,), 0):
@@ -92,9 +83,9 @@ def open_phase(
     resources: Mapping[str, float] | None,
     hosts: Sequence[str],
 ) -> Iterator[OpenPhase]:
-    """Yield a phase of a job. Arguments as for :func:`dsinga.predict`; without a ``layer`` the net is whole.
+    """Open net, records and params for an evaluation or prediction; arguments are :func:`dsinga.predict`'s.
 
-    Errors that leave the block keep no nets and params in their tracebacks. Raises UserError for bad input.
+    Without a ``layer`` the net is whole.
     """
     job_phase = find_phase(phase)
     job = job_with_data(job, None, job_phase, data_root)
@@ -123,9 +114,8 @@ def evaluate(
     """Return the mean loss and metrics of ``params`` over all records of ``phase``: "train", "val" or "test".
 
     ``params`` are arrays by name, a result, or the path of a checkpoint. The default is the newest checkpoint in the
-    job's workspace, or else the job's ``checkpoint_path``. ``data`` are arrays to read instead of the phase's store,
-    such as a pair (x, y). ``resources`` and ``hosts`` choose the Dask workers, as for :func:`dsinga.train`. Raises
-    UserError for bad input.
+    job's workspace, or else the job's ``checkpoint_path``. ``data``, such as a pair (x, y) of arrays, replace the
+    phase's store. ``resources`` and ``hosts`` are as for :func:`dsinga.train`.
 
     Examples:
         >>> import numpy as np
@@ -157,10 +147,8 @@ def predict(
 ) -> np.ndarray:
     """Return the output of ``layer`` for every record of ``phase``, in the order of the store: (records, ...).
 
-    ``params`` are arrays by name, a result, the path of a checkpoint, or None for the default of :func:`evaluate`.
-    ``data`` are arrays to read instead of the phase's store: x, or a pair (x, y). ``resources`` and ``hosts`` choose
-    the Dask workers, as for :func:`dsinga.train`. If records have no labels, layers that need some are left out of the
-    net. Raises UserError for bad input. Use :func:`predict_batches` if the result does not fit into memory.
+    Arguments are as for :func:`evaluate`; ``data`` may also be x alone. If records have no labels, layers that need
+    some are left out of the net. Use :func:`predict_batches` if the result does not fit into memory.
 
     Examples:
         >>> import numpy as np
@@ -191,7 +179,10 @@ def predict_batches(
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Iterator[np.ndarray]:
-    """Yield the output of ``layer`` batch by batch: (rows, ...). Arguments are as for :func:`predict`."""
+    """Predict batch by batch, in bounded memory: yield the output of ``layer``, (rows, ...).
+
+    Arguments are as for :func:`predict`.
+    """
     with open_phase(job, params, layer, phase, client, data, data_root, resources, hosts) as opened:
         for feature, _ in opened.batches():
             yield feature
@@ -210,7 +201,7 @@ def predict_with_labels(
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """Yield the output of ``layer`` (rows, ...) and the labels (rows, ...), None without labels, batch by batch.
+    """Predict batch by batch: yield the output of ``layer`` and the labels, (rows, ...), None without labels.
 
     Arguments are as for :func:`predict`. :func:`dsinga.data.write_store` accepts such pairs.
     """

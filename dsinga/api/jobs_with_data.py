@@ -1,4 +1,4 @@
-"""Binds a call's data to a job, and describes the result of training."""
+"""Loads a job with a call's data in place of its stores; defines the result of training."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def job_with_data(
     data_root: str | os.PathLike[str] | None,
     params: ParamArrays | None = None,
 ) -> Job:
-    """Return the job, loaded if it is a path, with input layers that read ``data``, if given.
+    """Load a job, and let it read ``data``, if given, in place of its stores.
 
-    Classes and columns of ``data`` get the codes and the order of the records that ``params`` were trained on.
+    Classes and columns of ``data`` get the codes and order that ``params`` were trained with.
     """
     if not isinstance(job, (Job, str, os.PathLike)):
         remedy = "; model.fit(x, y) trains it, or model.job(x, y) is its job" if hasattr(job, "make_job") else ""
@@ -46,7 +46,7 @@ def job_with_data(
 
 
 def warn_of_overlaps(job: Job, *phases: Phase) -> None:
-    """Warn if windows of records overlap in some phases: scores then weigh points unequally."""
+    """Warn if windows of a Dataset overlap, because scores then count some points more than once."""
     layers = [layer for phase in phases for layer in input_layers(job.neuralnet, phase)]
     stores = [(layer.name, layer.store_conf) for layer in layers if layer.store_conf is not None]
     windows = [(name, conf) for name, store in stores for conf in store.definition.values()]
@@ -63,22 +63,21 @@ def roots(job: Job, data_root: str | os.PathLike[str] | None) -> list[str]:
 
 
 def with_workers(job: Job, workers: int) -> Job:
-    """Return the job with ``workers`` workers in each worker group."""
+    """Return the job with this number of workers in each worker group."""
     check_whole("workers", workers, 1)
     conf = job.cluster or ClusterConf()
     return job.replace(cluster=conf.replace(nworkers_per_group=workers))
 
 
 def patience_of(job: Job) -> float:
-    """Return the seconds that a run of the job waits for Dask workers or a scheduler."""
+    """Return how many seconds a run of the job waits for Dask workers or a scheduler."""
     return (job.cluster or ClusterConf()).patience
 
 
 def wanted_workers(job: Job) -> int:
-    """Return the number of workers in all worker groups of the job.
+    """Return how many workers a job needs, over all worker groups.
 
-    Without ``cluster`` it is 1, with all cores: kernels on several cores are as fast as several workers with a core
-    each, and faster for small nets.
+    Without ``cluster`` it is 1, with all cores.
     """
     conf = job.cluster or ClusterConf()
     return conf.nworker_groups * conf.nworkers_per_group
@@ -86,19 +85,16 @@ def wanted_workers(job: Job) -> int:
 
 @dataclass
 class Result:
-    """The result of a training run.
+    """The result of a training run: params, metrics, and where they were written.
 
     Attributes:
-        job: the job.
         params: float32 arrays by name.
         history: the metrics of the run.
-        net: the training net.
-        step: the number of steps done.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
         stopped: a sentence that says why training ended before ``train_steps``, else "".
         remarks: sentences of extensions about the result, such as which step's params these are.
-        is_cut: whether it was only interrupted, as by kStopOnTime; a run with ``resume`` does the other steps.
-        unsaved: why the workspace lacks a checkpoint of the last step, as after a write to a full disk; else "".
+        is_cut: whether a run with ``resume`` does the other steps, as after kStopOnTime.
+        unsaved: why the workspace lacks a checkpoint of the last step, as on a full disk; else "".
     """
 
     job: Job
@@ -119,7 +115,7 @@ class Result:
         return self._describe(repr(self.job.name), _figures, "no metrics")
 
     def _describe(self, name: str, figures: Callable[[dict[str, Any]], str], without: str) -> str:
-        """Return the result in words, with each phase's last ``figures``, or ``without`` if none."""
+        """Word the result, with the last ``figures`` of each phase, or ``without`` if there are none."""
         rows = (row for row in self.history if row["phase"] != RECOVERY)
         ends = {row["phase"]: text for row in rows if (text := figures(row))}
         sentences = filter(None, (self.stopped, *self.remarks, self.unsaved))

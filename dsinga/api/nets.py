@@ -1,4 +1,4 @@
-"""Builds the whole net of a phase of a job."""
+"""Builds the net of a job without training it, to look at its layers and shapes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ def build_net(
     data: Any = None,
     data_root: str | os.PathLike[str] | None = None,
 ) -> NeuralNet:
-    """Return the net of a phase, without training: its layers, shapes and params.
+    """Build a job's net, without training, to look at its layers, shapes and params.
 
-    ``data`` are arrays to read instead of the phase's store, as for :func:`dsinga.train`. Raises UserError for bad
-    input.
+    ``data`` are as for :func:`dsinga.train`.
     """
     net_phase = find_phase(phase)
     job = job_with_data(job, data, net_phase, data_root)

@@ -1,4 +1,4 @@
-"""Runners, which train and predict for API calls: the interface, and this process's runner."""
+"""Defines Runner, which trains and predicts for API calls, and the runner in this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Train = Callable[[Observer, RunOptions], TrainedParams]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """The arguments of :func:`dsinga.train` besides the job and the client."""
+    """The options of a training run, as given to :func:`dsinga.train`."""
 
     data: Any = None
     epochs: int | None = None
@@ -50,7 +50,7 @@ class TrainingOptions:
 
     @classmethod
     def of(cls, function: str, options: Mapping[str, Any]) -> TrainingOptions:
-        """Return the options given to an API function. Raises TypeError for an unknown option."""
+        """Make options of the arguments of an API function. Raises TypeError for an unknown one."""
         names = [each.name for each in fields(cls)]
         for name in options:
             if name not in names:
@@ -59,12 +59,12 @@ class TrainingOptions:
 
     @property
     def asks_for_cluster(self) -> bool:
-        """Whether an option is set that only a cluster supports."""
+        """Whether an option is set that only a run on a cluster supports."""
         return self.grain != "round" or self.retry or bool(self.resources or self.hosts)
 
 
 class RunLimits(NamedTuple):
-    """The limits of a run, besides its options.
+    """Limits of a run besides its options: threads, and a check for cancellation.
 
     Attributes:
         max_threads: the most kernel threads of each worker, None for all that are free.
@@ -76,10 +76,9 @@ class RunLimits(NamedTuple):
 
 
 class ForwardRun(NamedTuple):
-    """Computes forward passes.
+    """How to compute forward passes, here or on a cluster.
 
     Attributes:
-        forward: the forward passes of a net.
         compute: returns dask arrays as numpy arrays, computed where the passes are.
     """
 
@@ -89,20 +88,20 @@ class ForwardRun(NamedTuple):
 
 @dataclass
 class Runner(ABC):
-    """Trains and predicts for API calls; found in the thread of a call, used in any thread.
+    """Trains and predicts for API calls: on a cluster, or in this process.
 
     Attributes:
-        in_loop: whether the caller runs in an event loop, which must not wait here.
+        in_loop: whether the caller runs in an event loop, which must not wait.
     """
 
     in_loop: bool = field(default=False, kw_only=True)
 
     @abstractmethod
     def computes(self, asks_for_cluster: bool) -> bool:
-        """Whether this runner computes a call, which may need a cluster (:func:`engines.runner_of`)."""
+        """Whether this runner can compute a call, which may need a cluster."""
 
     def check_waits(self) -> None:
-        """Raise UserError in the event loop of its client, where a call must not wait for its result."""
+        """Raise UserError in an event loop for a call that can only wait for its result."""
         if self.in_loop:
             raise UserError(
                 "this call waits for its result, so it cannot use an asynchronous Dask client in the event loop of "
@@ -114,32 +113,29 @@ class Runner(ABC):
     def training(
         self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits
     ) -> AbstractContextManager[Train]:
-        """Yield the function that trains a job."""
+        """Yield the function that trains a job on this runner."""
 
     def train_again(self, train: Callable[[Runner], T], patience: float, check: Callable[[], None]) -> T:
-        """Return ``train(self)``; if this runner is lost, call it again with another that comes in time.
-
-        ``patience`` is the wait in seconds, during which ``check`` is called.
-        """
+        """Train; if this runner is lost, train again on another that comes in time."""
         return train(self)
 
     @abstractmethod
     def forward(
         self, job: Job, params: ParamArrays, resources: Mapping[str, float] | None, hosts: Sequence[str]
     ) -> AbstractContextManager[ForwardRun]:
-        """Yield what computes forward passes of params, on named hosts with these resources."""
+        """Yield how to compute forward passes of ``params``, on the named hosts with these resources."""
 
 
 class ThisProcess(Runner):
-    """Computes calls in the threads of this process."""
+    """Trains and predicts in threads of this process, without a cluster."""
 
     def computes(self, asks_for_cluster: bool) -> bool:
-        """Whether a call can be computed in threads."""
+        """Whether a call can be computed without a cluster."""
         return not asks_for_cluster
 
     @contextlib.contextmanager
     def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
-        """Yield the function that trains a job of one worker."""
+        """Yield the function that trains a job with one worker in this process."""
         assert trains_locally(checked.job)
         yield lambda observer, run: continue_locally(checked, observer, run, max_threads=limits.max_threads)
 
@@ -147,7 +143,7 @@ class ThisProcess(Runner):
     def forward(
         self, job: Job, params: ParamArrays, resources: Mapping[str, float] | None, hosts: Sequence[str]
     ) -> Iterator[ForwardRun]:
-        """Yield what computes forward passes in threads."""
+        """Yield how to compute forward passes in threads."""
         yield ForwardRun(forward_in_threads(job, params), _compute_in_threads)
 
 

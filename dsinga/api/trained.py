@@ -1,4 +1,4 @@
-"""Trained: what a net has learnt, as a value."""
+"""Defines Trained, the state of a trained net, to continue training and to predict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MARK = "$mark"  # a key that no input has as a name
 
 @dataclass(frozen=True)
 class Trained:
-    """What a net has learnt, to continue training and to predict.
+    """The state of a trained net: params, the optimizer's state, and the names of classes and columns.
 
     Attributes:
         params: float32 arrays by name, or None.
@@ -40,9 +40,9 @@ class Trained:
         seed: determines the random numbers of the next training.
         steps: the steps that the optimizer has done.
         slots: the arrays of the optimizer by param and slot, such as the momentum.
-        before: the batches that running statistics of batch normalisation had seen before its first step.
+        before: the batches that running statistics had seen before the optimizer's first step.
         names: the names of classes and columns of the training records, by input.
-        definitions: how these records were made of data, as windows of a Dataset or a table, by input.
+        definitions: how these records were made of data, such as windows of a Dataset, by input.
     """
 
     params: dict[str, np.ndarray] | None = None
@@ -56,19 +56,19 @@ class Trained:
     definitions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def with_optimizer(self) -> Trained:
-        """Return the value with a new optimizer, and perhaps a new loss, which may have params."""
+        """Return a copy for training with a new optimizer, and perhaps a new loss."""
         return replace(self, is_complete=False, steps=0, slots={}, before=self.before + self.steps)
 
     def with_values(self, params: dict[str, np.ndarray] | None) -> Trained:
-        """Return the value with other params, or itself if they are the same object."""
+        """Return a copy with other params; the optimizer keeps its state."""
         return self if params is self.params else replace(self, params=params)
 
     def with_params(self, params: dict[str, np.ndarray]) -> Trained:
-        """Return the value with params set by a user, and a new optimizer."""
+        """Return a copy with params that a user has set, and a new optimizer."""
         return replace(self, params=params, is_complete=False, drawn=None, steps=0, slots={}, before=MANY)
 
     def after(self, rescued: RescuedParams, job: Job, steps: int) -> Trained:
-        """Return the value after a job's run that began ``steps`` steps after the optimizer's first."""
+        """Return the state after another run, which began at the optimizer's step ``steps``."""
         assert rescued.net is not None
         before = max(earlier_steps(rescued.net) - steps, 0)
         return replace(
@@ -77,10 +77,7 @@ class Trained:
         )  # fmt: skip
 
     def start(self, seed: int | None, make_net: Callable[[], NeuralNet]) -> dict[str, np.ndarray]:
-        """Return the params for a run with this seed, without initial values of another seed.
-
-        The run draws the missing ones itself.
-        """
+        """Return the params that a run with this seed starts from; it draws missing ones itself."""
         params = self.params or {}
         if not params or self.drawn is None or self.drawn == seed:
             return params
@@ -88,15 +85,12 @@ class Trained:
         return {name: a for name, a in params.items() if name not in initial or not np.array_equal(a, initial[name])}
 
     def with_statistics(self, job: Job, steps: int, params: Mapping[str, np.ndarray]) -> Job:
-        """Return a job with running statistics, among ``params``, that continue after ``steps`` optimizer steps."""
+        """Return a job with running statistics that continue after ``steps`` optimizer steps."""
         job = with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
         return job if job.checkpoint_path else weighed(job, params, 0 if self.steps else MANY)
 
     def write_state(self, folder: Path, mark: str) -> None:
-        """Write the optimizer's state and the names, if any, with a ``mark`` that identifies the params.
-
-        The state's arrays are called "param/slot"; "steps", "before" and "seed" are numbers. Raises OSError.
-        """
+        """Write the optimizer's state and the names to a folder; ``mark`` identifies the params they belong to."""
         if self.steps:
             arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
             numbers = {name: np.array([getattr(self, name)]) for name in ("steps", "before", "seed")}
@@ -106,10 +100,7 @@ class Trained:
             write_file(folder / NAMES, f"{text}\n")
 
     def with_state_of(self, place: Callable[[str], Path]) -> Trained:
-        """Return the value with the state and names written by :meth:`write_state`, if these files exist.
-
-        Raises UserError for a damaged file.
-        """
+        """Return a copy with the optimizer's state and names from files of :meth:`write_state`, if they exist."""
         names = read_names(place(NAMES)) or self.names
         if not (path := place(OPTIMIZER)).is_file():
             return replace(self, names=names, before=MANY)
@@ -128,9 +119,9 @@ class Trained:
 
 @contextmanager
 def rescuing(owner: str, keep: Callable[[RescuedParams], None]) -> Iterator[RescuedParams]:
-    """Yield an extension for a run; ``keep`` gets what was trained, even after an interrupt or an error.
+    """Keep the params of a run, even after an interrupt or an error: yield an extension for the run.
 
-    ``owner`` names what keeps it, for messages: "the model".
+    ``keep`` gets what was trained; messages call the keeper ``owner``.
     """
     rescued = RescuedParams(owner)
     try:
@@ -141,7 +132,7 @@ def rescuing(owner: str, keep: Callable[[RescuedParams], None]) -> Iterator[Resc
 
 
 def read_names(path: Path) -> dict[str, RecordNames]:
-    """Return the names in a file, or none without a file. Raises UserError for a damaged file."""
+    """Read the names of classes and columns from a file; none without a file."""
     if not path.is_file():
         return {}
     try:

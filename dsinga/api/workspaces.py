@@ -1,4 +1,4 @@
-"""Workspaces at a URL, written locally and copied, and the trained params in a workspace."""
+"""Keeps workspaces at a URL through a local folder, and finds trained params in a workspace."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteWorkspace:
-    """A run's folder at a URL, such as ``s3://bucket/run``: a local folder, copied after each checkpoint.
+    """Keeps a run's files at a URL, such as ``s3://bucket/run``: a local folder, copied after each checkpoint.
 
-    Object stores have no locks: ``running.json`` names the process that writes, and is removed when that ends.
+    ``running.json`` names the process that writes, since object stores have no locks.
 
     Attributes:
         local: the folder in which the run writes its files.
@@ -44,11 +44,11 @@ class RemoteWorkspace:
         self._resumes = self._has_begun = False
 
     def find_checkpoint(self) -> bool:
-        """Return whether there is a complete checkpoint."""
+        """Whether the workspace has a complete checkpoint."""
         return bool(_checkpoints(self._folder.names()))
 
     def fetch(self) -> None:
-        """Copy complete checkpoints, and other files of the resumed run, to the local folder."""
+        """Copy checkpoints, and other files that a resumed run needs, to the local folder."""
         names = self._folder.names()
         steps = _checkpoints(names)
         files = [name for name in _run_files(names) if not name.startswith("checkpoint/")]
@@ -57,9 +57,9 @@ class RemoteWorkspace:
         self._resumes = True
 
     def begin(self) -> None:
-        """Claim the workspace; unless resumed, move an earlier run's files to ``run-1``, ``run-2``, ....
+        """Claim the workspace for this run, and move an earlier run's files to ``run-1``, ``run-2``, ....
 
-        Raises UserError if another run is writing there.
+        Raises UserError if another run is writing there. A resumed run moves no files.
         """
         names = self._folder.names()
         if HOLDER in names:
@@ -76,14 +76,14 @@ class RemoteWorkspace:
         self._has_begun = True
 
     def save(self) -> None:
-        """Copy changed files. Raises RunError if copying fails."""
+        """Copy changed files to the URL. Raises RunError if copying fails."""
         self._folder.upload()
 
     def __enter__(self) -> RemoteWorkspace:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Copy the remaining files, if the run has begun. Errors name the URL, not the local folder."""
+        """Copy the remaining files to the URL, if the run has begun."""
         if self._has_begun:
             try:
                 self._folder.upload()
@@ -95,7 +95,7 @@ class RemoteWorkspace:
 
 
 def has_checkpoint(workspace: Path | str) -> bool:
-    """Return whether a workspace has a checkpoint, perhaps a damaged one in a local folder."""
+    """Whether a workspace has a checkpoint, perhaps a damaged one."""
     if is_url(str(workspace)):
         return RemoteWorkspace(str(workspace)).find_checkpoint()
     return latest(Path(workspace) / "checkpoint") is not None
@@ -123,7 +123,7 @@ def _run_files(names: list[str]) -> list[str]:
 
 
 def default_workspace(job: Job) -> Path | str:
-    """Return the job's workspace, a URL as text, else ``<name>-workspace`` as on the command line."""
+    """Return the folder or URL where a job writes: its workspace, else ``<name>-workspace``."""
     named = (job.cluster.workspace if job.cluster else None) or f"{job.name}-workspace"
     return named if is_url(named) else Path(named)
 
@@ -131,10 +131,10 @@ def default_workspace(job: Job) -> Path | str:
 def trained_params(
     job: Job, params: ParamArrays | Result | str | os.PathLike[str] | None, roots: list[str]
 ) -> ParamArrays:
-    """Return params by name: given ones, a result's, or a checkpoint's at a path.
+    """Find trained params: given ones, a result's, or a checkpoint's, by default the newest in the job's workspace.
 
-    None means the newest checkpoint in the job's workspace, or else the job's ``checkpoint_path``; a line on standard
-    error says which. Raises UserError if there are neither.
+    Without a checkpoint there, the job's ``checkpoint_path`` counts. A line on standard error names the default. Raises
+    UserError if there are neither.
     """
     if params is not None:
         return params_of(params.params if isinstance(params, Result) else params)

@@ -1,1 +1,1 @@
-"""The lowest package: errors, the registry of components, settings, checks of arguments, files, and signals."""
+"""The tools that all packages use: errors, the registry of components, settings, checks, files, and signals."""

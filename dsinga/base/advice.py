@@ -1,4 +1,4 @@
-"""Phrases advice in error messages as command-line options for a command, as keyword arguments for Python."""
+"""Words advice in errors as command-line options if a command runs, as keyword arguments in Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _command_lines: list[tuple[Sequence[str], Sequence[str]]] = []
 
 @contextlib.contextmanager
 def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
-    """Word advice in messages for the command ``program arguments`` within the context."""
+    """Word advice in messages as options of the command ``program arguments`` within the context."""
     _command_lines.append((program, arguments))
     try:
         yield
@@ -30,29 +30,26 @@ def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",))
 
 
 def is_command() -> bool:
-    """Return whether a dsinga command is running, not a user's Python program."""
+    """Whether a dsinga command is running, not a user's Python program."""
     return bool(_command_lines)
 
 
 def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook, without importing IPython."""
+    """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell: Any = ipython.get_ipython() if ipython else None
     return shell is not None and hasattr(shell, "kernel")
 
 
 def short_path(path: Path | str) -> Path | str:
-    """Return a path relative to the working directory if below it; others and URLs unchanged."""
+    """Shorten a path for messages: relative to the working directory if it is below."""
     with contextlib.suppress(ValueError, OSError):  # elsewhere; a working directory that was deleted
         return Path(path).relative_to(Path.cwd())
     return path
 
 
 def how_to_resume() -> str:
-    """Return how to resume from the last checkpoint: the command, or the Python argument.
-
-    A path behind ``--resume`` is dropped, to resume from the newest checkpoint; ``--resume auto`` stays.
-    """
+    """Return how to resume from the last checkpoint, for a message: the command, or the Python argument."""
     if not _command_lines:
         return "resume=True"
     program, arguments = _command_lines[-1]
@@ -63,9 +60,9 @@ def how_to_resume() -> str:
 
 
 def join_resume(arguments: Sequence[str]) -> list[str]:
-    """Return a command's arguments, with ``--resume WORD`` joined to ``--resume=WORD``.
+    """Join ``--resume WORD`` to ``--resume=WORD``, so that the word is not the job file.
 
-    The word is the value if it is ``auto``, a folder, or the name of a checkpoint; else it is the job file.
+    Only ``auto``, a folder and the name of a checkpoint are joined.
     """
     words: list[str] = []
     for word in arguments:
@@ -78,15 +75,12 @@ def join_resume(arguments: Sequence[str]) -> list[str]:
 
 
 def option(argument: str, value: str = "", python: str = "") -> str:
-    """Return an argument as the user writes it: ``--argument value`` in a command, ``argument=value`` in Python.
-
-    ``python`` is its Python form if it differs.
-    """
+    """Return an argument as users write it: ``--argument value`` in a command, ``argument=value`` in Python."""
     if _command_lines:
         return f"--{argument.replace('_', '-')} {value}".strip()
     return python or f"{argument}={value or 'True'}"
 
 
 def job_field(field: str, value: str) -> str:
-    """Return a field of a job as the user gives it: ``--set field=value`` in a command, ``field=value`` in Python."""
+    """Return a job's field as users give it: ``--set field=value`` in a command, else ``field=value``."""
     return f"{'--set ' if _command_lines else ''}{field}={value}"

@@ -1,4 +1,4 @@
-"""Checks users' arguments and names; errors for unknown names suggest the nearest known name or a replacement."""
+"""Checks users' arguments and names, and suggests the nearest known name or a replacement for unknown ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
 
 
 def value_text(value: Any) -> str:
-    """Show a value in a message: by its name if it has one, else by its repr, shortened."""
+    """Name a value in a message: by its name, or its shortened repr."""
     text = getattr(value, "__name__", None) or repr(value)
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
@@ -69,7 +69,7 @@ def repeated(names: Iterable[str]) -> str | None:
 
 
 def counted(count: int, noun: str) -> str:
-    """Word a number with its noun: "1 worker", "3 workers"."""
+    """Return a number with its noun: "1 worker", "3 workers"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -82,31 +82,27 @@ def format_bytes(size: float) -> str:
 
 
 class Remedies(UserDict[str, str]):
-    """A mapping from unknown names to their replacements, read from a TOML file at the first look-up.
-
-    A table maps each replacement to the names it replaces, separated by blanks.
-    """
+    """Suggests replacements for names of other libraries, from a TOML file."""
 
     def __init__(self, path: Path, *tables: str):
         self._path, self._tables = path, tables
 
     @functools.cached_property
     def data(self) -> dict[str, str]:  # type: ignore[override]
-        """The replacements, by unknown name."""
+        """The replacements, by the name that a user has written."""
         content = tomllib.loads(self._path.read_text("utf-8"))
         entries = [entry for table in self._tables for entry in content[table].items()]
         return {name: remedy for remedy, names in entries for name in names.split()}
 
 
 class MissingName(UserError, AttributeError):
-    """Error: a module or an object lacks a name; the message suggests a replacement."""
+    """Raised if a module or an object lacks a name; the message suggests a replacement."""
 
 
 def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instead) -> NoReturn:
     """Raise MissingName for a name that ``owner`` lacks; suggest a replacement or the nearest ``known`` name.
 
-    For ``from package import name`` it raises a UserError, since Python's ImportError would hide the message of an
-    AttributeError.
+    For ``from package import name`` it raises a UserError, which keeps its message.
     """
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
@@ -127,7 +123,7 @@ def _is_module(name: str) -> bool:
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
-    """Return the error for a name not in ``known``, with a replacement, the nearest name, or all."""
+    """Return the error that a name is not in ``known``, with advice."""
     remedy = instead.get(str(name), "")
     remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
     hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
@@ -142,10 +138,9 @@ def missing_names(
     instead: Instead,
     public: str = "",
 ) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__``, which suggests a replacement or the nearest name.
+    """Return a ``__getattr__`` for a module, which suggests other names for a name that the module lacks.
 
-    ``known`` are the names of the module, by default all; ``derived`` returns further values by name. ``public`` is
-    the name that users know, if it differs.
+    ``derived`` returns further values by name; ``public`` is the module's name for users.
     """
 
     def find(name: str) -> Any:
@@ -171,7 +166,7 @@ def missing_names(
 def check_names(
     function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
 ) -> None:
-    """Raise UserError, with the nearest name or a remedy for each, for names that are not ``known``."""
+    """Raise UserError for arguments that a function does not have, with advice for each."""
     known = [name for name in dict.fromkeys(known) if name != "self"]
     faults: list[str] = []
     for name in given:
@@ -185,10 +180,7 @@ def check_names(
 
 
 def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
-    """Return a dict's values in the order of ``names``, of all inputs or outputs (``kind``).
-
-    Raises UserError for a missing name, and for an unknown name with the nearest one.
-    """
+    """Return the values of a dict, in the order of ``names``; it must have exactly these names."""
     for key in given:
         if key not in names:
             hint = nearest(str(key), names) or f"; the {kind}s are {', '.join(map(repr, names))}"
@@ -206,10 +198,7 @@ def bind(
     kwargs: Mapping[str, Any],
     instead: Instead = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Match arguments to parameters by name. Raises UserError for an unknown, a missing or a surplus one.
-
-    A function with ``**arguments`` checks names itself. ``instead`` maps unknown names to replacements.
-    """
+    """Match a call's arguments to a function's parameters by name. Raises UserError for a wrong one."""
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         check_names(function, [*signature.parameters], kwargs, instead)
     try:
@@ -227,11 +216,7 @@ def bind(
 
 
 def signature_with_types(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a function, whose annotations are types and not the texts of types, for ``help``.
-
-    ``Any`` stands for a type that only type checkers import, and for those of ``**arguments``; a type that a module
-    defines further down stays a text.
-    """
+    """Return a function's signature with types in place of annotation texts, for ``help``."""
     signature = inspect.signature(function)
     known = vars(sys.modules[function.__module__]) if function.__module__ in sys.modules else {}
 
@@ -250,7 +235,7 @@ def signature_with_types(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def with_types(function: F) -> F:
-    """Return the function, whose help shows types in place of the texts of types."""
+    """Make ``help`` show a function's types in place of annotation texts."""
     function.__signature__ = signature_with_types(function)  # type: ignore[attr-defined]
     return function
 
@@ -258,7 +243,7 @@ def with_types(function: F) -> F:
 def extended_signature(
     function: Callable[..., Any], more: Iterable[inspect.Parameter], returns: Any
 ) -> inspect.Signature:
-    """Return the signature of a function with more parameters in place of ``**arguments``, and what it ``returns``."""
+    """Return a function's signature with more parameters in place of ``**arguments``."""
     own = signature_with_types(function).parameters.values()
     parameters = sorted([*own, *more], key=lambda parameter: parameter.kind)
     parameters = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
@@ -266,7 +251,7 @@ def extended_signature(
 
 
 def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], returns: Any) -> Any:
-    """Return a signature with the given parameters. Raises UserError if two have the same name."""
+    """Make a signature of parameters. Raises UserError if two have the same name."""
     try:
         return inspect.Signature(parameters, return_annotation=returns)
     except ValueError as error:
@@ -274,7 +259,7 @@ def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Para
 
 
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:
-    """Return the function with a check of its argument names; messages have ``prefix`` before its name."""
+    """Make a function raise UserError, with suggestions, for arguments that it does not have."""
     signature = inspect.signature(function)
 
     @public
@@ -290,11 +275,7 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
 def check_settings(
     cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
 ) -> type[T]:
-    """Return the class; its constructor raises UserError for unknown, missing or surplus arguments.
-
-    ``check`` is called with the arguments by name, before the constructor. ``instead`` maps unknown names to
-    replacements.
-    """
+    """Make a class's constructor raise UserError, with suggestions, for wrong arguments."""
     constructor = vars(cls).get("__init__")
     if constructor is None:
         return cls

@@ -1,4 +1,4 @@
-"""Checks of arrays (finite, exact as float32), and the averages of params."""
+"""Checks that arrays are finite and exact as float32; selects averages of params."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ParamArrays = dict[str, np.ndarray]
 
 
 class NamedParams(dict[str, np.ndarray]):
-    """Params that know the names of classes and columns of their training records.
+    """Params with the names of the classes and columns of their training records.
 
     Attributes:
         names: the parts of :class:`dsinga.data.RecordNames` by input layer, as nested lists or tuples.
@@ -32,7 +32,7 @@ BLOCK = 1 << 18  # elements that are looked at together: the answers for a large
 
 
 def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]]) -> ParamArrays:
-    """Return each param's moving average from an updater's ``state``, or its value without one."""
+    """Return the moving averages of params, from an updater's ``state``; params without one as they are."""
     return {name: state.get(name, {}).get(EMA_SLOT, value) for name, value in params.items()}
 
 
@@ -42,7 +42,7 @@ def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether an array, each of several, or the values of sparse rows are finite; integers are."""
+    """Whether all numbers of an array, of several arrays, or of sparse rows are finite."""
     if isinstance(value, (tuple, list)):
         return all(map(is_finite, value))
     value = getattr(value, "values", value)
@@ -56,7 +56,7 @@ def is_finite(value: Any) -> bool:
 
 
 def refuse_nan(params: Mapping[str, Any], source: str = "") -> None:
-    """Raise UserError for params with NaN, from ``source``: a rectifier may hide it in predictions."""
+    """Raise UserError for params with NaN, which a rectifier could hide in predictions."""
     for name, array in params.items():
         if not is_finite(array) and (places := np.argwhere(np.isnan(array))).size:
             index = tuple(map(int, places[0]))
@@ -73,10 +73,7 @@ _lock = threading.Lock()
 
 
 def warn_of_rounding(numbers: np.ndarray, key: Hashable, name: Callable[[tuple[int, ...]], str]) -> None:
-    """Log a warning, once for each ``key`` in a process, if float32 rounds these integers.
-
-    ``name`` returns the name of the array and the place of a number in it.
-    """
+    """Log a warning, once for each ``key``, if float32 cannot hold integers exactly."""
     if numbers.dtype.kind not in "iu" or numbers.dtype.itemsize < 4 or not numbers.size or key in _said:
         return
     if numbers.max() <= EXACT and (numbers.dtype.kind == "u" or numbers.min() >= -EXACT):

@@ -1,10 +1,8 @@
-"""A memory pool for the result arrays of kernels, with the same shapes in every iteration.
+"""Reuses the memory of arrays that kernels return, because every iteration needs the same shapes.
 
 Every array is a view of a *base*, an array of bytes. A base is free again once only its pool refers to it. CPython's
-reference counts show this exactly, because every view, memoryview or DLPack export refers to the base.
-
-All threads share one pool: with a pool for each thread, each would keep the memory of an iteration's features. A thread
-may also have its own bases, which it uses first, for instance in shared memory.
+reference counts show this exactly, because every view, memoryview or DLPack export refers to the base. All threads
+share one pool. A thread may also have its own bases, which it uses first, for instance in shared memory.
 """
 
 from __future__ import annotations
@@ -37,22 +35,21 @@ _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list re
 def size_class(size: int) -> int:
     """Round ``size`` up to one of four sizes per power of two, so arrays of similar sizes share memory.
 
-    So arrays that vary in size from step to step, such as sequences, share bases. A base is at most a quarter larger
-    than its array.
+    A base is at most a quarter larger than its array.
     """
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step
 
 
 class ResultPool:
-    """A pool of bases (memory blocks) by size in bytes, rounded up by :func:`size_class`."""
+    """Blocks of memory (bases) for arrays, reused once no array refers to them; by size in bytes."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, list[np.ndarray]] = {}
         self.lock = threading.Lock()
 
     def take(self, size: int) -> np.ndarray:
-        """Return a block of memory (a base) of at least ``size`` bytes, a free one if possible."""
+        """Return a block of memory of at least ``size`` bytes, a free one if possible."""
         size = size_class(size)
         with self.lock:
             bucket = self.buckets.get(size, ())
@@ -69,14 +66,14 @@ class ResultPool:
             return base
 
     def idle_bytes(self) -> int:
-        """Return the total size of the free bases, in bytes."""
+        """Return how many bytes of memory are free for new arrays."""
         return sum(
             size * sum(sys.getrefcount(bucket[index]) == _IDLE for index in range(len(bucket)))
             for size, bucket in self.buckets.items()
         )
 
     def drop_idle(self) -> None:
-        """Return the free bases to the operating system."""
+        """Return the free memory to the operating system."""
         self.buckets = {
             size: [bucket[index] for index in range(len(bucket)) if sys.getrefcount(bucket[index]) > _IDLE]
             for size, bucket in self.buckets.items()
@@ -84,7 +81,7 @@ class ResultPool:
 
 
 class ThreadBases(threading.local):
-    """A thread's own bases (memory blocks), used before the pool, by size in bytes, and its hook."""
+    """A thread's own memory blocks, which its new arrays use first, and its hook."""
 
     bases: Mapping[int, Sequence[np.ndarray]] = {}
     hook: Callable[[np.ndarray], Any] | None = None
@@ -96,9 +93,9 @@ _thread_bases = ThreadBases()
 
 @contextmanager
 def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
-    """Let this thread's new arrays reuse free memory blocks of ``bases``, by size in bytes, within the context.
+    """Let this thread's new arrays use the memory blocks ``bases``, by size in bytes, within the context.
 
-    Sizes are as from :func:`base_bytes`. Each base is an array of bytes, no view, and only its sequence refers to it.
+    Sizes are as from :func:`base_bytes`; only its sequence may refer to a base.
     """
     before, _thread_bases.bases = _thread_bases.bases, bases
     try:
@@ -108,37 +105,28 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
 
 
 def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
-    """Let large arrays of these sizes share one block of memory: return bases for :func:`use_bases`.
-
-    For gradients of params that are applied as soon as they are computed. Smaller arrays are not included.
-    """
+    """Let large arrays of these sizes share one block of memory, one after another; for :func:`use_bases`."""
     sizes = [base_bytes(size) for size in nbytes if size > ONE_BASE]
     return dict.fromkeys(sizes, [np.empty(max(sizes, default=0), np.uint8)])
 
 
 def clear() -> None:
-    """Give the pool's memory back at the end of a run: free bases now, others with their last array.
-
-    It takes no lock, because a finalizer may call it while its thread is taking a base.
-    """
+    """Give back the memory of all arrays at the end of a run."""
     pool.buckets = {}
 
 
 def set_hook(hook: Callable[[np.ndarray], Any] | None) -> None:
-    """Let ``hook`` replace each new array of the calling thread; None ends that."""
+    """Let ``hook`` replace each new array of the calling thread, for instance while a pass is recorded."""
     _thread_bases.hook = hook
 
 
 def base_bytes(nbytes: int) -> int:
-    """Return the bytes of the memory block behind an array of ``nbytes`` bytes."""
+    """Return how large the memory block behind an array of ``nbytes`` bytes is."""
     return nbytes + ALIGNMENT
 
 
 def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.float32) -> Any:
-    """Return an uninitialised array of ``shape``: C-contiguous, or channels-last as an image (B, C, H, W).
-
-    Its memory is not reused while the array, or any view of it, exists.
-    """
+    """Return an uninitialised array of ``shape``, in reused memory: C-contiguous, or channels-last (B, C, H, W)."""
     if channels_last:
         batch, channels, *sizes = shape
         return empty((batch, *sizes, channels), dtype=dtype).transpose(0, -1, *range(1, len(sizes) + 1))
@@ -162,10 +150,7 @@ def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def address(x: np.ndarray) -> int:
-    """Return the address of the first number of x, ten times faster than ``x.ctypes.data``.
-
-    In numpy's C API (``PyArrayObject_fields``) the pointer to the data comes first after the object's head.
-    """
+    """Return the memory address of an array's first number, ten times faster than ``x.ctypes.data``."""
     return _pointer(id(x) + _HEAD).value
 
 

@@ -1,4 +1,4 @@
-"""Imports components (built-in ones, and entry points) and packages' public names at their first use."""
+"""Imports components and packages' public names at their first use, so that ``import dsinga`` is fast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _written: dict[tuple[str, str], str] = {}  # the distributions of components, as
 
 
 class Row(NamedTuple):
-    """A built-in component: SINGA's number if any, the defining module and name, and its settings' fields."""
+    """How to find a built-in component: module, name, SINGA's number, and its settings' fields."""
 
     number: int | None
     module: str
@@ -47,7 +47,7 @@ def _table() -> Mapping[str, Mapping[str, Row]]:
 
 
 def built_in(kind: str) -> Mapping[str, Row]:
-    """Return the rows of the built-in components of a kind by name."""
+    """Return how to find the built-in components of a kind, by name."""
     return _table().get(kind, {})
 
 
@@ -65,7 +65,7 @@ def _entry_points() -> Mapping[str, Mapping[str, list[EntryPoint]]]:
 
 
 def _names_group(place: str) -> bool:
-    """Whether an entry-points file in a folder of the path has GROUP; True for archives."""
+    """Whether a folder of Python packages may have entry points for dsinga."""
     if os.path.isfile(place):
         return True
     for file in glob.iglob(os.path.join(glob.escape(place), "*-[iI][nN][fF][oO]", "entry_points.txt")):
@@ -76,30 +76,30 @@ def _names_group(place: str) -> bool:
 
 
 def offered(kind: str) -> Mapping[str, list[EntryPoint]]:
-    """Return other distributions' entry points of a component kind, by name; several if they clash."""
+    """Return the components of a kind that other packages provide, as entry points by name."""
     return _entry_points().get(kind, {})
 
 
 def scanned() -> bool:
-    """Whether the entry points are known, which the first call of :func:`offered` reads from all packages."""
+    """Whether the entry points of all installed packages have been read, as :func:`offered` does once."""
     return bool(_entry_points.cache_info().currsize)
 
 
 def addon_of(module: str) -> str:
-    """Return the add-on or top-level package that contains a module of dsinga, such as dsinga.addons.fields."""
+    """Return the package that a module belongs to, such as dsinga.addons.fields."""
     parts = module.split(".")
     return ".".join(parts[: 3 if parts[1:2] == ["addons"] else 2])
 
 
 def import_component(what: str, module: str) -> types.ModuleType:
-    """Import a module of dsinga for ``what``. Raises UserError if it, or its imports, need a missing add-on."""
+    """Import a module of dsinga for ``what``. Raises UserError if an add-on that it needs is missing."""
     with naming_addons(what):
         return importlib.import_module(module)
 
 
 @contextlib.contextmanager
 def naming_addons(what: str) -> Iterator[None]:
-    """Raise UserError if an import within the context, needed by ``what``, is of a missing add-on."""
+    """Turn a failed import of a missing add-on into a UserError that says what needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -112,7 +112,7 @@ def naming_addons(what: str) -> Iterator[None]:
 
 
 def distribution_comments(text: str) -> str:
-    """Return comments for a job's text that name the distributions of its components."""
+    """Return comments for a job's text that name the packages that provide its components."""
     points = [(kind, name, point) for kind, by_name in _entry_points().items() for name, (point, *_) in by_name.items()]
     return "".join(
         f"# {kind}.{name} is of the distribution {point.dist.name}\n"
@@ -122,12 +122,12 @@ def distribution_comments(text: str) -> str:
 
 
 def note_distributions(text: str) -> None:
-    """Remember which distributions a job's text names in comments, for :func:`written_distribution`."""
+    """Remember the packages that a job's text names in comments, for :func:`written_distribution`."""
     _written.update({(kind, name): distribution for kind, name, distribution in WRITTEN.findall(text)})
 
 
 def written_distribution(kind: str, name: str) -> str:
-    """Return half a sentence on a component's distribution, as noted in a job file; "" if none."""
+    """Say which package provided a component, as noted in a job file; "" if unknown."""
     distribution = _written.get((kind, name))
     return f"; it is of the distribution {distribution}: pip install {distribution}" if distribution else ""
 
@@ -135,12 +135,10 @@ def written_distribution(kind: str, name: str) -> str:
 def lazy_names(
     package: str, otherwise: Callable[[str], Any] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``, which import names at first use.
+    """Make a package import its public names at first use: return its ``__getattr__`` and ``__dir__``.
 
-    The names, and the module of each, are read where type checkers read them: in the block ``if TYPE_CHECKING:`` of
-    ``__init__.py``, or else in ``__init__.pyi``, where the core has the names of add-ons, since it imports none.
-    ``otherwise`` is called for any other name. ``dir`` shows these names, those of ``__all__``, and the package's
-    modules.
+    The names are read where type checkers read them: in the block ``if TYPE_CHECKING:`` of ``__init__.py``, or else in
+    ``__init__.pyi``, which also has names of add-ons. ``otherwise`` is called for any other name.
     """
     module = sys.modules[package]
 
@@ -175,7 +173,7 @@ def lazy_names(
 
 
 def _names_for_type_checkers(file: Path) -> dict[str, tuple[str, str]]:
-    """Return the module, and name there, of each name that a package imports for type checkers."""
+    """Read which module, and name in it, each public name of a package is imported from."""
     blocks = [block for block in ast.parse(file.read_bytes()).body if isinstance(block, ast.If)]
     lines = [line for block in blocks if ast.unparse(block.test) == "TYPE_CHECKING" for line in block.body]
     lines = lines or ast.parse(file.with_suffix(".pyi").read_bytes()).body

@@ -1,4 +1,4 @@
-"""The cores that this process may use."""
+"""Counts the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from pathlib import Path, PurePosixPath
 
 
 def available_cores() -> int:
-    """Return the number of usable cores, by affinity and the cgroup's CPU quota."""
+    """Return how many cores this process may use, by affinity and the cgroup's CPU quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, quota_cores())
 
 
 @functools.cache
 def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the smallest CPU quota of this process's cgroup and parents, in cores, rounded up.
+    """Return how many cores the CPU quota of this process's cgroup and its parents allows, rounded up.
 
-    A large number without a quota. ``own`` lists the cgroups of the process, version 2 as ``0::/path``, version 1 as
-    ``4:cpu,cpuacct:/path``. In a container the path may be the host's, and the quota lies in the root of ``mounts``.
+    A large number without a quota.
     """
     quotas = [sys.maxsize]
     for line in _text(own).splitlines():

@@ -33,7 +33,7 @@ FOLDER_OF_PROCESS, EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace the contents of file ``path`` by ``text``; a kill meanwhile leaves the old contents."""
+    """Replace a file's contents by ``text``, so that a kill meanwhile leaves the old ones."""
     with draft_folder(path) as draft:
         write_file(draft / path.name, text)
         os.replace(draft / path.name, path)
@@ -41,7 +41,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file and flush it to the disk. Raises OSError."""
+    """Write a file and flush it to the disk."""
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -50,11 +50,11 @@ def write_file(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replaced_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
-    """Give a temporary folder for new files, which then replace ``names`` in ``folder`` in one step.
+    """Replace several files in one step: give a temporary folder for new ones, which then replace ``names``.
 
-    That step is the renaming to SAVED. Names without a new file are deleted; other files stay. Read the files with
-    :func:`read_saved` or :func:`current_file`, since a killed process may leave files in SAVED. Raises UserError if
-    SAVED exists and is no save of this user.
+    That step is the renaming to SAVED. Names without a new file are deleted. Read the files with :func:`read_saved` or
+    :func:`current_file`, since a killed process may leave files in SAVED. Raises UserError if SAVED exists and is no
+    save of this user.
     """
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def replaced_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
 
 
 def _commit(files: Path, folder: Path, names: Collection[str]) -> None:
-    """Rename a folder of new files to SAVED, after finishing an earlier save."""
+    """Make a folder of new files the current save, after finishing an earlier one."""
     in_the_way = 0
     while in_the_way < AGAIN:  # another process may begin and end a save between any two lines
         in_the_way += not finish_save(folder, names)
@@ -97,10 +97,10 @@ def _commit(files: Path, folder: Path, names: Collection[str]) -> None:
 
 
 def finish_save(folder: Path, names: Collection[str]) -> bool:
-    """Move the files of a complete save to their places, if the saving process was killed before.
+    """Finish a save that a killed process had left half done: move its files to their places.
 
-    ``names`` are the files that such a save writes. Only this user's saves are finished, because in a folder such as
-    /tmp anybody can create SAVED. Returns False if SAVED stays. Raises UserError if the folder cannot be written.
+    Only this user's saves are finished, because in a folder such as /tmp anybody can create SAVED. Returns False if
+    SAVED stays.
     """
     with explained_writing(folder), _open_own(folder / SAVED) as descriptor:
         return not os.path.lexists(folder / SAVED) if descriptor is None else _move(descriptor, folder, names)
@@ -127,7 +127,7 @@ def _move(descriptor: int, folder: Path, names: Iterable[str]) -> bool:
 
 @contextlib.contextmanager
 def _open_own(folder: Path) -> Iterator[int | None]:
-    """Give a descriptor of this user's folder that nobody else can write to; None for others and links."""
+    """Open a folder of this user that nobody else can write to; None for others and links."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
@@ -143,9 +143,9 @@ def _open_own(folder: Path) -> Iterator[int | None]:
 
 
 def current_file(path: Path) -> Path:
-    """Return where to read the file last saved as ``path``, after trying to finish that save.
+    """Return where to read a file that was last saved as ``path``.
 
-    It is inside SAVED for a user who may not write there. The result is no file if the last save removed ``path``.
+    The result is no file if the last save removed ``path``.
     """
     with contextlib.suppress(UserError):
         finish_save(path.parent, [path.name])
@@ -158,9 +158,9 @@ def current_file(path: Path) -> Path:
 
 
 def read_saved(folder: Path, names: Collection[str], read: Callable[[Callable[[str], Path]], T]) -> T:
-    """Return ``read(place)``, which reads ``names`` of one save, each from ``place(name)``.
+    """Read files that belong together, ``names`` of one save: return ``read(place)``.
 
-    It is called again if another process has replaced files meanwhile.
+    ``place(name)`` is a file's path. ``read`` is called again if another process has replaced files meanwhile.
     """
     for _ in range(AGAIN):
         before = _states(folder, names)
@@ -176,7 +176,7 @@ def read_saved(folder: Path, names: Collection[str], read: Callable[[Callable[[s
 
 
 def read_saved_file(path: Path, read: Callable[[Path], T]) -> T:
-    """Return what ``read`` reads from a file of a save, like :func:`read_saved`."""
+    """Read one file of a save by ``read``, like :func:`read_saved`."""
     return read_saved(path.parent, [path.name], lambda place: read(place(path.name)))
 
 
@@ -192,23 +192,23 @@ def _states(folder: Path, names: Iterable[str]) -> list[tuple[object, ...] | Non
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
-    """Return a local path to save to or load from. Raises UserError for a URL."""
+    """Return the path to save to or load from, as a Path. Raises UserError for a URL."""
     if "://" in os.fspath(path):
         raise UserError(f"{redact(os.fspath(path))} is a URL; save to and load from a local path, and copy that")
     return Path(path)
 
 
 def holds_files(folder: Path, names: Collection[str]) -> bool:
-    """Return whether a folder contains anything besides leftovers of an interrupted save of ``names``."""
+    """Whether a folder has files other than leftovers of an interrupted save of ``names``."""
     finish_save(folder, names)
     return any(not path.name.startswith(SAVED) for path in folder.iterdir())
 
 
 def replace_folder(draft: Path, path: Path) -> None:
-    """Exchange the names of two folders, in one step if the system can, as on Linux.
+    """Put a new folder in place of an old one by exchanging names, in one step on Linux.
 
-    Elsewhere a process killed between two renames leaves the old folder in the draft folder around ``draft``, and the
-    next :func:`draft_folder` moves it back. Raises OSError.
+    Elsewhere a kill between two renames leaves the old folder next to ``draft``; the next :func:`draft_folder` moves it
+    back.
     """
     exchange = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     names = FOLDER_OF_PROCESS, os.fsencode(draft), FOLDER_OF_PROCESS, os.fsencode(path)
@@ -221,10 +221,7 @@ def replace_folder(draft: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """Give a new folder next to ``path`` to prepare its replacement, and remove it at the end.
-
-    Draft folders of killed processes are removed, too; a process locks its own.
-    """
+    """Give a new folder next to ``path``, to prepare a replacement for it."""
     prefix = f".{path.name}.draft-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError), _open_own(left) as descriptor:
@@ -244,7 +241,7 @@ def draft_folder(path: Path) -> Iterator[Path]:
 
 
 def _remove(draft: Path, descriptor: int) -> None:
-    """Remove an open draft folder; first move old folders back to places that are empty now."""
+    """Remove an open draft folder, but first move old folders in it back."""
     for old in (name for name in os.listdir(descriptor) if name.endswith(OLD)):
         path = draft.parent / old.removesuffix(OLD)
         if not path.exists():
@@ -255,9 +252,9 @@ def _remove(draft: Path, descriptor: int) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[bool]:
-    """Hold a folder's system lock, which ends with the process; give False if unsupported.
+    """Lock a folder for this process within the context; give False where locks are unsupported.
 
-    Raises BlockingIOError if it is held already, OSError if the folder cannot be opened.
+    Raises BlockingIOError if another process has locked it.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -267,7 +264,7 @@ def locked_folder(folder: Path) -> Iterator[bool]:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock an open folder until it is closed; return False without lock support. Raises BlockingIOError."""
+    """Lock an open folder until it is closed; return False where locks are unsupported."""
     try:
         import fcntl
 
@@ -281,7 +278,7 @@ def _lock(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def explained_writing(folder: Path) -> Iterator[None]:
-    """Raise UserError, naming ``folder``, for an OSError, such as no permission or a full disk."""
+    """Turn an OSError, such as a full disk, into a UserError that names ``folder``."""
     try:
         yield
     except OSError as error:
@@ -291,7 +288,7 @@ def explained_writing(folder: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to the disk, so that a rename in it lasts. Raises OSError."""
+    """Flush the names in a folder to the disk, so that a rename survives a crash."""
     if os.name == "nt":  # Windows opens no folders
         return
     descriptor = os.open(folder, os.O_RDONLY)

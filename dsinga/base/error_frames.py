@@ -1,7 +1,4 @@
-"""Shortens tracebacks: clears frames' variables, and hides dsinga's frames in UserErrors.
-
-A kept error, as in an interactive session, keeps all variables of its frames alive.
-"""
+"""Shortens tracebacks of users' errors, and frees the arrays that a kept traceback would keep in memory."""
 
 from __future__ import annotations
 
@@ -29,10 +26,9 @@ SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 @contextlib.contextmanager
 def cleared_frames(package: str = "") -> Iterator[None]:
-    """Clear the local variables of called functions when an error leaves the block; raise it unchanged.
+    """Free the variables of called functions when an error leaves the block.
 
-    In tasks all frames are cleared: Dask sends tracebacks without variables. In the user's process only frames of
-    ``package`` are: a debugger shows the variables of the user's own functions.
+    In the user's process only frames of ``package`` are cleared, so that a debugger shows the user's own variables.
     """
     try:
         yield
@@ -42,10 +38,7 @@ def cleared_frames(package: str = "") -> Iterator[None]:
 
 
 def clear_frames(error: BaseException, package: str = "") -> None:
-    """Clear the local variables of the frames of ``package`` in the tracebacks of an error, its causes and contexts.
-
-    Running frames keep theirs.
-    """
+    """Free the variables in the tracebacks of an error, its causes and contexts, in frames of ``package``."""
     seen: set[int] = set()
     errors: list[BaseException | None] = [error]
     while errors:
@@ -64,7 +57,7 @@ def clear_frames(error: BaseException, package: str = "") -> None:
 
 
 def clear_origin(error: BaseException | None) -> None:
-    """Clear the local variables of the callers of each frame in the traceback of a task's error."""
+    """Free the variables of functions that called a failed task."""
     traceback = None if error is None else error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame.f_back
@@ -78,10 +71,10 @@ def clear_origin(error: BaseException | None) -> None:
 
 
 def public(function: F) -> F:
-    """Return a public function: tracebacks of its UserErrors, and of Diverged, show only dsinga's first frame.
+    """Let errors of a public function show only its own frame, and no other of dsinga.
 
-    Frames of user functions that dsinga called stay, as does a cause from one of them. Other errors keep all
-    frames. With ``DSINGA_TRACEBACK=all`` in the environment, all errors keep them.
+    Only UserErrors and Diverged are shortened. Frames of user functions that dsinga called stay.
+    ``DSINGA_TRACEBACK=all`` in the environment keeps all frames.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -105,7 +98,7 @@ def public(function: F) -> F:
 
 
 def shortened(error: E) -> E:
-    """Return an error, and its cause, with only the user's frames in their tracebacks."""
+    """Drop frames of dsinga from the traceback of an error and its cause."""
     if not shows_all_frames():
         error.__traceback__ = _frames_of_user(error.__traceback__)
         context = None if error.__suppress_context__ else error.__context__
@@ -117,12 +110,12 @@ def shortened(error: E) -> E:
 
 
 def shows_all_frames() -> bool:
-    """Whether the environment asks for dsinga's frames in tracebacks of UserErrors."""
+    """Whether ``DSINGA_TRACEBACK`` in the environment asks for whole tracebacks."""
     return os.environ.get(TRACEBACK) == "all"
 
 
 def _frames_of_user(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of dsinga, its dependencies and the standard library."""
+    """Drop the frames of dsinga, its dependencies and the standard library from a traceback."""
     entries = []
     while traceback is not None:
         package = str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0]

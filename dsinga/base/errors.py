@@ -1,4 +1,4 @@
-"""The exceptions that dsinga raises: faults of input; failed, cancelled and diverged runs."""
+"""The exceptions that dsinga raises: for faults of input, and for failed, cancelled and diverged runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def _redacted(arguments: Iterable[Any]) -> Iterator[Any]:
 
 
 class UserError(ValueError):
-    """A fault in the user's input: a job, a store, a checkpoint, an option.
+    """Raised for a fault in the user's input: a job, a store, a checkpoint, an option.
 
     The message names the file, line, layer or field, and the remedy. The command line prints it without a traceback and
-    exits with status 2. It shows no secrets: see :func:`dsinga.base.redaction.redact`.
+    exits with status 2.
     """
 
     def __init__(self, *arguments: Any):
@@ -28,25 +28,25 @@ class UserError(ValueError):
 
 
 class PathNotFound(UserError):
-    """The error that a path has no file, folder or store."""
+    """Raised if a path has no file, folder or store."""
 
 
 class WorkspaceHeld(UserError):
-    """Another run is writing to a workspace. The workspace is free when that run has ended."""
+    """Raised if another run is writing to a workspace."""
 
 
 class OtherRecords(UserError):
-    """The error that records mean something else than in training; the message names the setting."""
+    """Raised if records mean something else than in training; the message names the setting."""
 
 
 class TooFewWorkers(UserError):
-    """A Dask cluster is too small for a run. A run waits if more Dask workers may come."""
+    """Raised if a Dask cluster is too small for a run; the run waits if more Dask workers may come."""
 
 
 class RunError(RuntimeError):
-    """A run with valid input failed, for instance because a worker was lost or a wait timed out.
+    """Raised if a run with valid input failed, for instance because a worker was lost.
 
-    The message says what happened and how to continue, without secrets. The command line exits with status 1.
+    The message says how to continue. The command line exits with status 1.
     """
 
     def __init__(self, *arguments: Any):
@@ -54,41 +54,39 @@ class RunError(RuntimeError):
 
 
 class Diverged(RunError):
-    """Training produced NaN or infinity. The message names the step and the layer or param with it.
+    """Raised if training produced NaN or infinity; the message names the step and the layer or param.
 
     No worker sends the gradients of such a step. ``train_on_batch`` and ``LocalNet`` leave the params unchanged.
 
-    A gradient may be NaN although the loss is finite, for example the gradient of a root at 0. The message then names
-    the function or layer that computed it, or the param that it reached if the net is cut over workers. On a GPU,
-    ``fit`` does not check gradients: the loss or the params show the fault.
+    A gradient may be NaN although the loss is finite, for example the gradient of a root at 0. On a GPU, ``fit`` does
+    not check gradients: the loss or the params show the fault.
 
-    Params that are not finite are neither written to a checkpoint nor returned. Loading or setting params with NaN is
-    refused. Tests and validations that are not finite only log a warning.
+    Params that are not finite are neither written to a checkpoint nor returned. Tests and validations that are not
+    finite only log a warning.
     """
 
 
 class Cancelled(RunError):
-    """A run was cancelled by its user, while waiting for workers or training."""
+    """Raised if a user cancelled a run, while it waited for workers or trained."""
 
 
 class Terminated(KeyboardInterrupt):
-    """The process got a signal that ends it, such as SIGTERM of a batch system. The command line exits with 75.
+    """Raised on a signal that ends the process, such as SIGTERM of a batch system; the command line exits with 75.
 
-    :data:`dsinga.base.termination.TERMINATIONS` lists these signals. It is a KeyboardInterrupt, so that clean-up after
-    Ctrl-C also runs here.
+    It is a KeyboardInterrupt, so that clean-up after Ctrl-C also runs here.
     """
 
 
 class WorkerLost(RunError):
-    """A worker, server or connection of a run was lost; its work can be computed again."""
+    """Raised if a run lost a worker, a server or a connection; the work can be computed again."""
 
 
 class ClusterNotReady(RunError):
-    """A run's Dask workers or scheduler have not come in time; a later attempt may find them.
+    """Raised if a run's Dask workers or scheduler have not come in time; a later attempt may find them.
 
     The command line exits with status 75, at which batch scripts queue their job again.
     """
 
 
 class SchedulerLost(RunError):
-    """The Dask scheduler of a run was lost, with everything the run had on the cluster."""
+    """Raised if a run lost its Dask scheduler, and with it everything on the cluster."""

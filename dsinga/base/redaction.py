@@ -27,10 +27,9 @@ _HEADER = re.compile(r"""(?i)(authorization\W+(?:basic|bearer)\s+)[^\s'",;]+""")
 
 
 def redact(text: str, *locations: str) -> str:
-    """Return ``text`` with asterisks in place of secrets.
+    """Mask secrets in a text: users, passwords and queries of URLs, tokens and similar values.
 
-    These are the user, password and query of each URL, and values named secret, password, token and similar. The
-    password and query values of ``locations``, the URLs that the text is about, are masked anywhere.
+    Passwords and query values of the URLs ``locations`` are masked anywhere.
     """
     for secret in sorted({secret for location in locations for secret in _secrets(location)}, key=len, reverse=True):
         text = text.replace(secret, MASK)
@@ -42,7 +41,7 @@ def redact(text: str, *locations: str) -> str:
 
 
 def redacted_cause(error: BaseException, *locations: str) -> BaseException | None:
-    """Return ``error`` to raise another error from; None if a traceback would show a secret."""
+    """Return ``error`` as the cause of another one; None if its traceback would show a secret."""
     cause: BaseException | None = error
     while cause is not None:
         text = f"{cause} {cause!r}"

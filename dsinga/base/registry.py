@@ -1,4 +1,4 @@
-"""Registries that map the names in a job (``type``, ``user_type``) to classes and functions.
+"""Maps the names in a job (``type``, ``user_type``) to classes and functions.
 
 A component is registered where it is defined, with its name, SINGA's number, and its settings
 (:class:`dsinga.job.Settings`, as ``Conf`` of its class). It is found by kind and name, and only its module is imported,
@@ -14,11 +14,10 @@ Functions of add-ons that the core calls are components, too: of the kind ``hook
 of the core defines the call; with :func:`implements` type checkers compare them. The kind ``method`` has functions of
 models, with the model as their first argument.
 
-Further kinds for distributions: ``message.LayerConf.wave``, a :class:`dsinga.job.Settings` as a field of a message of
-jobs; ``backend.NAME``, a subclass of :class:`dsinga.ops.Ops`; ``kernel.NAME``, a function of arrays with a body in
-numpy, which a layer gets as ``ctx.ops.kernel("NAME")`` unless the backend has its own; ``engine.NAME``; and
-``sync_method.NAME``, how server groups synchronise. An add-on that fails on import is named with its error, and does
-not affect others.
+Further kinds for distributions are ``message.LayerConf.wave``, a :class:`dsinga.job.Settings` as a field of a message
+of jobs, and ``backend.NAME``, a subclass of :class:`dsinga.ops.Ops`. ``kernel.NAME`` is a function of arrays with a
+body in numpy, which a layer gets as ``ctx.ops.kernel("NAME")``. ``engine.NAME`` and ``sync_method.NAME`` compute steps,
+and synchronise server groups. An add-on that fails on import does not affect others.
 """
 
 from __future__ import annotations
@@ -61,13 +60,13 @@ _version = 0
 
 
 def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
-    """Return a decorator that registers a class or function under ``names``, for a kind in ``KINDS``.
+    """Register a class or function, so that jobs can name it: return a decorator.
 
     ``numbers`` are further names, each with a number that a job may use instead: ``kReLU=211``.
 
-    A file or notebook may register a name again, so that a cell can run twice. A user's component replaces a built-in
-    one of that name, as in SINGA's example rnnlm. Raises UserError if two user files register one name, two names have
-    one number, or a ``Conf`` is no subclass of :class:`dsinga.job.Settings`.
+    A file or notebook may register a name again. A user's component replaces a built-in one of that name. Raises
+    UserError if two user files register one name, two names have one number, or a ``Conf`` is no subclass of
+    :class:`dsinga.job.Settings`.
     """
     if kind not in _entries:
         raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(KINDS)}")
@@ -100,7 +99,7 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
 
 def implements(protocol: type[T]) -> Callable[[T], T]:
-    """Return a decorator that lets type checkers compare a component with the core's protocol."""
+    """Let type checkers compare a component with the core's protocol: return a decorator."""
     return lambda entry: entry
 
 
@@ -112,7 +111,7 @@ def _set(kind: str, name: str, entry: Any, file: str) -> None:
 
 
 def unregister(kind: str, name: str) -> None:
-    """Remove the registration of a name, if any; a built-in one of that name is found again."""
+    """Remove the registration of a name; a built-in component of that name is found again."""
     global _version
     _version += _entries[kind].pop(name, None) is not None
     _files[kind].pop(name, None)
@@ -120,30 +119,27 @@ def unregister(kind: str, name: str) -> None:
 
 
 def version() -> int:
-    """Return a counter that grows with each registration, except of built-in components; caches compare it."""
+    """Return a counter that grows with each registration, so that caches notice new components."""
     return _version
 
 
 def registered_numbers(kind: str) -> Mapping[str, int]:
-    """Return the numbers of a kind's components, by name; imports nothing."""
+    """Return SINGA's numbers of a kind of components, by name, without importing any."""
     return {**{name: row.number for name, row in built_in(kind).items() if row.number is not None}, **_numbers[kind]}
 
 
 def registered(kind: str) -> list[str]:
-    """Return the names of all components of a kind, including other distributions'; nothing is imported."""
+    """Return the names of all components of a kind, also of other packages, without importing any."""
     return list(dict.fromkeys((*built_in(kind), *_entries[kind], *offered(kind))))
 
 
 def imported(kind: str) -> Mapping[str, Any]:
-    """Return the imported components of a kind by name."""
+    """Return the components of a kind that have been imported, by name."""
     return _entries[kind]
 
 
 def entries(kind: str) -> Mapping[str, Any]:
-    """Import all components of a kind, without missing add-ons, and return them by name.
-
-    Other distributions' components are included once requested by name.
-    """
+    """Import all components of a kind, except of missing add-ons, and return them by name."""
     for name, row in built_in(kind).items():
         if name not in _entries[kind]:
             try:
@@ -156,9 +152,9 @@ def entries(kind: str) -> Mapping[str, Any]:
 
 
 def find(kind: str, name: str) -> Any:
-    """Return the class or function of a name, imported if need be, or None.
+    """Return the class or function with a name, imported if need be; None if unknown.
 
-    Raises UserError if its add-on is not installed or fails, or two distributions provide it.
+    Raises UserError if its add-on is missing or fails, or two packages provide it.
     """
     if name in _entries[kind]:
         return _entries[kind][name]
@@ -176,7 +172,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def check_owner(kind: str, name: str) -> list[str]:
-    """Return a list with the distribution that provides a component, [] if none. Raises UserError for several."""
+    """Return which package provides a component, [] if none does. Raises UserError for several."""
     owners = ["dsinga"] if name in built_in(kind) else []
     owners += [point.dist.name if point.dist else point.value for point in offered(kind).get(name, ())]
     if len(owners) > 1:
@@ -193,7 +189,7 @@ def _import_built_in(kind: str, name: str, row: Row) -> None:
 
 
 def lookup(kind: str, name: str) -> Any:
-    """Return the class or function of a name, like :func:`find`. Raises UserError with the nearest name if none."""
+    """Return the class or function with a name. Raises UserError with the nearest name if there is none."""
     entry = find(kind, name)
     if entry is None:
         raise UserError(f"no {kind} is registered as {name!r}{missing_hint(kind, name)}")
@@ -201,13 +197,13 @@ def lookup(kind: str, name: str) -> Any:
 
 
 def missing_hint(kind: str, name: str) -> str:
-    """Return a hint for an unknown name: "; " and its distribution, or the nearest name and a remedy."""
+    """Advise on an unknown name, for an error: its package, or the nearest name and a remedy."""
     hint = written_distribution(kind, name)
     return hint or f"{(near := nearest(name, registered(kind)))}{'' if near else ';'} {how_to_register(kind, name)}"
 
 
 def how_to_register(kind: str, name: str) -> str:
-    """Return half a sentence of advice: how to register a user's class under ``name``."""
+    """Advise how to register a user's class under ``name``, as half a sentence."""
     remedy = option("import", "FILE", python="import the module that does so")
     return f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and {remedy}'
 
@@ -215,9 +211,8 @@ def how_to_register(kind: str, name: str) -> str:
 def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
     """Execute a user's Python file, which registers components, and return it as a module.
 
-    The module is not kept in ``sys.modules``, so its classes are pickled by value, like a script's, and workers need
-    not have the file. Raises UserError if the file cannot be read, registers nothing, or raises an exception, which
-    becomes the ``__cause__``.
+    Its classes are pickled by value, like a script's, so workers need not have the file. Raises UserError if the file
+    cannot be read, registers nothing, or raises an exception, which becomes the ``__cause__``.
     """
     file = Path(path)
     try:
@@ -242,10 +237,7 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
 
 @contextlib.contextmanager
 def user_errors(what: str = "", file: str = "") -> Iterator[None]:
-    """Raise UserError, with file and line, for any exception of user code, also sys.exit().
-
-    ``what`` begins the message; the line is the last one in ``file``, by default in any file.
-    """
+    """Turn any exception of user code, also sys.exit(), into a UserError with file and line."""
     try:
         yield
     except KeyboardInterrupt:
@@ -261,16 +253,13 @@ def user_errors(what: str = "", file: str = "") -> Iterator[None]:
 
 
 def is_user_code(entry: Any) -> bool:
-    """Whether a class, a function, or the class of an object is defined outside this package."""
+    """Whether a class, a function, or an object's class is defined outside dsinga."""
     named = entry if hasattr(entry, "__name__") else type(entry)
     return bool((named.__module__ or "").partition(".")[0] != "dsinga")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or "" if none is similar.
-
-    Names with all words of ``name`` come first. Case only breaks ties. Texts too long for names match none.
-    """
+    """Suggest the most similar of ``names``, as ``"; did you mean 'x'?"``; "" if none is similar."""
     if len(name) > LONGEST_NAME:
         return ""
     spellings: dict[str, list[str]] = {}
@@ -290,17 +279,14 @@ def _words(name: str) -> set[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names separated by commas, "none" for none; of many the first LISTED, and a count."""
+    """List names for a message, separated by commas; of many the first LISTED, and a count."""
     names = list(names)
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return (", ".join(names[:LISTED]) or "none") + more
 
 
 def nearest_or_listed(name: str, names: Iterable[str], what: str) -> str:
-    """Return :func:`nearest` or, if no name is similar, ``"; WHAT a, b, c"`` like :func:`listed`.
-
-    The names most similar to ``name`` come first if there are many.
-    """
+    """Suggest the most similar name, as :func:`nearest`, or list all: ``"; WHAT a, b, c"``."""
     names = list(names)
     if hint := nearest(name, names):
         return hint

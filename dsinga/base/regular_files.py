@@ -21,10 +21,9 @@ _KINDS = {
 
 
 def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, buffering: int = -1) -> BinaryIO:
-    """Open the regular file ``path`` to read bytes. It never waits for a pipe.
+    """Open a file to read bytes, but only a regular one: reading a pipe may never end.
 
-    Raises OSError, with the reason in ``strerror``, if there is no such file, it is a folder, pipe, device or socket,
-    or it has more than ``most_bytes``. ``buffering`` is as in :func:`open`.
+    Raises OSError, with the reason in ``strerror``, for other files, and for more than ``most_bytes``.
     """
     _check(path, os.stat(path), most_bytes)  # before it is opened, which may have an effect on a device
     file = open(path, "rb", buffering, opener=_open_without_waiting)
@@ -37,7 +36,7 @@ def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, bu
 
 
 def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Return the bytes of the regular file ``path``. Raises OSError like :func:`open_regular`."""
+    """Read the bytes of a regular file. Raises OSError like :func:`open_regular`."""
     with open_regular(path, most_bytes) as file:
         content = file.read(most_bytes + 1)
     _check_size(path, len(content), most_bytes)  # it may have grown
@@ -45,17 +44,17 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 
 def read_regular_text(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) -> str:
-    """Return the UTF-8 text of a regular file. Raises OSError, and UnicodeDecodeError for other bytes."""
+    """Read the UTF-8 text of a regular file. Raises OSError, and UnicodeDecodeError for other bytes."""
     return read_regular(path, most_bytes).decode("utf-8")
 
 
 def read_json(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) -> Any:
-    """Return the JSON in a regular file. Raises OSError, and ValueError for no JSON or too deep nesting."""
+    """Return the JSON in a regular file. Raises OSError, or ValueError for other contents."""
     return parse_json(read_regular_text(path, most_bytes))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError for no JSON, or nesting too deep for Python."""
+    """Parse JSON. Raises ValueError for other text, and for nesting that is too deep for Python."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -63,7 +62,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def name_fault(error: UnicodeEncodeError) -> str:
-    """Return why a text cannot be a file name in this process, and the remedy."""
+    """Say why a text cannot be a file name in this process, with the remedy."""
     remedy = "rename it" if error.encoding == "utf-8" else "set LC_ALL=C.UTF-8"
     return f"{error.object!a} cannot be the name of a file here, where names are in {error.encoding}; {remedy}"
 

@@ -1,4 +1,4 @@
-"""Reads dsinga's settings from Dask's configuration; errors name the source of a wrong one.
+"""Reads dsinga's settings from Dask's configuration, and names the source of a wrong one.
 
 Defaults are in dsinga.yaml; types, ranges and meanings in dsinga-schema.yaml.
 """
@@ -23,10 +23,9 @@ TYPES = {"string": (str, os.PathLike), "number": (int, float), "boolean": (bool,
 
 
 def read_setting(name: str) -> Any:
-    """Return the setting ``dsinga.<name>``: a time in seconds (infinity for null), else its value.
+    """Return a setting, ``dsinga.<name>`` in Dask's configuration: a time in seconds, else its value.
 
-    All settings are checked, so that a wrong one is refused before a run needs it. Raises UserError for an unknown
-    setting or a wrong value; the error names its environment variable or file.
+    Raises UserError for any wrong setting, with its environment variable or file.
     """
     configured = _configured()
     for key, value in configured.items():
@@ -39,7 +38,7 @@ def read_setting(name: str) -> Any:
 
 @functools.cache
 def schema() -> dict[str, dict[str, Any]]:
-    """Return the schema of each setting, by name."""
+    """Return the type, range and meaning of each setting, by name."""
     properties: dict[str, dict[str, Any]] = _load("dsinga-schema.yaml")["properties"]["dsinga"]["properties"]
     return properties
 
@@ -52,7 +51,7 @@ def defaults() -> dict[str, Any]:
 
 
 def variable(name: str) -> str:
-    """Return the environment variable of Dask for the setting ``dsinga.<name>``."""
+    """Return the environment variable that sets ``dsinga.<name>``."""
     return f"DASK_DSINGA__{name.upper().replace('-', '_')}"
 
 
@@ -133,7 +132,7 @@ _ABSENT = object()
 
 
 def _files() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the configuration files that Dask reads, the more important later, with dsinga's settings in each."""
+    """Yield Dask's configuration files with dsinga's settings in each, the more important later."""
     for path, content in dask.config.collect_yaml(dask.config.paths, return_paths=True):
         settings = content.get("dsinga") if isinstance(content, Mapping) else None
         if isinstance(settings, Mapping):

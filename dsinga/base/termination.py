@@ -1,4 +1,4 @@
-"""Turns signals that end a process into exceptions, to end the main thread's work in order."""
+"""Turns signals such as SIGTERM into exceptions, so that a run can write a checkpoint before its process ends."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ _open: list[SignalPipes] = []  # the pipes while there are contexts
 
 
 class SignalPipes:
-    """Pipes for signals, since any thread may install the C handlers of ``faulthandler``.
-
-    Attributes:
-        received: the signals that have come.
-    """
+    """Notices signals through pipes, which works from any thread."""
 
     def __init__(self, numbers: Iterable[int]):
         self.received: list[int] = []
@@ -58,7 +54,7 @@ class SignalPipes:
         self._thread.start()
 
     def _read(self, reading: dict[int, int]) -> None:
-        """Set the events of all contexts when a signal comes, until the pipes are closed."""
+        """Set the events of all waiting contexts when a signal comes."""
         while reading:
             for end in select.select([*reading], [], [])[0]:
                 if not os.read(end, 1 << 16):
@@ -72,14 +68,14 @@ class SignalPipes:
                         event.set()
 
     def uninstall(self) -> None:
-        """Restore what the signals did before."""
+        """Restore the signals' earlier handlers."""
         for number, end in self._writing.items():
             faulthandler.unregister(number)
             os.close(end)
         self._writing = {}
 
     def close(self) -> None:
-        """Restore what the signals did before, and end the process by the first that has come."""
+        """Restore the signals' earlier handlers, and end the process by the first signal that has come."""
         self.uninstall()
         self._thread.join(5)  # a process that was forked by code in C may have a pipe, too
         for number in self.received:
@@ -88,7 +84,7 @@ class SignalPipes:
 
 @contextlib.contextmanager
 def seen_signals(numbers: Iterable[int], event: threading.Event) -> Iterator[None]:
-    """Set ``event`` when a signal arrives, which ends the process after the last such context."""
+    """Let signals set ``event`` within the context; after the last such context they end the process."""
     with _lock:
         if not _open:
             _open.append(SignalPipes(numbers))
@@ -120,7 +116,7 @@ if hasattr(os, "register_at_fork"):  # a process that is forked meanwhile is end
 
 @contextlib.contextmanager
 def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    """Handle signals by ``handler`` within the context; forked processes keep the earlier handlers."""
+    """Handle signals by ``handler`` within the context, except in forked processes."""
     process, earlier = os.getpid(), {number: signal.getsignal(number) for number in numbers}
 
     def handle(number: int, frame: Any) -> None:
@@ -141,13 +137,12 @@ def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]
 
 @contextlib.contextmanager
 def raised_terminations() -> Iterator[list[int]]:
-    """Raise Terminated when a signal of TERMINATIONS arrives; give the list of arrived signals.
+    """Raise Terminated when a signal of TERMINATIONS arrives; give the list of signals so far.
 
-    Python discards exceptions raised in finalizers and callbacks of the garbage collector. So the events of
-    :func:`deferred_terminations` are set, too, and Terminated is raised at the end of the context at the latest.
+    Python discards exceptions raised in finalizers, so Terminated is raised at the end of the context at the latest.
 
-    Signals that the program handles or ignores, as after ``nohup``, are left to it. This does nothing in a notebook, or
-    outside the main thread, which gets the signals.
+    Signals that the program handles or ignores, as after ``nohup``, are left to it. This does nothing in a notebook or
+    outside the main thread.
     """
     applies = threading.current_thread() is threading.main_thread() and not in_notebook()
     numbers = [number for number in TERMINATIONS if applies and _ends_process(number)]
@@ -189,17 +184,15 @@ def _noted(numbers: list[int]) -> Iterator[None]:
 
 
 def ending_signals() -> set[int]:
-    """Return the signals that end the program now: raising Terminated, or ENDING by its own handlers."""
+    """Return the signals that end the program now, so that a caller can write a checkpoint first."""
     return {*_raised, *ENDING}
 
 
 @contextlib.contextmanager
 def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
-    """On a signal of TERMINATIONS, unwind the context, then end the process by the same signal.
+    """Let a signal of TERMINATIONS end the work within the context first, then the process.
 
-    ``cancelled`` is set then, for code that missed the exception, and for other threads, which are not interrupted.
-    This does nothing where :func:`raised_terminations` does nothing. Threads also ignore signals in processes started
-    by multiprocessing.
+    ``cancelled`` is set then, for other threads and for code that missed the exception.
     """
     received: list[int] = []
     _events.append(cancelled)
@@ -224,17 +217,14 @@ def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
 
 
 def ignore_terminations() -> None:
-    """Ignore the signals of TERMINATIONS that would end the process, which is about to exit."""
+    """Ignore signals that would end the process, because it is about to exit."""
     for number in TERMINATIONS:
         if _ends_process(number):
             signal.signal(number, signal.SIG_IGN)
 
 
 def _ends_process(number: int) -> bool:
-    """Return whether a signal has the system's default action.
-
-    The system is asked, since Python does not know handlers of C libraries, such as ``faulthandler.register``.
-    """
+    """Whether a signal would end the process, because neither Python nor a C library handles it."""
     if signal.getsignal(number) != signal.SIG_DFL:
         return False
     if not hasattr(signal, "pthread_kill"):

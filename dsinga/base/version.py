@@ -1,3 +1,3 @@
-"""The version of dsinga."""
+"""The version number of dsinga."""
 
 __version__ = "0.1.0a1"

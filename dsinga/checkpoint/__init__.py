@@ -1,4 +1,4 @@
-"""Checkpoints: writing, reading, and loading the params of one net into another."""
+"""Writes and reads checkpoints, and loads the params of one net into another."""
 
 from typing import TYPE_CHECKING
 

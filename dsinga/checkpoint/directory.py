@@ -5,10 +5,8 @@
 - ``params.safetensors``: params by name.
 - ``state.safetensors``: the updater's state as "param/slot".
 - ``checkpoint.json``: step, names and shapes, the training loop's state, fingerprints of the other files, and the
-  caller's metadata (seed, job, topology); see :mod:`dsinga.checkpoint.metadata`.
+  caller's metadata (seed, job, topology).
 - ``loop.safetensors``: arrays of the loop's state, if any.
-
-Random numbers and the order of records are functions of seed and step.
 
 A checkpoint is complete or absent: its directory has a temporary name until it is flushed and replaces an older one in
 one step. Only one process may write to a root.
@@ -54,7 +52,7 @@ class Checkpoint(NamedTuple):
     """A checkpoint: the params by name and the updater's state by param and slot after ``step`` steps.
 
     ``meta`` is the metadata given to :func:`write_checkpoint`. ``loop`` is the state of the training loop, nested dicts
-    of plain values and arrays, empty in old checkpoints.
+    of plain values and arrays.
     """
 
     step: int
@@ -91,12 +89,12 @@ def write_checkpoint(
 
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
-    """Return the highest step's checkpoint under ``root``, perhaps damaged, or None."""
+    """Return the path of the newest checkpoint under ``root``, perhaps damaged, or None."""
     return max(_step_folders(Path(root)), default=(0, None))[1]
 
 
 def latest_finite(root: str | os.PathLike[str]) -> Path | None:
-    """Return the newest undamaged checkpoint under ``root`` without NaN and infinity, or None."""
+    """Return the path of the newest checkpoint under ``root`` that is undamaged and finite, or None."""
     for _, path in sorted(_step_folders(Path(root)), reverse=True):
         with contextlib.suppress(DamagedFile, UserError):  # UserError: of a later version
             checkpoint = _read(path)
@@ -111,10 +109,9 @@ def latest_step(root: str | os.PathLike[str]) -> int:
 
 
 def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
-    """Remove all complete checkpoints under ``root`` but the newest ``keep``; 0 keeps all.
+    """Remove all checkpoints under ``root`` but the newest ``keep``; 0 keeps all.
 
-    Each is renamed first, so that a killed process leaves no damaged one; the next :func:`write_checkpoint` removes the
-    rest. Raises RunError if one cannot be renamed.
+    Each is renamed first, so that a killed process leaves no damaged one.
     """
     if not keep:
         return
@@ -133,10 +130,7 @@ def _complete(root: Path) -> dict[int, Path]:
 
 
 def _step_folders(root: Path) -> list[tuple[int, Path]]:
-    """Return the paths under ``root`` with names of checkpoints, and their steps.
-
-    Raises UserError if the folder cannot be read (``Path.glob`` finds nothing there on Python 3.13 and later).
-    """
+    """Return the step and path of each folder under ``root`` that is named like a checkpoint."""
     try:
         paths = [(STEP.fullmatch(path.name), path) for path in root.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -152,7 +146,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read the checkpoint directory ``path``, bit for bit.
+    """Read a checkpoint: params, the updater's state, and the loop's state, bit for bit.
 
     Raises UserError, naming the file and an earlier checkpoint, if a file is missing, damaged, or of a newer format.
     """
@@ -164,10 +158,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def read_checkpoint_params(path: Path) -> ParamArrays:
-    """Return a checkpoint's params, or their averages if it has them.
-
-    Raises UserError like :func:`read_checkpoint`.
-    """
+    """Return the params of a checkpoint, for predictions: their averages if it has them."""
     try:
         metadata = read_metadata(path)
         params = _read_arrays(path / PARAMS, metadata.files[PARAMS])
@@ -180,10 +171,10 @@ def read_checkpoint_params(path: Path) -> ParamArrays:
 
 
 def read_newest_checkpoint(root: str | os.PathLike[str]) -> tuple[Path, Checkpoint, list[str]] | None:
-    """Return path and contents of the newest undamaged checkpoint under ``root``, or None.
+    """Read the newest undamaged checkpoint under ``root``: return its path and contents, or None.
 
-    The third part names damaged checkpoints of later steps, one text each. Raises UserError if all are damaged, or one
-    has a newer format.
+    The third value names damaged checkpoints of later steps. Raises UserError if all are damaged, or one has a newer
+    format.
     """
     faults: list[str] = []
     for _, path in sorted(_step_folders(Path(root)), reverse=True):

@@ -1,4 +1,4 @@
-"""The file ``checkpoint.json``: a checkpoint's plain values, and other files' fingerprints.
+"""Reads and writes ``checkpoint.json``: a checkpoint's plain values, and fingerprints of its other files.
 
 It is one JSON object. ``checksum`` is the CRC-32 of all other fields, without spaces and with sorted keys. Files of
 format 1 have none.
@@ -29,11 +29,11 @@ FIELDS = {"format": int, "step": int, "params": dict, "state": dict, "files": di
 
 
 class DamagedFile(UserError):
-    """A file of a checkpoint is missing or was changed."""
+    """Raised if a file of a checkpoint is missing or was changed."""
 
 
 class Metadata(NamedTuple):
-    """The contents of ``checkpoint.json``.
+    """The contents of ``checkpoint.json``, which describes a checkpoint.
 
     ``files`` has the fingerprints of the other files by name, ``state`` the names of the updater's arrays.
     """
@@ -46,7 +46,7 @@ class Metadata(NamedTuple):
 
 
 def write_metadata(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Write ``checkpoint.json`` with fields and a checksum, and flush it. Raises OSError."""
+    """Write ``checkpoint.json`` with a checksum, and flush it to the disk."""
     fields = {"format": FORMAT, **fields}
     with open(folder / METADATA, "w", encoding="utf-8") as file:
         json.dump({**fields, "checksum": _checksum(fields)}, file, indent=1)
@@ -55,7 +55,7 @@ def write_metadata(folder: Path, fields: Mapping[str, Any]) -> None:
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """Read and check ``checkpoint.json``.
+    """Read ``checkpoint.json``, and check that it is undamaged.
 
     Raises DamagedFile if it is missing or damaged, UserError for a newer format.
     """
@@ -72,7 +72,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def check_file(path: Path, expected: Fingerprint) -> None:
-    """Raise DamagedFile unless a file has the ``expected`` fingerprint."""
+    """Raise DamagedFile if a file has changed since its ``expected`` fingerprint."""
     try:
         actual = fingerprint(path)
     except OSError as error:
@@ -85,10 +85,7 @@ def check_file(path: Path, expected: Fingerprint) -> None:
 
 
 def _checked(path: Path, fields: Any) -> Metadata:
-    """Return the metadata of a JSON object. Raises ValueError, TypeError or KeyError for damage.
-
-    A newer format is refused first, because its checksum may differ.
-    """
+    """Return the metadata in a JSON object; ValueError, TypeError or KeyError mean damage."""
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")
     checksum = fields.pop("checksum", None)

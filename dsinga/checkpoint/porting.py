@@ -1,4 +1,4 @@
-"""Finds checkpoints (a job's ``checkpoint_path``), loads their params into nets, exports params."""
+"""Finds checkpoints by path, loads their params into nets, and exports params."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def port(
     report: Callable[[str], None] = _log.warning,
     without: Collection[str] = (),
 ) -> ParamArrays:
-    """Return a net's params from the checkpoints in ``paths``; later ones override earlier ones.
+    """Load a net's params from checkpoints of other nets; later ones override earlier ones.
 
     ``shapes`` are the net's. Unknown params are ignored; ``report`` receives a text that names them. Params in
-    ``without`` keep their initial values. :func:`find` looks up the paths. Raises UserError, naming param, both shapes
-    and the file, if shapes differ.
+    ``without`` keep their initial values. Raises UserError if shapes differ.
     """
     values: ParamArrays = {}
     for path in paths:
@@ -66,7 +65,7 @@ def port(
 def port_to_net(
     net_params: Mapping[str, Param], paths: Sequence[PathLike], roots: Sequence[PathLike] = ()
 ) -> ParamArrays:
-    """Return a net's params from checkpoints (:func:`port`), without another run's states of rows."""
+    """Load a net's params from checkpoints, without states that belong to another run's rows."""
     if not paths or not net_params:
         return {}
     shapes = {name: param.shape for name, param in net_params.items()}
@@ -74,22 +73,19 @@ def port_to_net(
 
 
 def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return all params by name of a checkpoint (:func:`find`); raise UserError for damage or NaN."""
+    """Read all params of a checkpoint, by name; raise UserError for damage or NaN."""
     location, params = _load(path, roots)
     refuse_nan(params, location)
     return params
 
 
 def read_all_params(paths: Sequence[PathLike], roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return several checkpoints' params by name; later ones override earlier ones."""
+    """Read the params of several checkpoints, by name; later ones override earlier ones."""
     return {name: array for path in paths for name, array in read_params(path, roots).items()}
 
 
 def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return params by name, given as arrays or a path, with the names of their records.
-
-    Raises UserError for anything else, and for an unreadable checkpoint.
-    """
+    """Return params by name, given as arrays or as the path of a checkpoint."""
     if isinstance(params, (str, os.PathLike)):
         return read_params(params, roots)
     if not isinstance(params, Mapping):
@@ -109,9 +105,9 @@ def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
 
 
 def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a checkpoint's params to the safetensors file ``path``, replacing it; raise RunError on failure.
+    """Write a checkpoint's params to a safetensors file, which other libraries read; replace an older one.
 
-    ``metadata`` are texts in the file's header.
+    ``metadata`` are texts in the file's header. Raises RunError on failure.
     """
     path = Path(path)
     try:
@@ -124,11 +120,10 @@ def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping
 
 
 def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
-    """Return the checkpoint at ``path``, looked up in the working directory, then in ``roots``.
+    """Find a checkpoint: look up ``path`` in the working directory, then in ``roots``.
 
     ``path`` may be a checkpoint directory, a folder of them or a workspace (for the latest), a ``.safetensors`` or
-    ``.npz`` file, or a SINGA checkpoint. SINGA's name ``step<N>-worker<id>`` also finds the directory ``step<N>``, so
-    that SINGA's chained jobs work unchanged.
+    ``.npz`` file, or a SINGA checkpoint. SINGA's name ``step<N>-worker<id>`` also finds the directory ``step<N>``.
 
     Raises UserError, with the searched paths, if there is no checkpoint.
     """

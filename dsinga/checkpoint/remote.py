@@ -1,7 +1,7 @@
-"""Checkpoints and workspaces at URLs of fsspec, with local copies.
+"""Keeps checkpoints and workspaces at URLs of fsspec, through local copies.
 
-Object stores cannot rename or flush folders. Therefore ``checkpoint.json``, which has names and checksums of all other
-files, is copied last and removed first: a folder without it is no checkpoint.
+Object stores cannot rename folders. Therefore ``checkpoint.json``, which has names and checksums of all other files, is
+copied last and removed first: a folder without it is no checkpoint.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dsinga.data.locations import file_system
 
 
 class RemoteFolder:
-    """A folder at a URL, with a local copy of used files.
+    """A folder at a URL, used through a local copy of its files.
 
     Args:
-        url: such as ``s3://bucket/run``. Raises UserError if no fsspec package opens it.
+        url: such as ``s3://bucket/run``.
 
     Attributes:
         local: the local folder, which is removed with this object.
@@ -39,7 +39,7 @@ class RemoteFolder:
         weakref.finalize(self, shutil.rmtree, self.local, ignore_errors=True)
 
     def names(self) -> list[str]:
-        """Return all file paths below the folder. Raises UserError if unreachable."""
+        """Return the paths of all files below the folder."""
         with self._explained(UserError, "read"):
             self._files.invalidate_cache()  # others may have written there
             if not self._files.exists(self._root):
@@ -49,7 +49,7 @@ class RemoteFolder:
             return [path[len(self._root) :].lstrip("/") for path in self._files.find(self._root)]
 
     def download(self, names: list[str]) -> None:
-        """Copy files to the local folder. Raises UserError on failure."""
+        """Copy files from the URL to the local folder."""
         with self._explained(UserError, "read"):
             for name in names:
                 target = self.local / (name or posixpath.basename(self._root))
@@ -58,13 +58,13 @@ class RemoteFolder:
                 self._copied[name] = _state(target)
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a file, empty if it has gone."""
+        """Return the contents of a file at the URL, empty if it has gone."""
         with self._explained(UserError, "read"), contextlib.suppress(FileNotFoundError):
             return bytes(self._files.cat_file(self._path(name)))
         return b""
 
     def upload(self) -> None:
-        """Upload changed local files, and remove deleted ones. Raises RunError on failure."""
+        """Copy changed local files to the URL, and remove deleted ones there."""
         local = {path.relative_to(self.local).as_posix(): path for path in self.local.rglob("*") if path.is_file()}
         with self._explained(RunError, "written"):
             states = {name: _state(path) for name, path in local.items()}
@@ -78,7 +78,7 @@ class RemoteFolder:
                 self._copied[name] = states[name]
 
     def move(self, names: list[str], folder: str) -> None:
-        """Move files to a folder below this one. Raises RunError on failure."""
+        """Move files at the URL to a folder below this one."""
         with self._explained(RunError, "written"):
             for name in sorted(names, key=_is_metadata, reverse=True):
                 target = self._path(f"{folder}/{name}")
@@ -86,13 +86,13 @@ class RemoteFolder:
                 self._files.mv(self._path(name), target)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it exists."""
+        """Remove a file at the URL, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._path(name))
         self._copied.pop(name, None)
 
     def name_url(self, error: UserError | RunError) -> None:
-        """Replace the local folder by the URL in an error's message."""
+        """Put the URL in place of the local folder in an error's message."""
         error.args = tuple(str(part).replace(str(self.local), redact(self.url)) for part in error.args)
 
     def _path(self, name: str) -> str:
@@ -100,7 +100,7 @@ class RemoteFolder:
 
     @contextlib.contextmanager
     def _explained(self, kind: type[UserError] | type[RunError], verb: str) -> Iterator[None]:
-        """Replace exceptions of the protocol's package by an error of ``kind``."""
+        """Turn exceptions of the protocol's package into an error of ``kind``."""
         try:
             yield
         except (UserError, RunError):
@@ -111,17 +111,14 @@ class RemoteFolder:
 
 
 def complete_steps(names: list[str]) -> list[str]:
-    """Return the folders of complete checkpoints among file paths, newest first."""
+    """Find the folders of complete checkpoints among file paths, newest first."""
     folders = {posixpath.dirname(name) for name in names if posixpath.basename(name) == METADATA}
     steps = [folder for folder in folders if STEP.fullmatch(posixpath.basename(folder))]
     return sorted(steps, key=lambda folder: int(posixpath.basename(folder)[4:]), reverse=True)
 
 
 def fetch_checkpoint(folder: RemoteFolder) -> Path:
-    """Download a checkpoint, a workspace's newest, or a file of params; return the local path.
-
-    Raises UserError if there is none.
-    """
+    """Download a checkpoint, a workspace's newest, or a file of params; return the local path."""
     names = folder.names()
     if names == [""]:
         folder.download(names)

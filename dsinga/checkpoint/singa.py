@@ -1,4 +1,4 @@
-"""Reads SINGA 0.x checkpoints, files ``step<N>-worker<id>``, and makes protobuf classes of its messages.
+"""Reads checkpoints of SINGA 0.x, files ``step<N>-worker<id>``, and makes protobuf classes for them.
 
 Each checkpoint is a ``BlobProtos`` message (common.proto).
 """
@@ -18,10 +18,7 @@ MOST_BYTES = (1 << 31) - 1  # of a protobuf message
 
 
 def read_singa(path: Path) -> dict[str, np.ndarray]:
-    """Return the params of a SINGA checkpoint by name, float32 arrays in the file's shapes.
-
-    Raises UserError, naming the file, if it is truncated or not a SINGA checkpoint.
-    """
+    """Read the params of a SINGA checkpoint, float32 arrays by name."""
     message = _blob_protos()
     try:
         with open_regular(path, MOST_BYTES) as file:
@@ -37,17 +34,17 @@ def read_singa(path: Path) -> dict[str, np.ndarray]:
 
 
 def _blob_protos() -> Any:
-    """Return the message class BlobProtos {name = 4, blob = 5 {shape = 1, data = 2}}, without unused fields."""
+    """Return the protobuf class of a SINGA checkpoint."""
     # Packed floats and a byte string have the same encoding; declared as bytes, numpy reads them without a Python loop.
     blob = {"shape": (1, "int32", True), "data": (2, "bytes", False)}
     return message_class(Blob=blob, Blobs={"name": (4, "string", True), "blob": (5, "Blob", True)})
 
 
 def message_class(**messages: Mapping[str, tuple[int, str, bool]]) -> Any:
-    """Return the class of the last of the protobuf ``messages``, without generated code.
+    """Make a protobuf message class without generated code.
 
-    Each message maps the name of a field to its number, its type (perhaps another message), and whether it is repeated.
-    Raises UserError if protobuf is not installed.
+    Each message maps the name of a field to its number, its type, and whether it is repeated; the last one's class is
+    returned. Raises UserError if protobuf is not installed.
     """
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -71,7 +68,7 @@ def message_class(**messages: Mapping[str, tuple[int, str, bool]]) -> Any:
 
 
 def decode(message: Any, data: bytes) -> Any:
-    """Return the protobuf message that ``data`` encodes; raise ValueError for other data."""
+    """Decode a protobuf message; raise ValueError for other data."""
     from google.protobuf.message import DecodeError
 
     try:

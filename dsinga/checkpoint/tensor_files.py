@@ -1,4 +1,4 @@
-"""Files of named arrays: writes safetensors durably, reads safetensors and npz.
+"""Writes named arrays to safetensors files durably; reads safetensors and npz.
 
 Nested dicts of plain values and arrays are separated into JSON data and named arrays.
 """
@@ -27,13 +27,13 @@ RECORD_NAMES = "record_names"  # and of params those of classes and columns
 
 
 class Fingerprint(NamedTuple):
-    """A file's length and CRC-32, to detect damage (safetensors checks only the header)."""
+    """A file's length and CRC-32, to detect damage, since safetensors checks only the header."""
 
     bytes: int
     crc32: int
 
     def mark(self) -> str:
-        """Return the mark of other files that were saved together with this one."""
+        """Return a text that marks other files as saved together with this one."""
         return f"saved with params of {self.bytes} bytes and CRC-32 {self.crc32:08x}"
 
 
@@ -41,10 +41,7 @@ MARK = re.compile(rb"saved with params of \d+ bytes and CRC-32 [0-9a-f]{8}")
 
 
 def check_marks(place: Callable[[str], Path], params: str, names: Iterable[str]) -> None:
-    """Raise UserError if a file of ``names`` begins with a mark of other params.
-
-    ``place`` returns a file's path; ``params`` is the name of the params' file.
-    """
+    """Raise UserError if a file was saved with other params than the params' file has."""
     marks = {}
     for path in filter(Path.is_file, map(place, names)):
         with open_regular(path) as file:
@@ -61,10 +58,9 @@ def check_marks(place: Callable[[str], Path], params: str, names: Iterable[str])
 def write_tensors(
     path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> Fingerprint:
-    """Write a safetensors file, flush it and return its fingerprint.
+    """Write arrays to a safetensors file, flush it, and return its fingerprint.
 
-    The library sorts arrays by name; the file's metadata have their order, the given texts, and names of records.
-    Raises OSError if it cannot be written.
+    The file's metadata have the order of the arrays, the given texts, and names of records.
     """
     texts = {**(metadata or {}), ORDER: json.dumps(list(arrays))}
     if names := getattr(arrays, "names", None):
@@ -84,7 +80,7 @@ def write_tensors(
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """Return the fingerprint of a file."""
+    """Return a file's length and CRC-32, to detect damage later."""
     length = crc = 0
     with open_regular(path) as file:
         while block := file.read(1 << 20):
@@ -94,10 +90,9 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def read_safetensors(path: Path) -> NamedParams:
-    """Return the arrays of a safetensors file by name, in the order given to :func:`write_tensors`.
+    """Read the arrays of a safetensors file, by name, in the order in which they were written.
 
-    Params have the names of their records, if stored. Other programs' arrays are in the library's order. bfloat16
-    becomes float32. Raises UserError, naming the file, if it cannot be read.
+    bfloat16 becomes float32. Raises UserError, naming the file, if it cannot be read.
     """
     try:
         open_regular(path).close()
@@ -120,14 +115,14 @@ def read_safetensors(path: Path) -> NamedParams:
 
 
 def _known_dtype(array: np.ndarray) -> np.ndarray:
-    """Return an array of unknown dtype, which is bfloat16, in float32."""
+    """Convert an array of unknown dtype, which is bfloat16, to float32."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def find_integers(params: Mapping[str, np.ndarray]) -> str:
-    """Return half a sentence on the first param that is not floating-point, or "".
+    """Say which param is not floating-point, as half a sentence; "" if none.
 
-    Scalars are exempt: PyTorch counts batches in them.
+    Scalars are exempt, as PyTorch's counters of batches.
     """
     for name, array in params.items():
         if array.ndim and array.dtype.kind != "f":
@@ -136,7 +131,7 @@ def find_integers(params: Mapping[str, np.ndarray]) -> str:
 
 
 def read_npz(path: Path) -> ParamArrays:
-    """Return the arrays of a numpy ``.npz`` file by name. Raises UserError, naming the file."""
+    """Read the arrays of a numpy ``.npz`` file, by name."""
     try:
         with open_regular(path) as file:  # numpy would leave the file open if it is not an archive
             archive = np.load(file, allow_pickle=False)
@@ -152,17 +147,16 @@ ARRAY = "$array"
 
 
 def separate_arrays(state: Mapping[str, Any]) -> tuple[dict[str, Any], ParamArrays]:
-    """Split a state of nested dicts with string keys into JSON data and arrays by name.
+    """Split a state, nested dicts with string keys, into JSON data and arrays by name.
 
-    An array is named after its path, "KeepBest/params/w1". Raises TypeError, naming the path, for anything but plain
-    values and arrays.
+    An array is named after its path, "KeepBest/params/w1".
     """
     arrays: ParamArrays = {}
     return _separate(state, "", arrays), arrays
 
 
 def insert_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Undo :func:`separate_arrays`: return the state, with lists for tuples."""
+    """Put arrays back into JSON data: undo :func:`separate_arrays`, with lists for tuples."""
     if data.keys() == {ARRAY}:
         return arrays[data[ARRAY]]  # type: ignore[return-value]
     return {key: insert_arrays(value, arrays) if isinstance(value, dict) else value for key, value in data.items()}

@@ -1,1 +1,1 @@
-"""The commands of ``dsinga``: each reads its options, calls the package and prints the result."""
+"""The commands of ``dsinga``, which read options, call the package and print results."""

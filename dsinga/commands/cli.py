@@ -1,4 +1,4 @@
-"""The command line ``dsinga``: its group of commands, its errors and its log messages."""
+"""The command line ``dsinga``: finds and runs its commands, and prints errors and log messages."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
 
 class Commands(click.Group):
-    """The group of commands, each imported on use; a command ended by a signal says how to resume.
+    """Finds and runs the commands of ``dsinga``, each imported when it is used.
 
-    It exits with status 130 after SIGINT, as shells expect, and with 75 (EX_TEMPFAIL) after SIGTERM and the other
-    signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`): batch systems then start a command
-    again.
+    After SIGINT it exits with status 130, and after SIGTERM and other signals of batch systems with 75 (EX_TEMPFAIL),
+    so that they start a command again.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -46,7 +45,7 @@ class Commands(click.Group):
         return sorted(registered("command"))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return a command by name, None if unknown. Raises UserError if its add-on is missing."""
+        """Return the command with a name, None if unknown. Raises UserError if its add-on is missing."""
         try:
             command: click.Command | None = find("command", name)
         except UserError:
@@ -56,7 +55,7 @@ class Commands(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command in the arguments. Raises UsageError, with the nearest name, for an unknown one."""
+        """Find the command that the arguments name. Raises UsageError, with the nearest name, for an unknown one."""
         known = self.list_commands(ctx)
         if args[0] not in known and self.get_command(ctx, args[0]) is None:
             word = INSTEAD.get(args[0])
@@ -65,12 +64,12 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line about each command, the first of its docstring, without importing it."""
+        """Write the list of commands for ``--help``, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, row) for name in self.list_commands(ctx) if (row := _summary(name)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; after a signal, say so and exit with the status in docs/howto/stop-and-resume.md."""
+        """Run the command; after a signal, say how to resume and exit with a status for batch systems."""
         try:
             with raised_terminations():
                 return super().invoke(ctx)
@@ -91,7 +90,7 @@ class Commands(click.Group):
 
 
 def _with_remedy(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error of an unknown option, with what to write instead: ``--set``, or the option of this value."""
+    """Add advice to the error of an unknown option."""
     command = error.ctx.command if error.ctx else None
     options = [option for option in getattr(command, "params", ()) if isinstance(option, click.Option)]
     names = {name.lstrip("-"): name for option in options for name in option.opts}
@@ -133,7 +132,7 @@ def main_group() -> None:
 
 
 def _summary(name: str) -> str | None:
-    """Return the first line of a command's docstring, "" for another distribution's, None for no file."""
+    """Return the description of a command for the list of commands: the first line of its docstring."""
     row = built_in("command").get(name)
     if row is None:
         return ""
@@ -165,7 +164,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 @contextlib.contextmanager
 def _checked_output() -> Iterator[None]:
-    """Exit with status 1, and say why, if standard output does not accept all that a command writes."""
+    """Exit with status 1 if standard output does not accept all that a command writes."""
     ended: BaseException | None = None
     try:
         yield
@@ -183,10 +182,9 @@ def _checked_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
-    """Print errors of the command ``program arguments`` as one message, and log messages on stderr.
+    """Print errors of a command as one message, without a traceback, and log messages on stderr.
 
-    A log message is, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 75
-    if Dask workers or a scheduler have not come in time, 1 for other failed runs.
+    Exits with status 2 for bad input, 75 if Dask workers or a scheduler have not come in time, 1 for other failed runs.
     """
     open_standard_streams()
     # Dask's table of differing versions, of which many do not matter: preflight checks warn of those that do.
@@ -218,7 +216,7 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command that the arguments name."""
     with plain_messages(sys.argv[1:]):
         main_group(prog_name="dsinga")
 

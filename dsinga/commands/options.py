@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""Defines the options that several commands share, such as for the job and the cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECKPOINT = click.option(
 
 
 def write_picture(path: Path, drawing: bytes) -> None:
-    """Write a command's picture. Raises UserError if writing fails."""
+    """Write the picture that a command draws. Raises UserError if writing fails."""
     try:
         path.write_bytes(drawing)
     except OSError as error:
@@ -52,10 +52,10 @@ IMPORT = click.option(
 
 
 class JobFile(click.Argument):
-    """The argument CONF; if it is missing, the error says what to give."""
+    """The argument CONF, a job file; if it is missing, the error gives advice."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the path. Raises MissingParameter if there is none."""
+        """Return the path of the job file. Raises MissingParameter if there is none."""
         try:
             return super().process_value(ctx, value)
         except click.MissingParameter:
@@ -64,7 +64,7 @@ class JobFile(click.Argument):
 
 
 def job_options(command: Command) -> Command:
-    """Add the arguments of a job to a command: ``conf``, ``data_root``, ``overrides`` and ``--import``."""
+    """Give a command the arguments of a job: ``conf``, ``data_root``, ``overrides`` and ``--import``."""
     for option in (
         IMPORT,
         click.option(
@@ -78,7 +78,7 @@ def job_options(command: Command) -> Command:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add the options of a cluster to a command: ``scheduler``, ``scheduler_file``, ``tls_*`` and ``workers``."""
+    """Give a command the options of a cluster: ``scheduler``, ``scheduler_file``, ``tls_*`` and ``workers``."""
     for option in (
         click.option(
             "--scheduler",
@@ -103,7 +103,7 @@ def cluster_options(command: Command) -> Command:
 
 
 def _amounts(context: click.Context, option: click.Parameter, text: str | None) -> dict[str, float]:
-    """Return amounts by name from a text such as "GPU=1,MEM=2e9", as in ``dask worker --resources``."""
+    """Read amounts by name from an option such as "GPU=1,MEM=2e9", as in ``dask worker --resources``."""
     parts = (text or "").replace(",", " ").split()
     try:
         return {name: float(amount) for name, amount in (part.split("=") for part in parts)}
@@ -116,7 +116,7 @@ def _names(context: click.Context, option: click.Parameter, text: str | None) ->
 
 
 def where_options(command: Command) -> Command:
-    """Add the options for where a run may train to a command: ``resources`` and ``hosts``."""
+    """Give a command the options for where a run may train: ``resources`` and ``hosts``."""
     for option in (
         click.option(
             "--resources", metavar="NAME=AMOUNT,...", callback=_amounts,
@@ -148,9 +148,10 @@ DEVICE = click.option(
 def job_and_connection(
     conf: Path, options: dict[str, Any], *, on_all_cores: bool = False, **more: Any
 ) -> tuple[Job, contextlib.AbstractContextManager[Any]]:
-    """Return the job with its overrides, and a context manager that connects to the cluster of the options.
+    """Load a command's job, and connect to the cluster of its options.
 
-    A cluster started here has the job's workers or, ``on_all_cores``, at least one for each core.
+    Returns the job, and a context manager that connects. A cluster started here has the job's workers or,
+    ``on_all_cores``, at least one for each core.
     """
     from dask.system import CPU_COUNT
 
@@ -164,7 +165,7 @@ def job_and_connection(
 
 
 def job_and_runner(conf: Path, options: dict[str, Any]) -> tuple[Job, Runner]:
-    """Return the job with its overrides, and its runner: the cluster of the options, or this process."""
+    """Load a command's job, and decide where it computes: on a cluster, or in this process."""
     from dsinga.api.engines import find_runner
     from dsinga.api.jobs_with_data import with_workers
     from dsinga.base.registry import lookup

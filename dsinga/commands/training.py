@@ -1,4 +1,4 @@
-"""The commands ``train``, ``test`` and ``predict``."""
+"""The commands ``train``, ``test`` and ``predict``, which train, evaluate and predict a job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TrainCommand(click.Command):
     """The command ``train``; its option ``--resume`` accepts a path, ``auto`` or nothing after it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments."""
+        """Parse the arguments, with ``--resume`` joined to its word."""
         words = [f"--resume={NEWEST}" if word == "--resume" else word for word in join_resume(args)]
         return super().parse_args(ctx, words)
 
@@ -95,9 +95,9 @@ def train(
 
 
 def refuse_without_effect(instead: Mapping[str, str]) -> None:
-    """Raise UserError for an option of the running command that has no effect on an agent.
+    """Raise UserError if an option of the command has no effect on an agent.
 
-    ``instead`` says, by option name, what to use instead.
+    ``instead`` says, by option, what to use.
     """
     from dsinga.api.execution import without_effect_fault
 
@@ -121,10 +121,9 @@ def test(
     conf: Path, checkpoint: str | None, phase: str, data_root: str | None, resources: dict[str, float],
     hosts: list[str], **options: Any,
 ) -> None:  # fmt: skip
-    """Evaluate a checkpoint of the job file CONF.
+    """Evaluate a checkpoint of the job file CONF, and print loss and metrics.
 
-    Prints the mean loss and metrics over all records of a phase, as JSON; for an agent the mean return and length of
-    episodes.
+    Prints means over all records of a phase, as JSON; for an agent the mean return and length of episodes.
     """
     from dsinga import api
 
@@ -156,9 +155,9 @@ def predict(
     conf: Path, checkpoint: str | None, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
     resources: dict[str, float], hosts: list[str], **options: Any,
 ) -> None:  # fmt: skip
-    """Write the output of a layer to a zarr store.
+    """Write a layer's output for every record of a phase of the job file CONF to a zarr store.
 
-    The store has a row for every record of a phase of the job file CONF, and the labels.
+    The store has the labels, too.
     """
     from dsinga import api
     from dsinga.data import write_store
@@ -174,7 +173,7 @@ def predict(
 
 
 def _check_apart(out: str, job: Job, data_root: str | None) -> None:
-    """Raise UserError if the job reads the store ``out``, which the command would replace."""
+    """Raise UserError if writing ``out`` would replace a store that the job reads."""
     from dsinga import api
     from dsinga.data import resolve
     from dsinga.data.own_inputs import overwritten

@@ -1,4 +1,4 @@
-"""Sources of records for training: stores, arrays and data frames. Knows no jobs and no clusters."""
+"""Opens training records from stores, arrays and data frames. Knows no jobs and no clusters."""
 
 from dsinga.base.components import lazy_names
 

@@ -1,4 +1,4 @@
-"""Recognises arrays and frames of other libraries without importing them, and their order."""
+"""Recognises arrays and data frames of other libraries without importing them, and compares their order."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from dsinga.base.registry import listed, nearest_or_listed
 
 
 def is_a(value: Any, module: str, *names: str) -> bool:
-    """Return whether ``value`` is an instance of one of a module's classes, without importing the module."""
+    """Whether ``value`` is of one of a library's classes, found without importing the library."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))
 
 
 def is_of(value: Any, package: str, *names: str) -> bool:
-    """Return whether ``value`` is of a class with one of these names anywhere in a package."""
+    """Whether ``value`` is of a class with one of these names, anywhere in a package."""
     return any(base.__module__.split(".")[0] == package and base.__name__ in names for base in type(value).__mro__)
 
 
 def is_dask_collection(value: Any) -> bool:
-    """Whether Dask computes ``value``, maybe inside an xarray object."""
+    """Whether a value is lazy: a Dask collection, or an xarray object with one inside."""
     dask = sys.modules.get("dask")
     return dask is not None and dask.is_dask_collection(value)
 
 
 def is_dask_frame(value: Any) -> bool:
-    """Return whether ``value`` is a data frame or a series of Dask."""
+    """Whether ``value`` is a Dask data frame or series."""
     return is_a(value, "dask.dataframe", "DataFrame", "Series")
 
 
 def is_data_array(value: Any) -> bool:
-    """Return whether ``value`` is an xarray DataArray."""
+    """Whether ``value`` is an xarray DataArray."""
     return is_a(value, "xarray", "DataArray")
 
 
 def is_path(value: Any) -> bool:
-    """Return whether ``value`` is a path or a URL."""
+    """Whether ``value`` is a path or a URL."""
     return isinstance(value, (str, os.PathLike))
 
 
@@ -53,9 +53,9 @@ ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the l
 
 
 def order_of(value: Any) -> ArrayOrder:
-    """Return the order of a DataArray's dimensions and labels, or a frame's columns; else ().
+    """Return how data are laid out: names of dimensions and coordinates, or of columns.
 
-    Along dimensions of many points, only labels that are texts count. Raises UserError for equal column names.
+    Dimensions of many points count only if their labels are texts.
     """
     if is_table(value):
         return (("row",), ("column", *distinct_names(frame_columns(value))))
@@ -70,11 +70,9 @@ def order_of(value: Any) -> ArrayOrder:
 
 
 def in_order(value: Any, order: ArrayOrder) -> Any:
-    """Return an xarray object or data frame in the order of training.
+    """Transpose and sort an xarray object, or a frame's columns, to match the training data.
 
-    Fields of numbered points, such as another region, are only transposed; other objects are returned unchanged. For
-    records that are rows, columns go by their names, whatever their dimension is called. Raises UserError for other
-    labels.
+    Fields of numbered points, such as another region, are only transposed; other objects are returned unchanged.
     """
     has_columns = len(order) == 2 and len(order[1]) > 1
     if has_columns and is_table(value):
@@ -119,15 +117,15 @@ def distinct_names(columns: Iterable[Any], where: str = "the data frame") -> lis
 
 
 def is_arrow_table(value: Any) -> bool:
-    """Whether a value exports rows and columns to Arrow repeatedly: no stream, no series."""
+    """Whether a value exports rows and columns to Arrow, more than once: no stream, no series."""
     is_two_dimensional = len(getattr(value, "shape", ())) == 2
     return is_two_dimensional and hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
 
 
 def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = False) -> Any:
-    """Return the points of a dimension with these coordinates, in this order.
+    """Select points of a dimension by their coordinates, in the given order.
 
-    Raises UserError for missing coordinates; with ``may_differ`` all points are returned instead.
+    For missing coordinates it raises UserError, or returns all points if ``may_differ``.
     """
     if not has_labels(dataset, dim) or tuple(texts := point_texts(dataset, dim)) == tuple(labels):
         return dataset
@@ -148,7 +146,7 @@ def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = Fal
 
 
 def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
-    """Return the columns of a data frame that have these names. Raises UserError for missing or other columns."""
+    """Find the columns of a data frame with these names. Raises UserError for missing or other columns."""
     columns = {str(label): label for label in frame_columns(frame)}
     check_columns(names, columns, "the data frame", ", which the records of training have")
     for name in columns:
@@ -161,7 +159,7 @@ def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
 
 
 def check_columns(names: Iterable[str], known: Collection[str], where: str, which: str = "") -> None:
-    """Raise UserError for a column not in ``known``; ``which`` is a clause for the message."""
+    """Raise UserError for a column that a data frame lacks."""
     columns = set(known)
     for name in names:
         if name not in columns:
@@ -179,20 +177,20 @@ def point_texts(dataset: Any, dim: str) -> tuple[str, ...]:
 
 
 def point_text(label: Any) -> str:
-    """Return a coordinate as a text that differs for different coordinates, with nine digits for numbers."""
+    """Return a coordinate as a text that is unique to it, with nine digits for numbers."""
     value = np.asarray(label)[()]
     return f"{value:.9g}" if isinstance(value, (float, np.floating)) else label_text(value)
 
 
 def _nearest(label: str, numbers: Sequence[tuple[float, int]]) -> int | None:
-    """Return the place of the first number equal to a label within rounding, or None."""
+    """Find a numeric coordinate by its text despite rounding: return its index, or None."""
     if not is_number(label):
         return None
     return next((place for number, place in numbers if np.isclose(number, float(label), rtol=NEAR, atol=0)), None)
 
 
 def label_text(value: Any) -> str:
-    """Return a coordinate as short text: dates without trailing zeros, numbers with six digits."""
+    """Return a coordinate as short text for messages: dates without trailing zeros, numbers with six digits."""
     value = np.asarray(value)[()]
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")
@@ -210,14 +208,14 @@ def is_number(text: str) -> bool:
 
 
 def origins(array: Any) -> dict[str, Any]:
-    """Return the arrays that a dask array reads, by layer of its graph; empty for others."""
+    """Return the stored arrays, such as zarr arrays, that a dask array reads."""
     layers = getattr(getattr(array, "dask", None), "layers", {})
     nodes = {key: node for key, layer in layers.items() if key.startswith("original-") for node in layer.values()}
     return {key: getattr(node, "value", node) for key, node in nodes.items()}
 
 
 def with_origins(array: Any, replaced: Callable[[Any], Any]) -> Any:
-    """Return a dask array reading ``replaced(array)``, unless None, for each array in its graph."""
+    """Return a dask array that reads ``replaced(array)``, unless None, in place of each stored array."""
     others = {key: replaced(value) for key, value in origins(array).items()}
     changed = {key: {key: other} for key, other in others.items() if other is not None}
     if not changed:

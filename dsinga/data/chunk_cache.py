@@ -1,4 +1,4 @@
-"""A cache of decoded chunks in memory, shared by the threads of a process."""
+"""Keeps decoded chunks of stores in memory, for all threads of a process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ TIMEOUT_SECONDS = 300.0
 
 
 class ChunkCache:
-    """A least-recently-used cache of at most ``limit`` bytes that decodes each chunk once, even for concurrent readers.
+    """Keeps the chunks read last, up to ``limit`` bytes, and decodes each once, even for concurrent readers.
 
-    Keys are tuples; their first element identifies the content of the chunk. A pickle contains no chunks, only the
-    limit.
+    The first element of a key identifies the content of the chunk.
     """
 
     def __init__(self, limit: int = LIMIT_BYTES):
@@ -44,38 +43,37 @@ class ChunkCache:
         return max([self._limit, *self._reserved.values(), sum(self._reserved_for_parts.values())])
 
     def bytes_of(self, content: Hashable) -> int:
-        """Return the bytes of the cached chunks of ``content``."""
+        """Return how many bytes of ``content`` are cached."""
         with self._lock:
             entries = [entry for key, entry in self._entries.items() if key[0] == content]
             return sum(entry.nbytes for entry in entries if isinstance(entry, np.ndarray))
 
     def reserve(self, source: Any, block_bytes: int) -> None:
-        """Raise the limit to hold the blocks that training mixes, of ``block_bytes`` each, while ``source`` exists."""
+        """Let the cache hold all blocks that shuffling mixes, of ``block_bytes`` each, while ``source`` exists."""
         self.reserve_bytes(source, MIXED_BLOCKS * block_bytes)
 
     def reserve_for_part(self, whole: Any, part: Any, block_bytes: int) -> None:
-        """Raise the limit for a source that reads parts of records, in place of ``whole``'s limit."""
+        """Reserve less memory than for ``whole`` for ``part``, which reads only a region of each record."""
         with self._lock:
             self._reserved.pop(whole, None)
             self._reserved_for_parts[part] = MIXED_BLOCKS * block_bytes
 
     def reserve_bytes(self, source: Any, count: int) -> None:
-        """Raise the limit to at least ``count`` bytes while ``source`` exists."""
+        """Let the cache grow to at least ``count`` bytes while ``source`` exists."""
         if count > self._limit:
             with self._lock:
                 self._reserved[source] = count
 
     def forget_after(self, source: Any, contents: Sequence[Hashable]) -> None:
-        """Drop the chunks of ``contents`` when all their sources, such as ``source``, are deleted."""
+        """Drop the chunks of ``contents`` once all sources that use them, such as ``source``, are deleted."""
         with self._lock:
             self._sources.update(contents)
         weakref.finalize(source, self._forget, contents).atexit = False
 
     def get(self, key: tuple[Hashable, ...], load: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the chunk ``key``, read-only; call ``load`` unless it is cached or being loaded.
+        """Return the chunk ``key``, read-only; decode it by ``load`` if no thread has done so.
 
-        An error of ``load`` is raised in every waiting thread, and the next call tries again. Raises RunError after 300
-        s of waiting for another thread.
+        Raises RunError after 300 s of waiting for another thread.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -104,7 +102,7 @@ class ChunkCache:
             return entry
 
     def put(self, key: tuple[Hashable, ...], chunk: np.ndarray) -> None:
-        """Keep a chunk, made read-only, in place of a cached one."""
+        """Cache a chunk, made read-only, in place of an earlier one."""
         chunk.flags.writeable = False
         with self._lock:
             self.drop(key)
@@ -120,7 +118,7 @@ class ChunkCache:
                 self._bytes -= entry.nbytes
 
     def drop_first(self, key: tuple[Hashable, ...]) -> None:
-        """Mark ``key`` as the next to be dropped."""
+        """Mark the chunk ``key`` as the next to be dropped."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key, last=False)

@@ -1,4 +1,4 @@
-"""Defines Column, the data or labels of a source, loaded in blocks of rows."""
+"""Defines Column, the base class for reading data or labels block by block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PointRanges = tuple[tuple[int, int], ...]  # the points [start, stop) along each
 
 
 class Column(ABC):
-    """The data, or the labels, of all records of a source: an array (length, *shape) loaded in blocks of rows.
+    """The data, or the labels, of all records: an array (length, *shape) that is loaded in blocks of rows.
 
     Args:
         name: the name of the array in messages.
@@ -30,13 +30,11 @@ class Column(ABC):
         dtype: dtype in which rows are returned: uint8, int32 or float32 for data, int64 or float32 for labels.
         block: rows that are loaded and, for data, shuffled together:
             :func:`dsinga.data.stores.store_format.block_rows`.
-        key: identifies the contents in this process's cache; equal keys mean equal blocks.
-            None makes a new one.
+        key: identifies the contents in this process's cache; equal keys mean equal blocks. None makes a new one.
 
-    Write one if no array library reads your format. :class:`dsinga.data.RecordSource` gathers rows from its blocks,
-    keeps recently read ones in memory, and refuses NaN. ``RecordSource(location, data, labels)`` takes two of them.
-    With the blocks of :func:`block_rows`, training gives the same bits as from a store; its third argument is for
-    sources with chunks.
+    Write one if no array library reads your format. :class:`dsinga.data.RecordSource` caches its blocks and refuses
+    NaN. ``RecordSource(location, data, labels)`` takes two of them. With the blocks of :func:`block_rows`, training
+    gives the same bits as from a store.
 
     >>> import numpy as np
     >>> from dsinga.data import Column
@@ -86,16 +84,15 @@ class Column(ABC):
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop`` (stop - start, *shape), in a dtype that casts safely to ``dtype``.
 
-        The cache keeps the array and makes it read-only. Called from several threads. Raises UserError if the rows
-        cannot be read.
+        Called from several threads; the cache keeps the array, read-only. Raises UserError if the rows cannot be read.
         """
 
     def blocks_of(self, rows: Any) -> Any:
-        """Return the number of the block of a row, or of each row of an array."""
+        """Return which block a row, or each of several rows, is loaded with."""
         return rows // self.block if self.ends is None else self.ends.searchsorted(rows, side="right")
 
     def rows_of(self, block: int) -> tuple[int, int]:
-        """Return the first row of a block, and the row after its last one."""
+        """Return the rows of a block as (first row, row after the last one)."""
         if self.ends is None:
             return block * self.block, min((block + 1) * self.block, self.length)
         return int(self.ends[block - 1]) if block else 0, int(self.ends[block])
@@ -111,21 +108,18 @@ class Column(ABC):
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """The slices that select the points to read from an array shaped like a row."""
+        """The slices that cut the points to read out of a row."""
         return () if self.ranges is None else tuple(starmap(slice, self.ranges))
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
-        """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
+        """Get ready to read in this process; ``client`` returns a Dask client for data that a cluster keeps."""
 
     def why_unsendable(self) -> str:
         """Return why the column cannot be sent to another process; "" if it can be."""
         return why_unsendable(self)
 
     def place(self, index: Sequence[int]) -> str:
-        """Return the position of a number in a row, for messages: "column 'age'", "column 3", or "index (0, 2, 5)".
-
-        Empty for a scalar row.
-        """
+        """Name the position of a number in a row, for messages: "column 'age'", or "index (0, 2, 5)"."""
         if len(index) == 1 and len(self.order) == 2 and self.order[1][1:]:
             return f"{self.order[1][0]} {self.order[1][1 + index[0]]!r}"
         if self.ranges is not None:
@@ -133,7 +127,7 @@ class Column(ABC):
         return place_of(tuple(index))
 
     def warn_of_rounding(self, rows: np.ndarray) -> None:
-        """Log once that stored integers are rounded by the conversion to float32."""
+        """Log once that float32 cannot hold all stored integers exactly."""
         if self.dtype.kind == "f":
             warn_of_rounding(rows, self.key, self._named)
 
@@ -148,7 +142,7 @@ class Column(ABC):
 
     @property
     def sample_rows(self) -> int:
-        """The number of rows that a check or a summary loads at once."""
+        """How many rows a check or a summary loads at once."""
         return min(self.block, self.length)
 
     @property

@@ -1,4 +1,4 @@
-"""Converts records and labels to the dtypes that dsinga computes with, and finds NaN and infinity."""
+"""Converts records and labels to the dtypes that nets compute with, and finds NaN and infinity."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ _REMEDIES = {
 
 
 def record_dtype(dtype: Any, array: Any = None) -> np.dtype:
-    """Return the dtype of records read from ``dtype``: uint8 (uint8, bool), int32 (int32), else float32.
-
-    Raises UserError if ``dtype`` is not numeric, with the first text of an ``array`` of objects.
-    """
+    """Return the dtype in which records are read: uint8 for uint8 and bool, int32 for int32, else float32."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
         if dtype.kind == "O" and isinstance(array, np.ndarray) and array.ndim:
@@ -38,10 +35,7 @@ def record_dtype(dtype: Any, array: Any = None) -> np.dtype:
 
 
 def label_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype of labels read from ``dtype``: int64 (integers, bool) or float32 (floats).
-
-    Raises UserError if ``dtype`` is not numeric.
-    """
+    """Return the dtype in which labels are read: int64 for integers and bool, float32 for floats."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "buif":
         example = ", as in [classes.index(label) for label in y]" if dtype.kind in "SUT" else ""
@@ -50,7 +44,7 @@ def label_dtype(dtype: Any) -> np.dtype:
 
 
 def as_records(array: np.ndarray) -> np.ndarray:
-    """Convert records to their :func:`record_dtype`. Raises UserError for a value that float32 cannot represent."""
+    """Convert records to uint8, int32 or float32. Raises UserError for a value that float32 cannot represent."""
     return array if array.dtype == np.float32 else _cast(array, record_dtype(array.dtype, array), "records")
 
 
@@ -78,7 +72,7 @@ def _named(dtype: np.dtype) -> str:
 
 
 def _remedy_of_objects(records: np.ndarray) -> str:
-    """Return what to write in place of an array of objects: what is no number in it, or the dtype."""
+    """Advise on an array of dtype object: which value is no number, or which dtype to use."""
     for place, value in np.ndenumerate(records):
         if isinstance(value, Real):
             continue
@@ -92,7 +86,7 @@ def _remedy_of_objects(records: np.ndarray) -> str:
 
 
 class Nonfinite(NamedTuple):
-    """The first NaN or infinity in an array (n, ...): its row, position in it, and name."""
+    """Where an array (n, ...) has its first NaN or infinity: row, position in it, and which."""
 
     row: int
     position: tuple[int, ...]
@@ -100,7 +94,7 @@ class Nonfinite(NamedTuple):
 
 
 def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | None:
-    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers.
+    """Find the first NaN or infinity in ``rows`` (n, ...); None if there is none.
 
     With ``allows_nan``, NaN does not count: it marks masked points of targets that are fields.
     """
@@ -119,18 +113,18 @@ def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | No
 
 
 def is_small_and_finite(rows: np.ndarray) -> bool:
-    """Return True if a quick test shows that a small array is finite; False is inconclusive."""
+    """Test quickly whether a small array is finite: True is certain, False is not."""
     return rows.size <= 4096 and rows.flags.c_contiguous and math.isfinite(np.dot(flat := rows.reshape(-1), flat))
 
 
 def place_of(index: tuple[int, ...]) -> str:
-    """Return the position of a number in a row, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar."""
+    """Name the position of a number in a row, for messages: "column 3", or "index (0, 2, 5)"."""
     if len(index) < 2:
         return "".join(f"column {position}" for position in index)
     return f"index ({', '.join(map(str, index))})"
 
 
 def nonfinite_error(what: str, value: str, record: int, place: str, remedy: str = "") -> UserError:
-    """Return the error that ``what``, such as "numpy array: 'x'", has NaN or infinity in ``record``."""
+    """Return the error that a record has NaN or infinity."""
     where = f"record {record}, {place}" if place else f"record {record}"
     return UserError(f"{what} has {value} in {where}; leave such records out, or put a number in its place{remedy}")

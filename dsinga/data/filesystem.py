@@ -1,8 +1,8 @@
-"""File operations of stores on paths and fsspec URLs, and the lookup of a job's paths.
+"""Opens, lists and finds stores at paths and fsspec URLs.
 
-A path may lead to references: JSON, as kerchunk and VirtualiZarr write it, that names the chunks of a zarr store in
-other files. Such a file is not trusted: nothing in it is rendered or executed. Its chunks are read only next to it, at
-web servers, in object storage, and in folders that the user's environment names.
+A path may lead to references: JSON of kerchunk or VirtualiZarr that names the chunks of a zarr store in other files.
+Such a file is not trusted: nothing in it is rendered or executed. Its chunks are read only next to it, at web servers,
+in object storage, and in folders that the user's environment names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 
 
 def exists(location: str) -> bool:
-    """Return whether there is a file or folder at ``location``."""
+    """Whether there is a file or folder at ``location``."""
     if is_url(location):
         filesystem, path = file_system(location)
         try:
@@ -48,17 +48,17 @@ def exists(location: str) -> bool:
 
 
 def is_file(location: str) -> bool:
-    """Return whether there is a file, and no folder, at ``location``."""
+    """Whether there is a file, and no folder, at ``location``."""
     return exists(location) if is_url(location) else os.path.isfile(location)
 
 
 def has_zarr_metadata(location: str) -> bool:
-    """Return whether there is a zarr array or group at ``location``, format 2 or 3."""
+    """Whether there is a zarr array or group at ``location``, format 2 or 3."""
     return is_references(location) or any(exists(join(location, name)) for name in ZARR_METADATA)
 
 
 def zarr_store(location: str, read_only: bool) -> Store:
-    """Return the zarr store for ``location``, which need not exist yet."""
+    """Return the object through which zarr reads or writes a store at ``location``."""
     store: Store
     if is_references(location):
         store = _reference_store(location)
@@ -72,7 +72,7 @@ def zarr_store(location: str, read_only: bool) -> Store:
 
 
 def is_references(location: str) -> bool:
-    """Whether a location is JSON references to zarr chunks, as from kerchunk or VirtualiZarr."""
+    """Whether a location is a JSON file that refers to zarr chunks in other files, as kerchunk's."""
     return location.endswith(".json") and not location.endswith("zarr.json") and is_file(location)
 
 
@@ -106,7 +106,7 @@ STORES_OF_A_FOLDER = (
 
 
 def import_command(location: str) -> str:
-    """Return the command that would create the store at ``location``, for messages."""
+    """Return the ``dsinga data import`` command that would create the store at ``location``, for messages."""
     folder, name = os.path.split(location)
     folder_hint = f" (for mnist, sentences and other kinds that write several stores: {folder or '.'})"
     return f"dsinga data import KIND SOURCE {location}{folder_hint if name in STORES_OF_A_FOLDER else ''}"
@@ -116,15 +116,14 @@ MOST_NAMES = 1000  # of a folder that are compared with that of a missing file
 
 
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = (), remedy: str = "") -> str:
-    """Return the absolute path or URL of an existing file, folder or store named ``path``.
+    """Find the file, folder or store that a user names ``path``; return its absolute path or URL.
 
-    A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). In each place
-    the path itself comes first, then the store imported from it: ``train_data.zarr`` for ``train_data.bin``. A pattern
-    of files, such as parquet files, is returned unchanged.
+    A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). A store
+    imported from it, ``train_data.zarr`` for ``train_data.bin``, is also found. A pattern of files is returned
+    unchanged.
 
     Raises:
-        PathNotFound: ``path`` is in none of these places, which the message lists. Outside a job it ends with
-            ``remedy``, by default how to make a store.
+        PathNotFound: ``path`` is in none of these places, which the message lists.
         UserError: the zarr group has no such array, or the path is an archive.
     """
     text = os.path.expanduser(os.fspath(path))
@@ -186,7 +185,7 @@ def _check_group(place: str) -> None:
 
 
 def imported_name(location: str) -> str:
-    """Return the path of the store imported from ``location``: the path with the suffix ``.zarr``."""
+    """Return where an import of ``location`` is stored: the path with the suffix ``.zarr``."""
     stem, suffix = os.path.splitext(location)
     return location if suffix == ".zarr" else f"{stem}.zarr"
 
@@ -199,9 +198,9 @@ NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class References(ReferenceFileSystem):  # type: ignore[misc]
-    """A file system of zarr chunks in other files, by a file of references.
+    """Opens a zarr store with chunks in other files, named by a file of references.
 
-    Raises OSError or ValueError for a file without references, or one that names files that may not be read.
+    Raises OSError or ValueError for references to files that may not be read.
     """
 
     def __init__(self, location: str):
@@ -236,7 +235,7 @@ class References(ReferenceFileSystem):  # type: ignore[misc]
 
 
 class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """The regular files below a folder, and below the folders named in an environment variable."""
+    """The local files that references may name: below their folder, and below folders from the environment."""
 
     cachable = False
 
@@ -247,7 +246,7 @@ class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
         self.folders = tuple(os.path.join(path, "") for path in paths)
 
     def check(self, path: str, real: str) -> None:
-        """Raise ValueError unless a path is inside the allowed folders."""
+        """Refuse a file outside the allowed folders by a ValueError."""
         if not real.startswith(self.folders):
             raise ValueError(
                 f"a reference leads to {path}, outside of the folder of the file of references; if that is meant, "
@@ -267,7 +266,7 @@ def _folder(location: str) -> str:
 
 
 def _read(location: str) -> dict[str, Any]:
-    """Return references by key: metadata as text, else [URL or path] with an optional range."""
+    """Return the references in a file by key: metadata as text, else [URL or path, optional range]."""
     if "://" in location:
         with fsspec.open(location) as file:
             data = file.read(METADATA_BYTES + 1)

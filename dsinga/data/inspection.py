@@ -35,19 +35,18 @@ MOST_CLASSES = 1000  # beyond which integer labels are described as numbers
 
 @public
 def describe(source: RecordSource) -> dict[str, Any]:
-    """Return a summary of a source, computed in bounded memory: counts, shapes, bytes, labels and values.
+    """Summarise a source of records, in bounded memory: counts, shapes, bytes, labels and values.
 
     Keys: ``location``, ``kind``, ``records``, ``shape``, ``dtype``: as the source returns its records. ``chunk_rows``,
-    ``chunks``, ``stored_bytes`` and others: :meth:`RecordSource.storage`. ``block_rows``: rows that are read and
-    shuffled together. ``raw_bytes``: bytes of all records and labels in memory, in the stored dtypes. ``label_shape``,
+    ``chunks``, ``stored_bytes`` and others: how they are stored. ``block_rows``: rows that are read and shuffled
+    together. ``raw_bytes``: bytes of all records and labels in memory, in the stored dtypes. ``label_shape``,
     ``label_dtype``: of one label; None without labels. ``labels``: number of records, or of steps of sequences, by
-    label or class name. None without labels, for floats, and for more than 1000 different labels. ``label_values``: for
-    labels that are not counted: like ``sample``, over all labels. ``outputs``: outputs that a net needs: the largest
-    class + 1, or the number of floats; K for integers (N, K) that are all 0 or 1. None without labels, or with negative
-    ones. ``vocabulary``: its length. ``steps``: only for sequences of codes padded with -1: the ``longest`` and
-    ``mean`` number of steps, and ``padding``, the share of -1, from the blocks of ``sample``. ``sample``: ``rows`` and
-    the ``min``, ``max``, ``mean``, ``std`` of their finite numbers, from up to 16 blocks spread over the source; and
-    ``nonfinite``, the number of NaN and infinite values, if any.
+    label or class name; None for floats, and for more than 1000 different labels. ``label_values``: like ``sample``,
+    over all labels, if they are not counted. ``outputs``: outputs that a net needs: the largest class + 1, or the
+    number of floats; K for integers (N, K) that are all 0 or 1. ``vocabulary``: its length. ``steps``, for sequences of
+    codes: the ``longest`` and ``mean`` number of steps, and ``padding``, the share of -1. ``sample``: ``rows`` and the
+    ``min``, ``max``, ``mean``, ``std`` of their finite numbers, from up to 16 blocks; and ``nonfinite``, the number of
+    NaN and infinite values, if any.
     """
     source = source.allowing_nonfinite()
     counts = _histogram(source)
@@ -91,7 +90,7 @@ def _data_parts(source: RecordSource) -> Iterator[np.ndarray]:
 
 
 def _histogram(source: RecordSource) -> dict[int, int] | None:
-    """Return the count of each integer label; None for floats and for more than MOST_CLASSES labels."""
+    """Count how often each integer label occurs; None for floats and for more than MOST_CLASSES labels."""
     if source.label_dtype != np.int64:
         return None
     counts: dict[int, int] = {}
@@ -117,7 +116,7 @@ def _outputs(source: RecordSource, counts: dict[int, int] | None) -> int | None:
 
 
 def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
-    """Return rows, min, max, mean and std of arrays, combined by Chan, Golub and LeVeque (1983)."""
+    """Return the rows, min, max, mean and std of arrays that come one by one (Chan, Golub and LeVeque, 1983)."""
     rows = count = nonfinite = 0
     low, high, mean, squares = np.inf, -np.inf, 0.0, 0.0
     for part in parts:
@@ -140,13 +139,12 @@ def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
 
 
 class Verified(NamedTuple):
-    """The result of :func:`verify_store`: what was read, and which checks were made.
+    """The result of :func:`verify_store`: the numbers of records and faults, and the checks that were made.
 
-    Adjacent chunks that are read together count once. If ``has_checksums`` is False, changed bytes that can be decoded
-    go unnoticed.
+    Without checksums, changed bytes that can be decoded go unnoticed.
 
     Attributes:
-        records: the records, or the largest length of an array of a group without records.
+        records: the number of records, or of rows of the longest array.
         nonfinite: the numbers that are NaN, infinite or mean "missing"; training refuses them.
         missing_chunks: the chunks that are not stored and read as the fill value.
     """
@@ -167,11 +165,10 @@ def verify_store(
     label: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
-    """Read and check all records and labels of a store, or all arrays of a zarr group, in bounded memory.
+    """Check a store for damage: read all records and labels, or all arrays of a zarr group.
 
-    In a record store every chunk is compared with its checksum. In other zarr data, and in stores without checksums,
-    chunks must exist and be decodable, and records and labels must be equally many. Numbers may be packed
-    (scale_factor, add_offset). For references to netCDF or HDF5 files, the files must pack their numbers alike.
+    In a record store every chunk is compared with its checksum. In other zarr data chunks must exist and be decodable,
+    and records and labels must be equally many. References must unpack numbers as their netCDF or HDF5 files do.
 
     Args:
         store: path or URL of a record store, of any other zarr array or group, or of references.
@@ -209,7 +206,7 @@ def verify_store(
 
 
 def _reads_of_records(store: RecordStore) -> list[tuple[int, Callable[[], np.ndarray]]]:
-    """Return the rows of each chunk of a record store, and the function that reads it."""
+    """Return how to read each chunk of a record store: its number of rows, and a function."""
     reads: list[tuple[int, Callable[[], np.ndarray]]] = []
     for column in store.allowing_nonfinite().columns:
         chunk = column.chunk if isinstance(column, StoreColumn) else column.block
@@ -220,7 +217,7 @@ def _reads_of_records(store: RecordStore) -> list[tuple[int, Callable[[], np.nda
 
 
 class _StoredArray:
-    """Any zarr array, read as stored, packed or not."""
+    """Reads any zarr array as it is stored, without unpacking numbers."""
 
     def __init__(self, array: zarr.Array):
         self.array, self.missing = array, MissingChunks(array)
@@ -244,7 +241,7 @@ class _StoredArray:
 
 
 def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
-    """Yield the regions of an array read at once: adjacent chunks up to 256 MiB, or one chunk."""
+    """Yield regions that cover an array and fit into memory: adjacent chunks up to 256 MiB, or one."""
     steps, chunks = list(array.shape), array.shards or array.chunks
     for axis, chunk in enumerate(chunks):
         if not axis or math.prod(steps) * array.dtype.itemsize > MAX_BLOCK_BYTES:

@@ -1,4 +1,4 @@
-"""Paths and URLs of files and folders, and their file systems."""
+"""Tells paths from URLs, and joins, opens and removes them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KEYS_IN_URL = re.compile(r"\b(s3a?|gcs?|gs)://[^\s:/]+:[^\s:]+@")
 
 
 def is_url(location: str) -> bool:
-    """Return whether ``location`` is outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
+    """Whether ``location`` is outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
     return "://" in location and not location.startswith(("file://", "local://"))
 
 
 def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a local path or ``file://`` URL as an absolute path, ``~`` expanded; other URLs unchanged."""
+    """Return a local path or ``file://`` URL as an absolute path, with ``~`` expanded; other URLs unchanged."""
     text = os.fspath(location)
     if is_url(text):
         return text.rstrip("/")
@@ -51,7 +51,7 @@ def remove(location: str) -> None:
 
 
 def file_system(location: str) -> tuple[Any, str]:
-    """Return the fsspec file system for a URL, and the path there. Raises UserError if no package opens it."""
+    """Return the fsspec file system for a URL, and the path in it. Raises UserError if no package opens it."""
     if KEYS_IN_URL.search(location):
         raise UserError(
             f"{location}: URLs of object storage have no place for keys; give them to the driver and the workers by "

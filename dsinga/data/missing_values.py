@@ -1,4 +1,4 @@
-"""Reads missing values as NaN, by the conventions of formats: CF attributes, and masks of numpy."""
+"""Turns missing values into NaN, whether CF attributes or numpy masks mark them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
-    """Return an array of numpy, zarr, HDF5, Dask or xarray with NaN in place of missing values.
+    """Put NaN in place of missing values in an array of numpy, zarr, HDF5, Dask or xarray.
 
-    Objects without missing values are returned unchanged, except that zarr arrays, and HDF5 arrays with missing values,
-    become numpy arrays. Numbers in files of xarray, or of Dask, are decoded when they are read. Chunks of zarr that are
-    not stored, also in Dask graphs, are logged, less loudly with ``is_label``: labels often lack chunks.
+    Zarr arrays, and HDF5 arrays with missing values, become numpy arrays. Numbers in files of xarray, or of Dask, are
+    decoded when they are read. Zarr chunks that are not stored are logged, less loudly with ``is_label``: labels often
+    lack chunks.
 
     Raises:
         UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN.
@@ -60,7 +60,7 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
 
 
 def check_decoded(variable: Any, name: str) -> None:
-    """Raise UserError if an xarray variable has packed numbers, or integers that mean "missing"."""
+    """Raise UserError for an xarray variable with packed numbers or missing values that were not decoded."""
     _named(missing_values, variable, name)
 
 
@@ -75,13 +75,7 @@ def _named(function: Any, value: Any, name: Any) -> Any:
 
 
 def missing_values(array: Any) -> tuple[float, ...]:
-    """Return the numbers that mean "missing" by an array's attributes, except NaN.
-
-    In zarr format 2, xarray writes ``_FillValue`` as the fill value of the array.
-
-    Raises:
-        UserError: numbers are packed, or are integers, which cannot be NaN.
-    """
+    """Return the numbers that mark missing values by an array's attributes, except NaN."""
     attributes = dict(array.attrs)
     values = {name: value for name in ATTRIBUTES if (value := attributes.get(name)) is not None}
     metadata = getattr(array, "metadata", None)
@@ -100,7 +94,7 @@ def missing_values(array: Any) -> tuple[float, ...]:
 
 
 def _numbers(name: str, value: Any) -> list[float]:
-    """Return an attribute's numbers: a number, a list, or xarray's base64 of a float64 in zarr 3."""
+    """Read an attribute's numbers, also from xarray's base64 of a float64 in zarr 3."""
     parts = value if isinstance(value, (list, tuple)) else np.ravel(value).tolist()
     try:
         return [_from_text(part) if isinstance(part, str) else float(part) for part in parts]
@@ -117,7 +111,7 @@ def _from_text(text: str) -> float:
 
 
 def as_nan(numbers: np.ndarray, values: tuple[float, ...]) -> np.ndarray:
-    """Return floats with NaN for ``values``; the same array if it has none of them."""
+    """Return floats with NaN in place of ``values``; the same array if it has none of them."""
     if not values or numbers.dtype.kind != "f":
         return numbers
     is_missing = np.isin(numbers, np.array(values, numbers.dtype)) if len(values) > 1 else numbers == values[0]
@@ -133,10 +127,7 @@ def _is_masked_array(value: Any) -> bool:
 
 
 def plain_array(numbers: Any, name: str) -> np.ndarray:
-    """Return computed numbers as a numpy array, floats with NaN where a mask hides them.
-
-    Raises UserError if a mask hides integers.
-    """
+    """Return computed numbers as a numpy array, with NaN where a mask hides floats."""
     if not _is_masked_array(numbers):
         return np.asarray(numbers)
     if not np.ma.is_masked(numbers):
@@ -148,15 +139,12 @@ def plain_array(numbers: Any, name: str) -> np.ndarray:
 
 
 def values_text(values: tuple[float, ...]) -> str:
-    """Return a text for messages that lists the numbers that mean "missing"."""
+    """List the numbers that mark missing values, for messages."""
     return f"{listed(f'{value:g}' for value in values)} means missing, by its attributes"
 
 
 def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
-    """Return a dask array with NaN for masked numbers, and missing values of its zarr arrays.
-
-    If the graph computes with such numbers, missing values stay, and the log says so.
-    """
+    """Return a dask array with NaN for masked numbers and missing values of its zarr arrays."""
     if _is_masked_array(array._meta):
         array = array.map_blocks(plain_array, name, meta=np.empty((0,) * array.ndim, array.dtype))
     origins: list[Any] = []
@@ -195,12 +183,12 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
 
 
 def _is_move(key: str) -> bool:
-    """Whether a Dask graph's layer, by its name, only moves numbers unchanged."""
+    """Whether a layer of a Dask graph, by its name, only slices or copies numbers."""
     return key.startswith("rechunk") or key.rpartition("-")[0] in _MOVES
 
 
 def decoded_dataset(dataset: Any) -> Any:
-    """Return an xarray Dataset with NaN in place of missing values, as ``xarray.open_dataset`` does by default."""
+    """Put NaN in place of missing values in a Dataset, as ``xarray.open_dataset`` does by default."""
     changed = {}
     for name, variable in dataset.variables.items():
         with contextlib.suppress(UserError):  # of a variable that may not be used: see check_decoded

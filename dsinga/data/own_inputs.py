@@ -1,4 +1,4 @@
-"""Refuses to overwrite the inputs of a lazy result, however the target is named."""
+"""Refuses to write a lazy result over the data that it is computed from."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from dsinga.data.stores.chunk_files import location_of
 
 
 def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None:
-    """Raise UserError if ``target`` is one of the ``inputs``, contains one, or exists inside one.
-
-    A target may be a path, a URL, a zarr array, group or store, or an fsspec mapping; others are ignored. ``component``
-    is the path of a group or an array in it.
-    """
+    """Raise UserError if writing ``target`` would overwrite one of the ``inputs`` of a computation."""
     if read := overwritten(target, inputs, component):
         raise UserError(
             f"the prediction is computed from {redact(read)} while it is written, so that it cannot replace it; write "
@@ -31,7 +27,7 @@ def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None
 
 
 def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
-    """Return the input, or a file it refers to, that writing ``target`` would replace; "" if none."""
+    """Return the input that writing ``target`` would replace; "" if none."""
     place = place_of(target)
     written = join(place, component.strip("/")) if place is not None else ""
     for source in inputs if written else ():
@@ -45,7 +41,7 @@ def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
 
 
 def place_of(value: Any) -> str | None:
-    """Return a path without links, or normalised URL, of a path, store or array; None if unknown."""
+    """Return the path without links, or the normalised URL, of a path, store or array; None if unknown."""
     if isinstance(value, Store):
         return place_of(location_of(value))
     if hasattr(value, "fs") and hasattr(value, "root"):  # a mapping of fsspec
@@ -65,7 +61,7 @@ def place_of(value: Any) -> str | None:
 
 
 def inputs_of(array: Any) -> tuple[str, ...]:
-    """Return the paths or URLs of the zarr arrays behind a lazy xarray or dask array."""
+    """Return the paths or URLs of the zarr arrays that a lazy xarray or dask array reads."""
     return tuple(dict.fromkeys(filter(None, map(_origin, [*origins(array).values()] or [array]))))
 
 

@@ -1,4 +1,4 @@
-"""Defines RecordSource, the interface of all sources of records, which reads records by row number."""
+"""Defines RecordSource, which reads training records by number from any store or array."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _cache = ChunkCache()
 
 
 def clear_cache() -> None:
-    """Drop the decoded chunks that this process keeps for sources that may be read again."""
+    """Free the memory of decoded chunks that this process keeps for sources that may be read again."""
     _cache.clear()
 
 
 class RecordSource:
-    """Records with optional labels, read by row number.
+    """The records that a net is trained on, with optional labels, read by row number.
 
-    Threads may share it. Another process can read the records from its pickle.
+    Threads may share it; other processes read the records from its pickle.
 
     Attributes:
         location: absolute path, URL, or a description such as "numpy array".
@@ -41,8 +41,7 @@ class RecordSource:
         label_dtype: int64, float32, or None without labels.
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.
-        digest: hash of the contents; empty if unknown.
-        allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
+        allows_nonfinite: whether NaN and infinity are returned instead of refused.
 
     Raises:
         UserError: there are no records, or not as many labels.
@@ -92,12 +91,12 @@ class RecordSource:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The column of data, and the column of labels if there are labels."""
+        """The :class:`Column` of data, and the column of labels, if there are labels."""
         return (self._data,) if self._labels is None else (self._data, self._labels)
 
     @property
     def blocks(self) -> int | tuple[int, ...]:
-        """What a sampler shuffles together: the rows of a block, or the ends of unequal blocks."""
+        """The rows that are shuffled together: their number, or the ends of unequal groups."""
         return self.block if self._data.ends is None else tuple(self._data.ends.tolist())
 
     @property
@@ -134,7 +133,7 @@ class RecordSource:
         return self._data.length
 
     def __getitem__(self, rows: Any) -> NoReturn:
-        """Raise UserError: records are read with :meth:`read`, with their labels."""
+        """Refuse indexing: records are read with :meth:`read`, with their labels."""
         raise UserError(f"{type(self).__name__} has no index; .read([0]) returns its first record and the label")
 
     def __repr__(self) -> str:
@@ -145,14 +144,11 @@ class RecordSource:
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the records of ``rows`` and their labels, in the order of ``rows``.
 
-        Only the blocks with these rows are read; recently read blocks stay in memory.
-
         Args:
             rows: row numbers (n,), integers in [0, len(source)), in any order, maybe repeated.
 
         Returns:
-            Data (n, *shape) in ``dtype``, and labels (n, *label_shape) in ``label_dtype``, or None without labels. Both
-                are new arrays, which the caller may change.
+            Data (n, *shape) in ``dtype``, and labels (n, *label_shape) in ``label_dtype``, or None without labels.
 
         Raises:
             IndexError: a row number is out of range.
@@ -163,7 +159,7 @@ class RecordSource:
     def draw(
         self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return records and labels like :meth:`read`; user code may change them in each epoch.
+        """Read training records: like :meth:`read`, but user code may change them in each epoch.
 
         Args:
             rows: row numbers (n,) int64, all in range.
@@ -174,16 +170,16 @@ class RecordSource:
         return self._gather(self._data, rows), None if labels is None else self._gather(labels, rows)
 
     def end_epoch(self, epoch: int, seed: int) -> None:
-        """Do nothing; called when this process has read its records of an epoch."""
+        """Learn that this process has read its records of an epoch; do nothing by default."""
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
         return None if self._labels is None else self._gather(self._labels, self._checked(rows))
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
-        """Return a copy that reads only some points of each record and label, in the same rows.
+        """Return a copy that reads only some points of each record and label.
 
-        Records or labels that can only be read whole stay whole, as ``shape`` and ``label_shape`` show.
+        Columns that cannot read regions stay whole, as ``shape`` and ``label_shape`` show.
 
         Args:
             data: the points along each axis of a record; None for all.
@@ -201,37 +197,34 @@ class RecordSource:
         return source
 
     def storage(self) -> dict[str, Any]:
-        """Return how the records are stored, for :func:`dsinga.data.describe`; empty for arrays in memory."""
+        """Return how the records are stored, such as chunks and bytes; empty for arrays in memory."""
         return {}
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the ``store_conf`` fields that a job keeps to prepare other data in the same way."""
+        """Return the ``store_conf`` fields that make a job prepare other data in the same way."""
         return {}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the ``store_conf`` fields with which a job can open the records; empty if impossible."""
+        """Return the ``store_conf`` fields that name these records in a job file; empty if nothing can."""
         return {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
-        """Return the records in the order of training, given the training data's :meth:`job_settings`."""
+        """Return the records with columns in the order of the training data, by their :meth:`job_settings`."""
         return self
 
     def codes(self) -> dict[str, Any]:
-        """Return a text's number of codes, "codes", and a hash of its vocabulary, "words"."""
+        """Return how many words or characters a text has, "codes", and a hash of them, "words"."""
         words = "\n".join(self.vocabulary)
         return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
     def label_parts(self) -> Iterator[np.ndarray]:
-        """Yield the labels of all records in order, LABEL_ROWS at a time; nothing without labels."""
+        """Yield the labels of all records in order, LABEL_ROWS at a time."""
         if (column := self._labels) is not None:
             for start in range(0, len(self), LABEL_ROWS):
                 yield self._gather(column, np.arange(start, min(start + LABEL_ROWS, len(self))))
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest integer label; None without integer labels. Reads all labels.
-
-        The -1 that pads sequences does not count.
-        """
+        """Return the smallest and the largest integer label; None without integer labels. Reads all labels."""
         if self._labels is None or self._labels.dtype.kind == "f":
             return None
         low = high = None
@@ -243,7 +236,7 @@ class RecordSource:
         return (-1, -1) if low is None or high is None else (low, high)
 
     def allowing_nonfinite(self) -> RecordSource:
-        """Return a copy that may return NaN and infinity, for jobs that skip such batches."""
+        """Return a copy that does not refuse NaN and infinity, for jobs that skip such batches."""
         return self._changed(allows_nonfinite=True)
 
     def without_labels(self) -> RecordSource:
@@ -251,7 +244,7 @@ class RecordSource:
         return self._changed(_labels=None, label_shape=(), label_dtype=None)
 
     def _pickled_changes(self) -> dict[str, Any] | None:
-        """Return the changes of a copy, for a pickle that reopens the source; None without any."""
+        """Return how a copy differs from its source, for a pickle; None if it does not."""
         return {**self._changes, "_changes": self._changes} if self._changes else None
 
     def _changed(self, **changes: Any) -> RecordSource:
@@ -314,10 +307,7 @@ class RecordSource:
         return column is self._labels and len(column.shape) > 1
 
     def _check_finite(self, column: Column, rows: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
-        """Raise UserError for the first NaN or infinity in the records of ``rows``.
-
-        NaN in labels that are fields is left to losses, which mask or refuse it.
-        """
+        """Raise UserError for the first NaN or infinity in records; losses check labels that are fields."""
         bad = find_nonfinite(rows, allows_nan=self._may_be_masked(column))
         if bad is not None:
             value = f"{bad.value} ({values_text(values)})" if (values := column.missing_values) else bad.value
@@ -327,10 +317,7 @@ class RecordSource:
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
-    """Return the most bytes of decoded records in the caches that a process's sources share.
-
-    ``shares`` has the share of each record's points that the process reads.
-    """
+    """Return the most memory, in bytes, that caches of decoded records use in a process."""
     decoded: dict[str, float] = {}
     limits: dict[str, int] = {}
     for source, share in shares:
@@ -340,11 +327,7 @@ def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
 
 
 class AlgorithmRecords(RecordSource):
-    """Replaces the store of an input layer if the algorithm makes the records, such as experience.
-
-    Args:
-        labels: an example of labels (n, ...), for their shape and dtype; None without labels.
-    """
+    """Stands for a store where the training algorithm makes the records, as in reinforcement learning."""
 
     def __init__(self, rows: int, shape: tuple[int, ...], dtype: Any, labels: np.ndarray | None = None):
         column = None
@@ -361,7 +344,7 @@ class _NoColumn(Column):
 
 
 def connect_sources(sources: Iterable[RecordSource], client: Callable[[], Any]) -> None:
-    """Prepare to read ``sources`` in the process of a Dask worker; see :meth:`Column.connect`."""
+    """Get ``sources`` ready to be read in the process of a Dask worker; see :meth:`Column.connect`."""
     for source in sources:
         for column in source.columns:
             column.connect(client)

@@ -1,4 +1,4 @@
-"""Checks that records can be pickled for other processes, and names the array and task at fault."""
+"""Checks that records can be sent to other processes, and names the array and task that cannot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log_of_dask = logging.getLogger("distributed.protocol.pickle")
 
 
 def check_sendable(sources: Iterable[Any]) -> None:
-    """Raise UserError, naming the array, if a column of ``sources`` cannot be sent to other processes."""
+    """Raise UserError, naming the array, if records cannot be sent to other processes."""
     for source in sources:
         for column in source.columns:
             if why := column.why_unsendable():
@@ -26,7 +26,7 @@ def check_sendable(sources: Iterable[Any]) -> None:
 
 
 def unsendable(what: str, why: str, instead: str = ", or give a numpy array or the path of a store") -> UserError:
-    """Return the error that an object, by default records, cannot be sent to other processes."""
+    """Return the error that an object cannot be sent to other processes."""
     return UserError(
         f"{what} cannot be sent to Dask workers ({why}); open files and make locks within the functions that use "
         f"them{instead}"
@@ -34,7 +34,7 @@ def unsendable(what: str, why: str, instead: str = ", or give a numpy array or t
 
 
 def why_unsendable(value: Any) -> str:
-    """Return Dask's error text if it cannot pickle ``value``, else "". Copies no array."""
+    """Return Dask's error text if it cannot pickle ``value``, else ""."""
     from distributed.protocol.pickle import dumps
 
     with pickling_not_logged():
@@ -46,7 +46,7 @@ def why_unsendable(value: Any) -> str:
 
 
 def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
-    """Return a Dask graph's first task that cannot be pickled, with the reason; "" if none."""
+    """Return the first task of a Dask graph that cannot be pickled, with the reason."""
     from dask.utils import key_split
 
     for key, task in graph.items():
@@ -57,10 +57,7 @@ def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
 
 @contextlib.contextmanager
 def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
-    """Replace Dask's error for an unsendable graph by a UserError that names one of ``arrays``.
-
-    Values that are no Dask collections are ignored; parts of a tuple are called ``NAME[0]``, ``NAME[1]``.
-    """
+    """Turn Dask's error for a graph that cannot be pickled into a UserError that names one of ``arrays``."""
     with pickling_not_logged():
         try:
             yield
@@ -93,7 +90,7 @@ def _kind(array: Any) -> str:
 
 @contextlib.contextmanager
 def pickling_not_logged() -> Iterator[None]:
-    """Suppress Dask's log of a pickling error in this thread; the error itself is still raised."""
+    """Keep Dask from logging, in this thread, that an object cannot be pickled."""
     thread = threading.get_ident()
 
     def is_of_another_thread(record: logging.LogRecord) -> bool:

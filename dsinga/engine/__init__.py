@@ -1,1 +1,1 @@
-"""Engines, which compute the steps of training; the local engine trains one net without servers or Dask."""
+"""Engines compute the steps of training; the local engine trains in one process, without servers or Dask."""

@@ -1,4 +1,4 @@
-"""The interface of an engine, which computes training steps."""
+"""Defines Engine, the interface for computing training steps, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from dsinga.training import Metrics, name_metrics
 
 
 class Places(NamedTuple):
-    """Where workers and servers of the first worker group ran.
+    """Where the workers and servers of a run are: their processes and hosts.
 
     Attributes:
-        workers: the number of the process of each worker.
+        workers: the number of the process of each worker of the first group.
         servers: the number of the process of each server of the first server group.
-        hosts: the number of hosts.
-        threads: the number of kernel threads of a worker.
-        groups: the number of worker groups of the run.
-        unpredicted: why a plan does not predict such a run, in a few words; "" if it does.
+        unpredicted: why a plan does not predict such a run; "" if it does.
     """
 
     workers: Sequence[int] = (0,)
@@ -39,12 +36,11 @@ class Places(NamedTuple):
 
 
 class StepReport(NamedTuple):
-    """An engine's report of a training step, or of several indivisible ones.
+    """An engine's report of a training step, or of several together: metrics and times.
 
     Attributes:
         metrics: the sums and counts of metrics, by name.
         timing: seconds and bytes, by name.
-        steps: the number of steps.
     """
 
     metrics: Metrics
@@ -54,11 +50,9 @@ class StepReport(NamedTuple):
 
 @dataclass
 class Snapshot:
-    """The state after a step, to continue with the same bits. Do not change its arrays.
+    """The state of training after a step, from which it continues with the same bits; do not change arrays.
 
     Attributes:
-        step: the number of completed steps.
-        params: whole params.
         state: the updater's state, by param and slot; None to start with a new one.
         loop: the state of the training loop, as in a checkpoint; None while unknown.
     """
@@ -69,7 +63,7 @@ class Snapshot:
     loop: Mapping[str, Any] | None = None
 
     def copy(self) -> tuple[ParamArrays, dict[str, ParamArrays] | None]:
-        """Return copies of the params and of the updater's state."""
+        """Copy the params and the optimizer's state."""
         params = {name: array.copy() for name, array in self.params.items()}
         if self.state is None:
             return params, None
@@ -78,27 +72,26 @@ class Snapshot:
         }
 
     def release(self) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
-        """Hand params and updater's state over to the caller, and keep neither."""
+        """Hand params and updater's state over to the caller, to save memory."""
         released = self.params, self.state
         self.params, self.state = {}, None
         return released
 
     @property
     def nbytes(self) -> int:
-        """The size of its arrays in bytes."""
+        """How many bytes its arrays need."""
         slots = [array for arrays in (self.state or {}).values() for array in arrays.values()]
         return sum(array.nbytes for array in (*self.params.values(), *slots))
 
 
 @dataclass
 class Restart:
-    """A loss, and the restart of the run.
+    """A restart of a run that has lost workers or servers, with the cause and the time.
 
     Attributes:
         lost: what was lost, in words.
-        noticed_at: when it was noticed, by ``time.perf_counter()``.
-        step: the step of the restart.
-        generation: the generation that started then.
+        noticed_at: when, by ``time.perf_counter()``.
+        generation: which start of the run this is.
         group: the only restarted worker group; None for all.
         steps_again: how many steps are computed again; None for those after ``step``.
     """
@@ -127,25 +120,22 @@ class Loop(Protocol):
         """Whether a stopped run can resume from this step, as after an interrupt."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state of the loop at its present step."""
+        """Return the loop's state for a checkpoint, at its present step."""
 
     def show_restart(self, restart: Restart, seconds: float) -> None:
-        """Add a restart to the history; ``seconds`` is the time until the run had caught up."""
+        """Add a restart to the history; it took ``seconds`` until the run had caught up."""
 
 
 class Engine(ABC):
-    """Computes the steps of a run: forward and backward passes, updates, evaluations.
+    """Computes a run's training steps and evaluations, in this process or on a cluster.
 
     The training loop calls :meth:`open`, :meth:`start`, :meth:`train` until all steps are done, :meth:`finish` and, in
     any case, :meth:`close`. Between two calls of ``train`` the run is paused if ``step`` and ``sent`` are equal, and
-    may be evaluated or copied. A run with nothing to train is paused without ``start``.
+    may be evaluated or copied.
 
     Attributes:
-        job: the job to train.
         nets: the whole nets of the job's phases; for an agent, the net that learns as kTrain.
         epochs: the epochs of the run; None if only steps are counted.
-        groups: the number of worker groups that train at once.
-        batchsize: the records in a step of all worker groups.
         places: where workers and servers of the first worker group run.
         cuts: how layers of the training net are cut: dimension and location by name; empty for one worker.
         pauses_cheaply: whether a pause after each step costs little.
@@ -163,11 +153,11 @@ class Engine(ABC):
     @property
     @abstractmethod
     def step(self) -> int:
-        """The step that follows the last reported one."""
+        """How many steps of the run are done, as far as they are reported."""
 
     @property
     def sent(self) -> int:
-        """The step to which training goes on before it can pause; :attr:`step` if nothing is sent ahead."""
+        """The step that training must reach before it can pause; :attr:`step` if nothing is sent ahead."""
         return self.step
 
     @property
@@ -176,77 +166,74 @@ class Engine(ABC):
         """Records per second of all worker groups' last steps; 0 before the first."""
 
     def open(self) -> None:
-        """Prepare to compute steps with the given params and updater's state."""
+        """Prepare to compute steps, with the given params and updater's state."""
 
     def start(self, step: int, loop: Loop) -> None:
-        """Begin to train from ``step``, where the run is paused."""
+        """Begin to train at ``step``."""
 
     @property
     def phases(self) -> Collection[Phase]:
-        """The phases that can be evaluated, and kTrain."""
+        """The phases that the engine can train or evaluate."""
         return self.nets.keys()
 
     @abstractmethod
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Train for about a second, not beyond step ``stop``, unless a step cannot be divided.
+        """Train for about a second, at most to step ``stop``, and return reports of the steps.
 
-        Returns the reports that the loop has not seen, perhaps none. Raises Diverged if a loss is not finite.
+        Raises Diverged if a loss is not finite.
         """
 
     def finish(self) -> None:
-        """End training; afterwards all worker groups have the same params."""
+        """End training, so that all worker groups have the same params."""
 
     @abstractmethod
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Return sums and counts of metrics over a phase's first ``batches`` batches, 0 for all records."""
+        """Evaluate ``batches`` batches of a phase, 0 for all records: return sums and counts of metrics."""
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write output layers of kVal or kTest; raise UserError if a write fails."""
+        """Let output layers write their files for validation or test."""
 
     @abstractmethod
     def params(self) -> ParamArrays:
-        """Return copies of the params for tests, float32 by name: averages if requested."""
+        """Return copies of the params to test with, float32 by name: averages if the job keeps them."""
 
     def last_params(self) -> ParamArrays:
-        """Return the params at the end, possibly the trained arrays themselves."""
+        """Return the params at the end of training, perhaps without a copy."""
         return self.params()
 
     @abstractmethod
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return copies of the trained params, and of the updater's state by param and slot."""
+        """Copy the state of training: the params, and the updater's state by param and slot."""
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Continue from all ``params``, and ``state``, None for the present one.
-
-        The run is paused, and has one worker group. Raises UserError if the engine cannot.
-        """
+        """Continue training from other params, and perhaps another updater's state."""
         raise UserError("the params of this run cannot be set while it trains; set them before or after it")
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state at the end, by param and slot."""
+        """Return the optimizer's state at the end, by param and slot."""
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state to resume besides params and updater state: nested dicts of plain values and arrays."""
+        """Return further state for a resumed run, besides params and updater state: plain values and arrays."""
         return {}
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Remember ``snapshot``, of which a checkpoint was written, for a restart."""
+        """Remember a state that is in a checkpoint, to restart from it."""
 
     @property
     def newest(self) -> Snapshot | None:
-        """The newest resumable snapshot taken without a checkpoint, if any."""
+        """The newest state to resume from that was copied without a checkpoint, if any."""
         return None
 
     def rescue(self, waits: bool) -> Snapshot | None:
-        """Return the newest state of a failed or interrupted run, None if lost.
+        """Return the newest state of a failed or interrupted run; None if it is lost.
 
-        Its params are the result of :meth:`params`. With ``waits`` the run ends the steps in flight first.
+        With ``waits`` running steps end first.
         """
         return None
 
     def reach(self) -> tuple[int, float]:
-        """Return the step that another :meth:`train` would reach, and the total seconds until then."""
+        """Estimate the next call of :meth:`train`: the step that it reaches, and the seconds until then."""
         return self.sent + 1, 0.0
 
     @abstractmethod
@@ -255,16 +242,16 @@ class Engine(ABC):
 
     @abstractmethod
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the schedule's learning rate by factors, each from its step; ``step`` is the first."""
+        """Multiply the learning rate by factors, each starting at the step that is its key."""
 
     def use_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by a resumed run's factors; called before :meth:`open`."""
+        """Multiply the learning rate by factors from a checkpoint; called before :meth:`open`."""
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Turn sums and counts of metrics into means, under users' names."""
+        """Turn metrics, summed over batches, into means by the names that users know."""
         net = self.nets.get(PHASES.get(phase, Phase.kTrain))
         named = metric_values(sums if net is None else name_metrics(net, sums))
         return {name: figure for name, figure in named.items() if not isinstance(figure, list)}
 
     def close(self, message: str | None = None) -> None:
-        """Release the engine's resources; remaining waits end with RunError(``message``)."""
+        """Release processes, threads and memory; calls that still wait raise RunError(``message``)."""

@@ -1,4 +1,4 @@
-"""The local engine: one worker in this process, without Dask or servers."""
+"""Trains a job with one worker in this process, without Dask or servers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,11 @@ SMALL_BATCH_BYTES = 1 << 16
 
 
 class LocalEngine(Engine):
-    """Trains a job's only worker in the calling thread; the bits equal a cluster's.
+    """Trains a job with one worker in the calling thread; the bits equal a cluster's.
 
     Args:
-        job: the checked job, of one worker group with one worker.
-        opened: its readers and nets.
         begin: the initial state of the run; its arrays are copied.
-        updater: the updater of earlier training, which is copied. Its steps count for the order of records, random
-            numbers and the learning rate.
+        updater: the updater of earlier training, which is copied. Its steps count.
         threads: the most kernel threads; by default as many as the net can use.
         device: the GPU that computes; None for CPU cores.
 
@@ -113,7 +110,7 @@ class LocalEngine(Engine):
 
     @property
     def step(self) -> int:
-        """The step that follows the last completed one."""
+        """How many steps are done."""
         return self._step
 
     @property
@@ -135,7 +132,7 @@ class LocalEngine(Engine):
     def train(self, stop: int) -> Sequence[StepReport]:
         """Train until half a second has passed, ``stop`` is reached, or a step fails.
 
-        The next call raises the RunError of a failed step, after the loop has seen earlier steps.
+        The next call raises the error of a failed step.
         """
         reports = [] if self._failure else self._train_round(stop)
         if self._failure is None or reports:
@@ -206,7 +203,7 @@ class LocalEngine(Engine):
             yield self._next_records() if number else begun.records, ctx.at_step(begun.step)
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Compute the metrics of each batch, and add them up."""
+        """Evaluate batches of a phase, and add up their metrics."""
         self._ops.set_threads(self._threads)
         self._ops.enter()
         averages = self._averages()
@@ -226,14 +223,14 @@ class LocalEngine(Engine):
         return add_metrics(evaluate(passes, forward_in_order(self._read_function, compute)))
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write a phase's output layers; a validation skips the layers that tests write."""
+        """Let output layers write their files; validation skips the layers of tests."""
         layers = outputs_to_write(self.nets, phase)
         if layers:
             forward = forward_in_threads(self.job, self.params())
             write_outputs(self.nets[phase], self._opened.readers[phase], forward, batches, layers)
 
     def _averages(self) -> ParamArrays | None:
-        """Return the params' averages for tests; None if the job has none."""
+        """Return the averages of params to test with; None if the job keeps none."""
         if self.job.updater.ema_conf is None:
             return None
         values, state = self.updater.values, self.updater.state
@@ -243,18 +240,18 @@ class LocalEngine(Engine):
         return {name: params[name].reshape(value.shape) for name, value in values.items()}
 
     def params(self) -> ParamArrays:
-        """Return copies of the params, or of their averages."""
+        """Return copies of the params to test with: averages if the job keeps them."""
         averages = self._averages()
         if averages is None:
             return self.updater.copy_values()
         return {name: value.copy() for name, value in averages.items()}
 
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return copies of the params and of the updater's state."""
+        """Copy the params and the updater's state."""
         return self.updater.copy_values(), self._shaped(self.updater.copy_state())
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Write params, and an updater's state, to the trained arrays."""
+        """Continue training from other params, and perhaps another updater's state."""
         self._ops.enter()
         for name, value in params.items():
             self.updater.values[name][...] = self._ops.asarray(value)
@@ -263,7 +260,7 @@ class LocalEngine(Engine):
                 self.updater.state[name][slot][...] = self._ops.asarray(np.asarray(array, np.float32).reshape(-1))
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state by param and slot: on CPU cores the trained arrays."""
+        """Return the updater's state by param and slot, on CPU cores without a copy."""
         return self._shaped(self.updater.copy_state() if self._on_device else self.updater.state)
 
     def _shaped(self, state: Mapping[str, ParamArrays]) -> dict[str, ParamArrays]:
@@ -274,24 +271,24 @@ class LocalEngine(Engine):
 
     @property
     def newest(self) -> Snapshot | None:
-        """The snapshot of the loop's step, unless a failed step changed params."""
+        """The state at the loop's step; None if a failed step has changed params."""
         if self._loop is None or self._loop.step != self.step or self._updates.has_begun or self._may_run:
             return None
         return Snapshot(self.step, *self.snapshot(), self._loop.state())
 
     def rescue(self, waits: bool) -> Snapshot:
-        """Return the params of the last step.
+        """Return the state after the last step of an interrupted run.
 
-        A second interrupt, or one without a signal, may have cut an update: some params may have the next step.
+        After a second interrupt some params may already have the next step.
         """
         return Snapshot(self.updater.steps - self._earlier_steps, self.params(), self.last_state())
 
     def learning_rate(self, step: int) -> float:
-        """Return the rate of the updater's schedule."""
+        """Return the schedule's learning rate at a step, after earlier training's steps."""
         return self.updater.rate(self._earlier_steps + step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the rate by factors, each from its step after the earlier steps."""
+        """Multiply the learning rate by factors, each starting at the step that is its key."""
         self.updater.set_rate_factors({self._earlier_steps + step: factor for step, factor in factors.items()})
 
     use_rate_factors = set_rate_factors
@@ -315,7 +312,7 @@ def _forward(net: NeuralNet, records: Mapping[str, Records], values: Mapping[str
 
 
 class CountedUpdates:
-    """Applies a step's gradients to this process's params, and measures the time.
+    """Applies the gradients of a training step to the params here, and measures the time.
 
     Attributes:
         seconds: the seconds since this was set to 0.
@@ -327,35 +324,35 @@ class CountedUpdates:
         self.seconds, self.has_begun = 0.0, False
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present step."""
+        """Learn which step's gradients follow."""
         self._updater.steps = step
 
     def push(self, name: str, gradient: Any) -> None:
-        """Check and push a gradient, which may be applied at once."""
+        """Check a gradient, and apply it now or at the end of the step."""
         self.has_begun, started = True, time.perf_counter()
         self._updater.check_gradient(name, gradient)
         self._updater.push(name, gradient)
         self.seconds += time.perf_counter() - started
 
     def push_all(self, gradients: Mapping[str, Any]) -> str | None:
-        """Push all gradients if they are finite; else push none and return a bad one's name."""
+        """Receive all gradients of a step if they are finite; else return the name of one that is not."""
         started = time.perf_counter()
         lost = self._updater.push_all(gradients)
         self.seconds += time.perf_counter() - started
         return lost
 
     def finish(self) -> None:
-        """Apply the waiting gradients."""
+        """Apply the gradients that wait."""
         self.has_begun, started = True, time.perf_counter()
         self._updater.finish()
         self.has_begun = False
         self.seconds += time.perf_counter() - started
 
     def skip(self) -> None:
-        """Count a step that changes no param here."""
+        """Count a step without an update."""
         self._updater.steps += 1
 
     def discard(self) -> None:
-        """Forget the waiting gradients."""
+        """Drop the gradients that wait."""
         self._updater.discard()
         self.has_begun = False

@@ -1,4 +1,4 @@
-"""LocalNet, a job's nets on numpy arrays in this process, without Dask or servers."""
+"""Defines LocalNet, which computes a job's nets on numpy arrays in this process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class Means(dict[str, Any]):
-    """Metrics by name; ``sums`` has the (sum, count) of each, additive over batches."""
+    """Metrics by name, with the sums and counts behind them, which add up over batches."""
 
     def __init__(self, sums: Metrics):
         super().__init__(metric_values(sums))
@@ -65,7 +65,7 @@ class Means(dict[str, Any]):
 
 
 class Forward(NamedTuple):
-    """A forward pass: features by layer, and the batch's mean metrics."""
+    """The result of a forward pass: outputs by layer, and the batch's mean metrics."""
 
     outputs: ParamArrays
     metrics: Means
@@ -77,9 +77,9 @@ class Forward(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """A backward pass: gradients by param, and the batch's mean metrics.
+    """The result of a backward pass: gradients by param, and the batch's mean metrics.
 
-    A param that is not trainable, such as a running mean, has its new value as gradient.
+    The gradient of a param that is not trainable, such as a running mean, is its new value.
     """
 
     gradients: dict[str, np.ndarray | SparseRows]
@@ -92,14 +92,13 @@ class Backward(NamedTuple):
 
 
 class LocalNet:
-    """A job's nets, whole or cut for several workers, on numpy arrays in threads of this process.
+    """Computes a job's nets on numpy arrays, in threads of this process, for training loops of your own.
 
-    Params are plain dictionaries of float32 arrays that the caller keeps. The bits equal :func:`dsinga.train`'s with
-    one worker; a cut net's equal a cluster's with as many workers. A GPU computes uncut nets if the job's ``gpu`` or
-    the setting ``dsinga.device`` requests one.
+    Params are plain dictionaries of float32 arrays that the caller keeps. The bits equal :func:`dsinga.train`'s with as
+    many workers. A GPU computes uncut nets if the job's ``gpu`` or the setting ``dsinga.device`` requests one.
 
-    A batch of fewer records than workers is computed by one worker. A loop that resumes sets ``updater.steps``, on
-    which the learning rate depends, and passes ``step=`` to :meth:`backward`, on which random numbers depend.
+    A loop that resumes sets ``updater.steps`` for the learning rate, and passes ``step=`` to :meth:`backward` for
+    random numbers.
 
     Args:
         job: the job; its data are not read.
@@ -109,10 +108,7 @@ class LocalNet:
         workers: for how many workers to cut the net, by default the job's in a group.
         threads: cores for large kernels, divided among the workers; by default as many as the net can use.
         roots: where the job's relative paths are looked up after the working directory.
-        is_small: whether to compute small products in the fastest way. Then a row's bits depend on the batch size and
-            differ from :func:`dsinga.train`'s.
-
-    Raises UserError if the job is wrong.
+        is_small: whether to compute small products in the fastest way; a row's bits then depend on the batch size.
     """
 
     def __init__(
@@ -148,11 +144,11 @@ class LocalNet:
         self._passes = 0
 
     def of_job(self, job: Job) -> LocalNet:
-        """Return the nets of another job for these shapes. Raises UserError if it is wrong."""
+        """Return a LocalNet of another job, for arrays of the same shapes."""
         return LocalNet(job, *self._arguments[0][1:])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments to create a copy from."""
+        """Return the arguments from which a pickle makes a copy."""
         return {"arguments": self._arguments, "passes": self._passes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -166,14 +162,13 @@ class LocalNet:
         return self._nets.predictor(Phase.kTrain).net
 
     def unlabelled_net(self, layers: Sequence[str], phase: Phase = Phase.kTest) -> NeuralNet:
-        """Return a net of these layers and their sources; by default of all layers that need no labels."""
+        """Return the net that predicts these layers without labels; by default all layers that need none."""
         return self._nets.predictor(phase, tuple(layers)).net
 
     def initial_params(self, known: Mapping[str, np.ndarray] = MappingProxyType({})) -> ParamArrays:
         """Return the initial value of each param, float32 by name.
 
-        Values come from the job's ``params``, its ``checkpoint_path``, or the initialisers. To save memory, ``known``
-        params are returned without initialisation.
+        Values come from ``known``, the job's ``params``, its ``checkpoint_path``, or the initialisers.
         """
         missing = {name: param for name, param in self.net.params.items() if name not in known}
         start = port_to_net(missing, self.job.checkpoint_path, self._roots)
@@ -183,7 +178,7 @@ class LocalNet:
         return {name: values[name] for name in (*self.net.params, *known)}
 
     def updater(self) -> LocalUpdater:
-        """Return a new updater of the job at step 0."""
+        """Return a new optimizer, as the job configures it, at step 0."""
         check_patterns(self.job.updater, self.net.params)
         return LocalUpdater(create_updater(self.job.updater), self.net.params)
 
@@ -191,7 +186,7 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, layers: Sequence[str] = (),
         phase: str = "test", step: int = 0,
     ) -> Forward:  # fmt: skip
-        """Compute the features of ``layers`` for a batch of any size; by default of the layers that are no sources.
+        """Compute the outputs of ``layers`` for a batch; by default of the layers that no layer reads.
 
         Without ``y`` only layers that need no labels are computed; a softmax or sigmoid cross-entropy loss then gives
         its probabilities. ``step`` selects random numbers in the phase "train". Raises UserError for bad input.
@@ -202,7 +197,7 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, layers: tuple[str, ...] = (),
         phase: Phase = Phase.kTest, step: int = 0, first: int = 0,
     ) -> Forward:  # fmt: skip
-        """Compute a batch like :meth:`forward`; ``first`` numbers its first record, for messages."""
+        """Compute a batch like :meth:`forward`; messages number its records from ``first``."""
         key = phase, layers, *_kind(params, x, y)
         if (captured := self._captured.get(key)) is not None:
             result = captured.launch_on_arrays(params, x, y, step)
@@ -223,7 +218,7 @@ class LocalNet:
         self, key: Hashable, captured: CapturedPass | None, net: NeuralNet, records: Mapping[str, Records], x: Batch,
         y: Batch, has_gradients: bool = False,
     ) -> None:  # fmt: skip
-        """Keep a recorded pass for the next batch of its kind, if it computes arrays as given."""
+        """Keep a recorded pass, to compute the next batch of its kind faster."""
         if captured is None or self.job.skip_bad_batches or net.by_step:
             return
         given, of_layer = by_layer(x, net.inputs, "records"), {} if y is None else by_layer(y, net.inputs, "labels")
@@ -239,13 +234,13 @@ class LocalNet:
     ) -> Backward:  # fmt: skip
         """Compute the gradient of a batch's mean loss for each param.
 
-        ``gradients`` replace the job's loss, for back-propagation: by layer, the gradient of each record's loss by the
-        layer's feature, (n, ...). Then only the sources of these layers are computed, without labels. The only metric,
-        "loss", is the mean of gradient·feature.
+        ``gradients`` replace the job's loss: by layer, the gradient of each record's loss by the layer's output, (n,
+        ...). Then only these layers and their sources are computed. The only metric, "loss", is the mean of
+        gradient·output.
 
         ``step`` selects the random numbers, as of dropout, by default the number of earlier calls. A gradient of an
-        embedding may be sparse rows: its method ``dense()`` returns an array. A batch is computed in the job's
-        ``micro_batches``. Raises UserError for bad input, Diverged if a metric or a gradient is not finite.
+        embedding may be sparse rows: its method ``dense()`` returns an array. Raises UserError for bad input, Diverged
+        if a metric or a gradient is not finite.
         """
         if gradients is not None and (y is not None or not gradients):
             raise UserError("gradients stand for a loss: give those of at least one layer, and no y")
@@ -306,7 +301,7 @@ class LocalNet:
     def predict(
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None
     ) -> np.ndarray:
-        """Return the feature of ``layer`` for all records, (n, ...), in batches of bounded memory."""
+        """Return the output of ``layer`` for all records, (n, ...), in batches of bounded memory."""
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest, (layer,)).net, length_of(x)
@@ -337,7 +332,7 @@ class LocalNet:
         return Means(add_metrics(evaluate([(net, size, 0)], forward)))
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
-        """Return the feature's shape for one record. Raises UserError for an unknown layer."""
+        """Return the shape of a layer's output for one record."""
         return self._nets.predictor(Phase.kTest, (layer,)).net.layer(layer).shape[1:]
 
     def _records(
@@ -382,9 +377,9 @@ class LocalNet:
         return values
 
     def _cut_rows(self, x: Batch, micro_batches: int = 1) -> int:
-        """Return for how many rows the net of ``x`` is cut, 0 if not cut.
+        """Return how many rows the net for ``x`` must be cut for; 0 for an uncut net.
 
-        A net is cut for one batch size. One worker computes fewer records than workers, unless the net is cut by space.
+        One worker computes fewer records than workers, unless the net is cut by space.
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
@@ -396,7 +391,7 @@ class _KeptGradients(dict[str, Any], Updates):
 
 
 def _kind(params: Mapping[str, np.ndarray], x: Batch, y: Batch) -> tuple[Hashable, ...]:
-    """Return the key of batches of the same pass: their kind, params and thread."""
+    """Return the key that batches of one recorded pass share: kind, params and thread."""
     array = next(iter(x.values()), None) if type(x) is dict else x
     shape = array.shape if type(array) is np.ndarray else None
     forms = type(x) is dict, type(y) is dict, y is None

@@ -1,4 +1,4 @@
-"""The nets of a job for numpy arrays, each with its predictor."""
+"""Builds and keeps the nets of a job that are needed for numpy arrays of some shapes."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ KEPT_NETS = 8  # a net is made anew for each phase and shape of its inputs
 
 
 class CutNets(Protocol):
-    """The type of the engine ``cut``, for nets cut for several workers."""
+    """The type of the engine ``cut``, which computes nets that are cut for several workers."""
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
-        """Return a predictor of ``net``, cut for the workers; calls pass the params."""
+        """Return a predictor of a net that is cut for the workers."""
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context,
     ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
-        """Return the gradients of whole params, and the metrics, for the rows ``ctx.rows``."""
+        """Return the gradients of whole params, and the metrics, of a batch or a part of it."""
 
 
 class NetsByShape:
-    """A job's whole nets with predictors, built on demand; the last KEPT_NETS are kept.
+    """A job's nets, each built when it is needed; the last KEPT_NETS are kept.
 
     Args:
-        checked: the job.
         shapes: example records and labels for the nets, None for the shapes of the job's stores.
         create_predictor: returns the predictor of a net, cut if the second argument is true.
     """
@@ -57,11 +56,10 @@ class NetsByShape:
     def predictor(
         self, phase: Phase, unlabelled: tuple[str, ...] | None = None, rows: int = 0, *, gradients: tuple[str, ...] = ()
     ) -> Predictor:
-        """Return the predictor of a phase's net, with ``unlabelled`` only of these layers and their sources.
+        """Return the predictor of a phase's net, or only of the layers ``unlabelled`` and their sources.
 
-        The net computes batches of any size, but must be built for ``rows`` rows to be cut. With ``gradients`` it has
-        these layers and their sources, without labels. Each of them gets an input layer for its gradient
-        (:func:`gradient_input`) and a loss with this gradient. Raises UserError if the job is wrong.
+        To be cut, it must be built for ``rows`` rows. With ``gradients`` it has these layers and their sources. Each of
+        them gets an input layer for its gradient (:func:`gradient_input`) and a loss with this gradient.
         """
         key = phase, unlabelled, rows, gradients
         if key not in self._predictors:
@@ -79,7 +77,7 @@ class NetsByShape:
         return self._predictors[key]
 
     def infos(self, phase: Phase, gradients: tuple[str, ...] = ()) -> dict[str, RecordInfo]:
-        """Describe the records of each input layer of a phase, including ``gradients``."""
+        """Describe the arrays that each input layer of a phase reads, including ``gradients``."""
         if phase not in self._infos:
             if self._shapes is None:
                 self._infos[phase] = dict(self._checked.reader(phase).infos)
@@ -99,7 +97,7 @@ class NetsByShape:
 
 
 def gradient_input(name: str) -> str:
-    """Return the name of the input layer for a layer's gradient."""
+    """Return the name of the input layer that gets a caller's gradient for a layer."""
     return f"gradient of {name}"
 
 
@@ -112,6 +110,6 @@ def _loss_of(name: str) -> list[LayerConf]:
 
 
 def last_layers(net: NeuralNet) -> tuple[str, ...]:
-    """Return the names of layers that are no sources."""
+    """Return the names of the layers that no layer reads."""
     sources = {source for node in net.nodes for source in node.sources}
     return tuple(node.layer.name for position, node in enumerate(net.nodes) if position not in sources)

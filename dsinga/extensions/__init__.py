@@ -1,7 +1,7 @@
-"""Extensions of the training loop: display, evaluation, checkpoints, early stopping, and a user's own.
+"""Extensions of the training loop (callbacks): display, evaluation, checkpoints, early stopping, and your own.
 
-An :class:`Extension` runs when its :class:`Trigger` fires, and sees the run as a :class:`LoopView`. Extensions run in
-the driver's process, without Dask. The loop is in ``dsinga.loop.training_loop``.
+An :class:`Extension` runs when its :class:`Trigger` fires, in the driver's process, and sees the run as a
+:class:`LoopView`. The loop is in ``dsinga.loop.training_loop``.
 """
 
 from dsinga.base.arguments import missing_names
@@ -11,7 +11,7 @@ from dsinga.extensions.extension import CALLBACKS
 
 
 def classes() -> dict[str, type]:
-    """Return the built-in extension classes by name."""
+    """Return the extension classes that come with dsinga, by name."""
     types = entries("extension").values()
     return {cls.__name__: cls for cls in types if isinstance(cls, type) and not is_user_code(cls)}
 

@@ -1,4 +1,4 @@
-"""The best value of a metric so far, and which values are better."""
+"""Keeps the best value of a metric, and knows which values are better."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ HIGHER = ("accuracy", "precision", "recall", "f1", "auc", "r2", "bleu", "score",
 
 
 def metric_name(monitor: str) -> str:
-    """Return a metric's name as phase/name. Keras's "val_loss" becomes "val/loss", "loss" becomes "train/loss".
-
-    Raises UserError unless it is a text.
-    """
+    """Return a metric's name as the history has it: "val/loss" for Keras's "val_loss", "train/loss" for "loss"."""
     if not isinstance(monitor, str):
         raise UserError(f"monitor is {monitor!r}; give the name of a metric, as in 'val/loss'")
     phase, _, metric = monitor.partition("_")
@@ -32,7 +29,7 @@ def metric_name(monitor: str) -> str:
 
 
 def spelled_as(monitor: str, metric: str) -> str:
-    """Spell a metric's name phase/name as ``monitor`` is spelled: "val/loss" as "val_loss" if it has no slash."""
+    """Spell a metric's name as the user does: "val_loss" for "val/loss" if ``monitor`` has no slash."""
     return metric if "/" in monitor else metric.removeprefix("train/").replace("/", "_", 1)
 
 
@@ -41,21 +38,19 @@ BAD_STATE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 
 
 def checked_number(value: Any) -> Any:
-    """Return a number from a state. Raises TypeError for anything else."""
+    """Return a number read from a checkpoint. Raises TypeError for anything else."""
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{str(value)[:40]!r} is not a number")
     return value
 
 
 class BestValue:
-    """The best ``value`` of a metric so far; None before the first.
+    """Remembers the best value of a metric so far, as ``value``; None before the first.
 
     Args:
         monitor: the metric, as in "val/loss" or "val_loss".
         mode: "min" or "max" for lower or higher values; "auto" decides by the metric's name.
         min_delta: the least improvement that counts, at least 0.
-
-    Raises UserError for another mode and for a negative ``min_delta``.
     """
 
     def __init__(self, monitor: str, mode: str = "auto", min_delta: float = 0.0):
@@ -78,11 +73,11 @@ class BestValue:
         raise UserError(f"say whether lower or higher values of {self.monitor!r} are better: mode: min or mode: max")
 
     def load(self, value: float | None) -> None:
-        """Set the best value from a checkpoint. Raises TypeError unless it is a number or None."""
+        """Set the best value from a checkpoint."""
         self.value = None if value is None else checked_number(value)
 
     def is_better(self, value: float, reference: float | None) -> bool:
-        """Whether ``value`` beats ``reference`` by more than ``min_delta``; any value but NaN beats None."""
+        """Whether ``value`` is better than ``reference`` by more than ``min_delta``; any value but NaN beats None."""
         if math.isnan(value):
             return False
         if reference is None:
@@ -90,7 +85,7 @@ class BestValue:
         return (value - reference if self.higher else reference - value) > self.min_delta
 
     def update(self, value: float) -> bool:
-        """Keep ``value`` if it is an improvement; return whether it is."""
+        """Keep a value if it is better than the best so far; return whether it is."""
         improved = self.is_better(value, self.value)
         if improved:
             self.value = value
@@ -98,10 +93,9 @@ class BestValue:
 
 
 class Plateau:
-    """Counts the values of a metric in a row without improvement, as ``count``.
+    """Counts how many values of a metric in a row were no improvement, as ``count``.
 
-    ``monitor``, ``mode`` and ``min_delta`` are as in :class:`BestValue`. It is reached at ``patience`` values, at least
-    1. Values no better than ``baseline`` also count, but a new best value never reaches it.
+    ``monitor``, ``mode`` and ``min_delta`` are as in :class:`BestValue`. Values no better than ``baseline`` also count.
     """
 
     def __init__(
@@ -114,7 +108,7 @@ class Plateau:
         self.best_step = 0
 
     def update(self, step: int, value: float) -> None:
-        """Count the value of a step."""
+        """Count a new value of the metric, at a step."""
         if not self.best.update(value):
             self.count += 1
             return
@@ -123,15 +117,15 @@ class Plateau:
 
     @property
     def is_reached(self) -> bool:
-        """Whether there was no improvement for ``patience`` values."""
+        """Whether the last ``patience`` values were no improvement; never at a new best value."""
         return self.count >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best value, its step, and the count."""
+        """Return the best value, its step, and the count, for a checkpoint."""
         return {"best": self.best.value, "best_step": self.best_step, "count": self.count}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of :meth:`state_dict`."""
+        """Restore the best value and the count from a checkpoint."""
         self.best.load(state.get("best"))
         self.best_step = checked_number(state.get("best_step", 0))
         self.count = checked_number(state.get("count", 0))

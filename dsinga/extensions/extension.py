@@ -1,4 +1,4 @@
-"""The interface of extensions (callbacks of the training loop) and their view of a run."""
+"""Defines Extension, the base class of callbacks, and LoopView, the run as they see it."""
 
 from __future__ import annotations
 
@@ -29,21 +29,18 @@ CALLBACKS, ARGUMENTS = (Remedies(Path(__file__).with_name("keras.toml"), name) f
 
 
 class LoopView(ABC):
-    """A run as extensions see it: step, params, metrics, and methods that change the run.
+    """A run as its extensions see it: step, params, metrics, and methods that change the run.
 
     With several worker groups it shows group 0. ``evaluate``, ``params``, ``set_params`` and ``set_rate_factor`` raise
     UserError unless the extension pauses training.
 
     Attributes:
-        job: the job.
-        step: the number of steps done.
         train_steps: the step at which training is complete.
         metrics: the latest metrics, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
-        workspace: the folder for files, or None.
         stopped: why training ends before ``train_steps``, or "".
         paused: whether training is paused, so that params can be read and set.
-        pauses_cheaply: whether a pause after each step costs little, as in this process.
-        seconds_to_stop: estimated time for one more round and an orderly end.
+        pauses_cheaply: whether a pause after each step costs little.
+        seconds_to_stop: the estimated time to end in order.
         samples_per_second: the speed of all worker groups in their last rounds; 0 before the first.
         returned_step: the step of the params that an extension returns; None for the last step, -1 for none.
     """
@@ -63,33 +60,33 @@ class LoopView(ABC):
     @property
     @abstractmethod
     def seconds(self) -> float:
-        """Seconds since training was requested."""
+        """How many seconds ago training was requested."""
 
     @property
     @abstractmethod
     def rate_factor(self) -> float:
-        """The factor of the schedule's learning rate at this step."""
+        """The factor with which extensions have changed the learning rate at this step."""
 
     @property
     @abstractmethod
     def learning_rate(self) -> float:
-        """The learning rate of the next step: the schedule's times ``rate_factor``."""
+        """The learning rate of the next step, with ``rate_factor``."""
 
     @abstractmethod
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
-        """Return mean metrics over the first ``batches`` batches of ``phase``, "val" or "test".
+        """Evaluate the params: return mean metrics over ``batches`` batches of ``phase``, "val" or "test".
 
-        The default is the job's ``validate_steps`` or ``test_steps``, or all records once. Raises UserError for a phase
-        that the job does not run.
+        By default it is as many as the job says, or all records. Raises UserError for a phase that the job does not
+        run.
         """
 
     @abstractmethod
     def params(self) -> dict[str, np.ndarray]:
-        """Return copies of the params, float32 by name. Raises Diverged if one is not finite."""
+        """Copy the params, float32 by name. Raises Diverged if one is not finite."""
 
     @abstractmethod
     def updater_state(self) -> dict[str, dict[str, np.ndarray]]:
-        """Return a copy of the updater's state by param and slot; {} if it has none."""
+        """Copy the optimizer's state, by param and slot; {} if it has none."""
 
     @abstractmethod
     def set_params(
@@ -97,49 +94,47 @@ class LoopView(ABC):
     ) -> None:
         """Continue training from these params, and optionally from an updater state.
 
-        Other params stay unchanged. After the last step, the params become the result. Raises UserError for unknown
-        params or wrong shapes, with several worker groups, and if averages of params are kept. Workers and servers
-        restart.
+        Other params stay unchanged. Workers and servers restart. Raises UserError for wrong params, with several worker
+        groups, and if averages of params are kept.
         """
 
     @abstractmethod
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return the means of metrics, reported as sums and counts, by their displayed names."""
+        """Turn metrics, summed over batches, into means by the names that users know."""
 
     @abstractmethod
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
-        """Add a row of ``phase`` at this step to the history."""
+        """Add a row of metrics to the history, at this step."""
 
     @abstractmethod
     def stop(self, reason: str, *, resumable: bool = False) -> None:
         """End training after this round, for ``reason``, a clause such as "val/loss has not improved".
 
-        The job's final actions then run. A ``resumable`` stop only writes a checkpoint, so that the resumed run has an
-        uninterrupted run's history. The first reason counts.
+        The job's final actions then run, such as a last test. A ``resumable`` stop only writes a checkpoint. The first
+        reason counts.
         """
 
     @abstractmethod
     def set_rate_factor(self, from_step: int, factor: float) -> None:
         """Multiply the schedule's learning rate by ``factor``, starting at ``from_step``.
 
-        It applies at this step wherever params are updated. Checkpoints keep it. Raises UserError for a step that is
-        done.
+        Checkpoints keep it. Raises UserError for a step that is done.
         """
 
     @abstractmethod
     def write_checkpoint(self) -> None:
-        """Write a checkpoint after this step's extensions; do nothing without a workspace."""
+        """Request a checkpoint of this step; do nothing without a workspace."""
 
     @abstractmethod
     def return_params(self, params: Mapping[str, np.ndarray], remark: str, step: int | None = None) -> None:
-        """Make these params the result; ``remark`` is a sentence that describes them.
+        """Make the run return these params instead of the last; ``remark`` is a sentence that describes them.
 
-        ``step`` is their step: None for the last, -1 for none. A later call replaces them.
+        ``step`` is their step: None for the last, -1 for none.
         """
 
     @abstractmethod
     def remark(self, sentence: str) -> None:
-        """Add a sentence about the result."""
+        """Add a sentence to the result of the run, for its user."""
 
 
 # Plain values that JSON can hold, and numpy arrays, in dicts with string keys.
@@ -147,26 +142,22 @@ State = Mapping[str, Any]
 
 
 class Extension(ABC):
-    """An action of the training loop, which runs when its ``trigger`` fires.
+    """Base class of callbacks: an action of the training loop, which runs when its ``trigger`` fires.
 
-    A subclass sets ``trigger`` and implements :meth:`run`. Data kept between runs go through :meth:`state_dict` and
-    :meth:`load_state`, so that a resumed run behaves like an uninterrupted run.
+    A subclass sets ``trigger`` and implements :meth:`run`. Checkpoints keep its :meth:`state_dict`.
 
-    A subclass with settings, declared as ``Conf``, sets its trigger in :meth:`set_up`. Its constructor accepts the
-    settings by name or in order; a job has them next to the type. Other subclasses set the trigger in their
-    constructor.
+    A subclass with settings, declared as ``Conf``, sets its trigger in :meth:`set_up`; others do in their constructor.
 
     Register your own as ``@dsinga.register("extension", "Name")``; a job names it by ``extension { user_type: "Name"
-    }``. A class without ``Conf`` is called with that message, an ExtensionConf.
+    }``.
 
     Attributes:
-        settings: the given settings, or the defaults.
         trigger: when :meth:`run` is called.
         pauses: whether training pauses at exactly the trigger's steps. Otherwise workers may be ahead of the metrics.
-        phase: the phase of the rows that it adds to the history, or None.
+        phase: the phase of the rows that it adds to the history.
         conf: the job's message; None if made in Python.
         is_part_of_run: whether its errors are the run's, and it has no state and no name.
-        returns_params: whether :meth:`finish` returns other params than the last, also if the run has failed.
+        returns_params: whether :meth:`finish` returns other params than the last.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -199,14 +190,14 @@ class Extension(ABC):
         self.set_up()
 
     def set_up(self) -> None:
-        """Set ``trigger`` and whatever depends on the settings. Called once if there is a ``Conf``."""
+        """Set the trigger and other things that depend on the settings."""
 
     def run_after(self, rows: Trigger) -> None:
-        """Set a trigger that depends on ``rows``, the trigger of training rows."""
+        """Set a trigger that depends on when the history gets training rows."""
 
     @property
     def name(self) -> str:
-        """The name in errors and checkpoints: the job's type, or the class name."""
+        """The name of the extension in errors and checkpoints: the job's type, or the class name."""
         if self.conf is not None:
             return self.conf.user_type or self.conf.type.name
         return type(self).__name__
@@ -217,59 +208,50 @@ class Extension(ABC):
         return UserError(text) if self.conf is None else self.conf.error(text, field)
 
     def change_job(self, checked: CheckedJob) -> Job:
-        """Return the job to train in place of a checked job, before nets are built; by default the same.
-
-        A :data:`dsinga.reading.checked_job.JobChange`: layers that read records must stay the same objects.
-        """
+        """Return the job to train in place of a given one; by default the same."""
         return checked.job
 
     def check(self, workspace: Path | None) -> None:
-        """Raise UserError, before training, if a run in ``workspace`` lacks something that the extension needs."""
+        """Raise UserError, before training, if the run lacks something that the extension needs."""
 
     def start(self, loop: LoopView) -> None:
-        """Prepare for a run, before the first step and after :meth:`load_state`.
-
-        If this extension stopped the run that is resumed, decide here whether to stop again.
-        """
+        """Prepare for a run, before the first step and after :meth:`load_state`."""
 
     @abstractmethod
     def run(self, loop: LoopView) -> None:
-        """Act at ``loop.step``."""
+        """Act at ``loop.step``: evaluate, write or change something."""
 
     def go_on(self, loop: LoopView) -> None:
-        """Act last before training continues from a pause or a checkpoint.
-
-        All extensions that were due have run, and their checkpoint is written.
-        """
+        """Act after all due extensions, right before training continues."""
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
-        """Receive the metrics of one step, (sum, count) by name. Called after each step, in order."""
+        """Receive the metrics of each step in order, as (sum, count) by name."""
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
         """Receive a new row of the history, {"step", "phase", "time", "loss", ...}."""
 
     def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Receive the progress after a round of steps, {"step", "samples_per_second", "loss", ...}."""
+        """Receive speed and metrics after a round of steps, {"step", "samples_per_second", "loss", ...}."""
 
     def finish(self, loop: LoopView) -> None:
-        """Act after the last step and the last checkpoint."""
+        """Act after the last step, when training has ended."""
 
     def close(self, error: BaseException | None) -> None:
-        """Release files and connections at the very end; ``error`` is what ended the run, or None.
+        """Release files and connections at the very end; ``error`` is the error of the run, or None.
 
-        Exceptions raised here are logged and do not change the run's result or error.
+        Exceptions raised here are only logged.
         """
 
     def state_dict(self) -> State:
-        """Return the state for checkpoints: plain values and arrays."""
+        """Return the state that a resumed run needs: plain values and arrays."""
         return {}
 
     def load_state(self, state: State) -> None:
-        """Restore a state of :meth:`state_dict`; an empty state means a new run."""
+        """Restore the state of a resumed run, from :meth:`state_dict`; an empty state means a new run."""
 
 
 class Watcher(Extension):
-    """An extension that changes nothing, and shows rows and progress to people or programs."""
+    """Base class of extensions that only watch a run, and show its rows and progress."""
 
     is_part_of_run = True
     pauses = False
@@ -282,21 +264,16 @@ class Watcher(Extension):
 
 
 class RescuedParams(Watcher):
-    """Keeps the final params of a run, the updater's state, and the history.
+    """Keeps the params of a run even if it fails, with the updater's state and the history.
 
-    An interrupted or failed run keeps the params of its last complete step, or the best params if an extension has
-    them. After a failure they may be lost. With this extension, an interrupt ends training in order, even without a
-    workspace.
+    After an interrupt or a failure these are the params of the last complete step, or the best ones, or lost. An
+    interrupt then ends training in order, even without a workspace.
 
     Args:
         owner: what keeps the params, for messages: "the model".
 
     Attributes:
         params: float32 arrays by name; None before the end, or if nothing is left.
-        slots: the updater's state by param and slot.
-        step: the number of steps done at the end.
-        history: the rows of metrics.
-        net: the training net; None before the end.
         hint: a clause that says which params are kept, or "".
     """
 
@@ -312,20 +289,20 @@ class RescuedParams(Watcher):
 
     @property
     def sentence(self) -> str:
-        """How training ends after an interrupt, for a log."""
+        """Says for the log how training ends after an interrupt."""
         return f"and {self._owner} keeps the params"
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Keep a row."""
+        """Keep a row of the history."""
         self.history.append(dict(row))
 
     def keep(
         self, step: int, params: ParamArrays, slots: Mapping[str, Mapping[str, np.ndarray]], net: NeuralNet,
         best: ParamArrays | None = None, remarks: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Keep the final state of a run.
+        """Receive the final params of a run, and the rest of its state.
 
-        An extension may return ``best`` params instead; ``remarks`` describe them.
+        An extension may return ``best`` params instead.
         """
         self.step, self.slots, self.net = step, dict(slots), net
         which = "their params" if best is None else "the best params"
@@ -336,9 +313,9 @@ class RescuedParams(Watcher):
 def choose_path(
     extension: Extension, workspace: Path | None, given: str | os.PathLike[str] | None, name: str, field: str
 ) -> Path:
-    """Return the path ``given``, or ``name`` in the run's workspace.
+    """Return the file or folder for an extension's results: ``given``, or ``name`` in the run's workspace.
 
-    Raises UserError, which names ``field``, if there is neither path nor workspace, or if the path is not writable.
+    Raises UserError, naming ``field``, if there is neither, or if it is not writable.
     """
     if given is None and workspace is None:
         raise extension.error(f'give it {field}, as in {field}: "{name}", or the run a workspace to write to', field)

@@ -1,4 +1,4 @@
-"""Callbacks with Keras's names and events, and the extension that calls them."""
+"""Keras's callbacks, by their names and events, for ``fit(callbacks=[...])``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class Callback:
     """Base of callbacks with Keras's events, for ``fit(callbacks=[...])``; events do nothing by default.
 
     ``logs`` are metrics by Keras's names, such as {"loss": 0.3, "val_loss": 0.4}. Epochs and batches count from 0. In
-    an event the model has the current params. To change them, call ``set_weights`` of the model or a layer,
-    ``load_weights`` or ``train_on_batch``, or set ``model.params``; the optimizer keeps its state. With workers or a
-    client, batch events may lag behind the computed steps. The params are then from the end of the last epoch, and
+    an event the model has the current params, which ``set_weights``, ``load_weights`` and ``train_on_batch`` change.
+    With workers or a client, batch events may lag behind. The params are then from the end of the last epoch, and
     cannot be set.
 
     Attributes:
@@ -40,11 +39,11 @@ class Callback:
     params: Mapping[str, Any] = {}
 
     def set_model(self, model: Any) -> None:
-        """Set the model."""
+        """Receive the model that is trained."""
         self.model = model
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Set the numbers of epochs and steps."""
+        """Receive the numbers of epochs and steps."""
         self.params = params
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -60,7 +59,7 @@ class Callback:
         """Called after each epoch and its validation."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Called before each step is reported."""
+        """Called before a step is reported."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Called when a step is reported, with its metrics."""
@@ -73,7 +72,7 @@ class Callback:
 
 
 class LambdaCallback(Callback):
-    """A callback made of functions by event: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))``."""
+    """A callback from functions by event: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))``."""
 
     def __init__(self, **functions: Callable[..., Any]):
         for event, function in functions.items():
@@ -86,9 +85,9 @@ class LambdaCallback(Callback):
 
 @functools.partial(check_settings, instead=ARGUMENTS)
 class LearningRateScheduler(Callback):
-    """Sets the learning rate of each epoch to schedule(epoch, rate) or schedule(epoch); ``rate`` is the rate before it.
+    """Sets the learning rate of each epoch to schedule(epoch, rate) or schedule(epoch), as in Keras.
 
-    For a rate by step, use the optimizer's: ``nn.SGD(learning_rate=lambda step: 0.1 / (1 + step))``.
+    ``rate`` is the rate before. For a rate by step, use ``nn.SGD(learning_rate=lambda step: 0.1 / (1 + step))``.
     """
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0):
@@ -123,7 +122,7 @@ class ModelCheckpoint(Callback):
         save_weights_only: whether only params are saved, as a file for ``model.load_weights``.
         mode: "min", "max" or "auto", by the metric's name.
         save_freq: "epoch".
-        initial_value_threshold: a value that the first model that is saved is better than, with ``save_best_only``.
+        initial_value_threshold: with ``save_best_only``, the value that the first saved model must beat.
 
     Examples:
         >>> from dsinga import nn
@@ -171,15 +170,15 @@ class ModelCheckpoint(Callback):
 
 
 class TerminateOnNaN(Callback):
-    """Does nothing: training always ends if a loss is not finite."""
+    """Accepted for Keras's sake, without effect: training always ends if a loss is not finite."""
 
 
 @functools.partial(check_settings, instead=ARGUMENTS)
 class BackupAndRestore:
-    """Lets ``fit`` continue after an interruption, from the checkpoint of the last epoch or of ``save_freq`` steps.
+    """Lets ``fit`` continue after an interruption, from a checkpoint of each epoch or ``save_freq`` steps.
 
-    It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``, and keeps the newest checkpoint.
-    When fit has ended in order, the checkpoint is removed, unless ``delete_checkpoint`` is False.
+    It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``. When fit has ended in order, the
+    checkpoint is removed, unless ``delete_checkpoint`` is False.
 
     Examples:
         >>> from dsinga import nn
@@ -193,18 +192,15 @@ class BackupAndRestore:
 
 
 def is_keras_callback(callback: Any) -> bool:
-    """Whether an object has methods for Keras's events."""
+    """Whether an object is a callback in Keras's style: it has methods for Keras's events."""
     return not isinstance(callback, (Extension, type)) and any(callable(getattr(callback, e, None)) for e in EVENTS)
 
 
 class KerasEvents(Extension):
-    """Calls the event methods of a Keras-style callback, such as on_epoch_end, during a run.
+    """Calls a Keras-style callback during a run: its event methods, such as on_epoch_end.
 
     Args:
-        callback: has some methods of :class:`Callback`.
-        model: the callback's ``model``, with an attribute ``stop_training``.
         fit: the model's fit; its method ``event`` copies params between the run and the model.
-        params: {"epochs", "steps"} of the run.
     """
 
     def __init__(self, callback: Any, model: Any, fit: Any, params: Mapping[str, Any]):
@@ -215,7 +211,7 @@ class KerasEvents(Extension):
         self._has_batches = any(self._defines(event) for event in EVENTS if "batch" in event)
 
     def run_after(self, rows: Trigger) -> None:
-        """Run before the first step and at training rows, such as at each epoch's end."""
+        """Run before the first step and whenever an epoch ends."""
         self.trigger = rows | EverySteps(NEVER, after=0)
 
     def _defines(self, event: str) -> bool:
@@ -244,7 +240,7 @@ class KerasEvents(Extension):
         self._has_begun = True
 
     def start(self, loop: LoopView) -> None:
-        """Call ``set_model``, ``set_params`` and ``on_train_begin``."""
+        """Give the callback its model and numbers, and call ``on_train_begin``."""
         if self._pauses_at_batches(loop):
             self.trigger = self.trigger | EverySteps(1)
         for method, value in (("set_params", self._params), ("set_model", self._model)):
@@ -256,11 +252,11 @@ class KerasEvents(Extension):
         return self._has_batches and loop.pauses_cheaply
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Note that a training row ends an epoch."""
+        """Notice that an epoch ends, by its training row."""
         self._has_row |= row["phase"] == "train"
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
-        """Call the events of a step."""
+        """Call the callback's events of a step."""
         if self._has_batches:
             if not loop.pauses_cheaply:
                 self._call(loop, "on_train_batch_begin", self._batch, {})
@@ -269,12 +265,12 @@ class KerasEvents(Extension):
         self._batch += 1
 
     def run(self, loop: LoopView) -> None:
-        """Call the events of an epoch's end."""
+        """Call the callback's events at an epoch's end."""
         if self._has_row and self._batch:
             self._end_epoch(loop)
 
     def go_on(self, loop: LoopView) -> None:
-        """Call the events of an epoch's beginning and of the next batch."""
+        """Call the callback's events before an epoch and its next batch."""
         if not self._has_begun:
             self._begin_epoch(loop)
         if self._pauses_at_batches(loop):
@@ -291,7 +287,7 @@ class KerasEvents(Extension):
         self._stop_if_asked(loop)
 
     def finish(self, loop: LoopView) -> None:
-        """Call the events of an epoch that was cut short, and ``on_train_end``."""
+        """Call the callback's events at the end of training."""
         if self._has_row and self._batch:
             self._end_epoch(loop)
         self._call(loop, "on_train_end", {})
@@ -301,10 +297,10 @@ class KerasEvents(Extension):
             loop.stop(f"the callback {self.name} has set stop_training")
 
     def state_dict(self) -> State:
-        """Return the epoch, the batch, and whether the epoch's begin event was called."""
+        """Return which events were called, for a checkpoint: epoch, batch, and whether the epoch began."""
         return {"epoch": self._epoch, "batch": self._batch, "begun": self._has_begun}
 
     def load_state(self, state: State) -> None:
-        """Restore the epoch and the batch."""
+        """Restore the epoch and the batch at which the run continues."""
         self._epoch, self._batch = int(state.get("epoch", 0)), int(state.get("batch", 0))
         self._has_begun = bool(state.get("begun", False))

@@ -1,4 +1,4 @@
-"""Extensions that watch a metric or the time: they end training, keep the best params, or lower the learning rate."""
+"""Early stopping, keeping the best params, lowering the learning rate on a plateau, and stopping on time."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ BEST_FILE = "best.safetensors"
 class KeepBest(Extension):
     """Keeps the params with the best value of a metric, and makes them the result of the run.
 
-    At the end it also writes them to ``best.safetensors`` in the workspace. Checkpoints hold the params of their own
-    step, for a bit-exact resume.
+    At the end it also writes them to ``best.safetensors`` in the workspace. Checkpoints keep the params of their own
+    step.
     """
 
     class Conf(Settings):
@@ -49,17 +49,17 @@ class KeepBest(Extension):
     returns_params = True
 
     def set_up(self) -> None:
-        """Run at each new best value."""
+        """Run this extension at each new best value of the metric."""
         self.trigger = WhenBest(self.settings.monitor, self.settings.mode.name, self.settings.min_delta)
         self._monitor = self.trigger.monitor
         self._best: State = {}
 
     def run(self, loop: LoopView) -> None:
-        """Keep the params of this step."""
+        """Copy the params of this step, which are the best so far."""
         self._best = {"step": loop.step, "value": loop.metrics[self._monitor], "params": loop.params()}
 
     def finish(self, loop: LoopView) -> None:
-        """Return the best params, and write them to the workspace."""
+        """Make the best params the result of the run, and write them to the workspace."""
         if not self._best:
             what = "been NaN each time" if self._monitor in loop.metrics else "not been recorded"
             loop.remark(f"the params are those of the last step: {self._monitor} has {what}, so that none was the best")
@@ -73,11 +73,11 @@ class KeepBest(Extension):
             export_safetensors(Checkpoint(step, named, {}, {}), loop.workspace / BEST_FILE)
 
     def state_dict(self) -> State:
-        """Return the best params, their step and value."""
+        """Return the best params, their step and value, for a checkpoint."""
         return self._best
 
     def load_state(self, state: State) -> None:
-        """Restore the best params. Raises KeyError or TypeError for an invalid state."""
+        """Restore the best params from a checkpoint."""
         if state:
             checked_number(state["step"])
             checked_number(state["value"])
@@ -88,9 +88,9 @@ class KeepBest(Extension):
 
 @register("extension", kEarlyStopping=1)
 class EarlyStopping(Extension):
-    """Ends training after ``patience`` values of a metric in a row without improvement.
+    """Ends training if a metric has not improved for ``patience`` values in a row.
 
-    Prechelt, Early Stopping - But When?, in Neural Networks: Tricks of the Trade (1998).
+    Prechelt, Early Stopping - But When? (1998).
 
     Examples:
         >>> from dsinga import nn
@@ -116,7 +116,7 @@ class EarlyStopping(Extension):
     settings: Conf
 
     def set_up(self) -> None:
-        """Run whenever the metric is recorded."""
+        """Run this extension whenever the metric is recorded."""
         conf = self.settings
         self._monitor = metric_name(conf.monitor)
         self._plateau = Plateau(conf.monitor, conf.patience, conf.mode.name, conf.min_delta, conf.baseline)
@@ -126,11 +126,11 @@ class EarlyStopping(Extension):
         self.returns_params = conf.restore_best_weights
 
     def start(self, loop: LoopView) -> None:
-        """End a resumed run at once if its count has already reached patience."""
+        """Stop a resumed run at once if it had already waited for ``patience`` values."""
         self._stop_on_plateau(loop)
 
     def run(self, loop: LoopView) -> None:
-        """Compare the newest value with the best."""
+        """Compare the newest value with the best, and stop if there was no improvement for long."""
         self._values += 1
         if self._values <= self.settings.start_from_epoch:
             return
@@ -140,7 +140,7 @@ class EarlyStopping(Extension):
         self._stop_on_plateau(loop)
 
     def finish(self, loop: LoopView) -> None:
-        """Return the best params, if requested."""
+        """Make the best params the result of the run, if requested."""
         if self._keep is not None:
             self._keep.finish(loop)
 
@@ -155,12 +155,12 @@ class EarlyStopping(Extension):
             loop.stop(f"{self._monitor} has not improved on its best{best} in the last {values}")
 
     def state_dict(self) -> State:
-        """Return the best value and the counts, and the best params if requested."""
+        """Return the best value, the counts, and the best params if requested, for a checkpoint."""
         state = {**self._plateau.state_dict(), "values": self._values}
         return state if self._keep is None else {**state, "keep": self._keep.state_dict()}
 
     def load_state(self, state: State) -> None:
-        """Restore the best value and the counts."""
+        """Restore the best value and the counts from a checkpoint."""
         self._plateau.load_state(state)
         self._values = checked_number(state.get("values", 0))
         if self._keep is not None:
@@ -169,7 +169,7 @@ class EarlyStopping(Extension):
 
 @register("extension", kStopBeyond=8)
 class StopBeyond(Extension):
-    """Ends training when a metric is above or below a value, because it is good enough or has gone wrong."""
+    """Ends training when a metric is above or below a value."""
 
     class Conf(Settings):
         """Settings of kStopBeyond."""
@@ -179,7 +179,7 @@ class StopBeyond(Extension):
         below: float | None = setting(None, "the value below which it does")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield a fault if neither bound is given, or if every value would end training."""
+            """Yield a fault if no bound is given, or if every value would end training."""
             if self.above is None and self.below is None:
                 yield Fault("extension kStopBeyond needs above, as in above: 0.99, or below, as in below: 0.1")
             elif self.above is not None and self.below is not None and self.above < self.below:
@@ -189,12 +189,12 @@ class StopBeyond(Extension):
     settings: Conf
 
     def set_up(self) -> None:
-        """Run whenever the metric is recorded."""
+        """Run this extension whenever the metric is recorded."""
         self._monitor = metric_name(self.settings.monitor)
         self.trigger = OnMetric(self.settings.monitor)
 
     def run(self, loop: LoopView) -> None:
-        """Compare the newest value with the bounds."""
+        """Stop if the newest value is beyond a bound."""
         value, above, below = loop.metrics[self._monitor], self.settings.above, self.settings.below
         if above is not None and value > above:
             loop.stop(f"{self._monitor} is {value:.4g}, above {above:g}")
@@ -204,9 +204,9 @@ class StopBeyond(Extension):
 
 @register("extension", kReduceOnPlateau=3)
 class ReduceOnPlateau(Extension):
-    """Multiplies the learning rate by ``factor`` after ``patience`` values in a row without improvement.
+    """Multiplies the learning rate by ``factor`` if a metric has not improved for ``patience`` values in a row.
 
-    The job's schedule continues; its rates are multiplied, starting at the current step, wherever params are updated.
+    The job's schedule continues; its rates are multiplied.
     """
 
     class Conf(Settings):
@@ -231,7 +231,7 @@ class ReduceOnPlateau(Extension):
     settings: Conf
 
     def set_up(self) -> None:
-        """Run whenever the metric is recorded."""
+        """Run this extension whenever the metric is recorded."""
         conf = self.settings
         self._monitor = metric_name(conf.monitor)
         self._plateau = Plateau(conf.monitor, conf.patience, conf.mode.name, conf.min_delta)
@@ -253,11 +253,11 @@ class ReduceOnPlateau(Extension):
         self._plateau.count, self._cooling = 0, self.settings.cooldown
 
     def state_dict(self) -> State:
-        """Return the best value, the count, and the remaining cooldown."""
+        """Return the best value, the count, and the remaining cooldown, for a checkpoint."""
         return {**self._plateau.state_dict(), "cooling": self._cooling}
 
     def load_state(self, state: State) -> None:
-        """Restore the values of a checkpoint."""
+        """Restore the best value, the count, and the cooldown from a checkpoint."""
         self._plateau.load_state(state)
         self._cooling = checked_number(state.get("cooling", 0))
 
@@ -281,7 +281,7 @@ def ReduceLROnPlateau(
     cooldown: int = 0,
     min_lr: float = 0.0,
 ) -> ReduceOnPlateau:
-    """Return an extension that lowers the learning rate on a plateau, with Keras's defaults.
+    """Return an extension that lowers the learning rate if a metric stops improving, with Keras's defaults.
 
     Keras counts the last value of a cooldown; ReduceOnPlateau does not. ``verbose`` has no effect.
     """
@@ -293,11 +293,10 @@ def ReduceLROnPlateau(
 
 @register("extension", kStopOnTime=4)
 class StopOnTime(Extension):
-    """Ends training before a time is over, with a checkpoint for ``resume``.
+    """Ends training before a given time is over, with a checkpoint to resume from.
 
-    Time counts from the call of ``dsinga.train``. The next round and a checkpoint are estimated from earlier ones. A
-    twentieth of the time, at most 30 seconds, is kept as margin. Final actions of the job, such as a last test, are
-    left to the resumed run.
+    Time counts from the call of ``dsinga.train``. A twentieth of it, at most 30 seconds, is kept as margin. Final
+    actions of the job, such as a last test, are left to the resumed run.
 
     In Python ``time`` may also be a number of seconds.
     """
@@ -309,7 +308,7 @@ class StopOnTime(Extension):
         seconds: Positive | None = setting(None, "after how many seconds training ends")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield a fault if both or neither are given."""
+            """Yield a fault unless exactly one limit is given."""
             if (self.seconds is None) == (self.time is None):
                 yield Fault(
                     'extension kStopOnTime needs either seconds, as in seconds: 7200, or time, as in time: "2h"'
@@ -322,13 +321,13 @@ class StopOnTime(Extension):
         super().__init__(str(time) if isinstance(time, Real) else time, seconds, **settings)
 
     def set_up(self) -> None:
-        """Compute the end of training and the margin from the settings."""
+        """Compute when to stop, and the margin."""
         self.trigger = AtEnd()
         self._seconds = self.settings.seconds or parse_seconds(self.settings.time)
         self._margin = min(MARGIN_SHARE * self._seconds, MARGIN_SECONDS)
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
-        """Stop while there is enough time left to end in order."""
+        """Stop training while there is enough time left for a checkpoint."""
         if not loop.stopped and loop.seconds + loop.seconds_to_stop + self._margin >= self._seconds:
             loop.stop(f"its time of {self._seconds:g} s is nearly over", resumable=True)
 

@@ -1,4 +1,4 @@
-"""Runs the extensions of a training loop when their triggers fire."""
+"""Calls the extensions (callbacks) of a training loop when they are due."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExtensionRunner:
-    """The extensions of a run, in their order within a step. Needs no cluster.
-
-    ``failing`` is the running extension, or the one that raised an exception.
-    """
+    """Calls the extensions of a run in order, and says when training must pause for them."""
 
     def __init__(self, extensions: Iterable[Extension], loop: LoopView):
         self._set_extensions(_by_unique_name(extensions))
@@ -35,7 +32,7 @@ class ExtensionRunner:
         self.failing: Extension | None = None
 
     def start(self, states: Mapping[str, Mapping[str, State]]) -> None:
-        """Load each extension's state of :meth:`states`, or an empty one, and start it."""
+        """Start all extensions, each with its state from a checkpoint, or an empty one."""
         for extension in self._extensions.values():
             if extension.is_part_of_run:
                 self._call(extension, extension.start, self._loop)
@@ -56,7 +53,7 @@ class ExtensionRunner:
                 self._call(extension, extension.start, self._loop)
 
     def _load(self, name: str, extension: Extension, state: Mapping[str, State]) -> None:
-        """Load an extension's and its trigger's state. Errors of user extensions keep their traceback."""
+        """Give an extension and its trigger their states from a checkpoint."""
         try:
             extension.trigger.load_state(state.get("trigger", {}))
             self._call(extension, extension.load_state, state.get("extension", {}))
@@ -70,29 +67,26 @@ class ExtensionRunner:
             ) from None
 
     def next_pause(self, step: int) -> int | None:
-        """Return the first step after ``step`` at which training must pause, or None."""
+        """Return the next step at which training must pause for an extension, or None."""
         steps = (extension.trigger.next_step(step) for extension in self._pausing.values())
         return min((at for at in steps if at is not None), default=None)
 
     def wants_pause(self) -> bool:
-        """Whether training must pause soon because of the time."""
+        """Whether training must pause soon because of the time, not of a step."""
         return any(
             extension.trigger.by_clock and extension.trigger.due(self._moment(self._asked[name][1], at_end=False))
             for name, extension in self._pausing.items()
         )
 
     def next_look(self, step: int) -> int | None:
-        """Return the first step after ``step`` at which :meth:`observe` must be called; None for the last."""
+        """Return the next step at which :meth:`observe` must be called; None for the last."""
         triggers = [extension.trigger for extension in self._looking.values()]
         if self._observing or not all(trigger.names_its_steps for trigger in triggers):
             return step + 1
         return min((at for trigger in triggers if (at := trigger.next_step(step)) is not None), default=None)
 
     def observe(self, steps: Sequence[Metrics]) -> None:
-        """Show training steps to all extensions; run those due at the last, current step that need no pause.
-
-        The other steps come before the step of :meth:`next_look`.
-        """
+        """Show metrics of new steps to all extensions, and run the due ones that need no pause."""
         self._recorded.clear()
         for display in self._displays:
             self._call(display, display.add, steps)
@@ -101,46 +95,43 @@ class ExtensionRunner:
         self._run_due(self._looking, self._loop.step >= self._loop.train_steps)
 
     def pause(self, at_end: bool = False) -> None:
-        """Run the extensions that are due and have not run at this step.
-
-        Extensions that need no pause have run already, unless this is the end.
-        """
+        """Run the extensions that are due and have not run at this step, while training is paused."""
         self._run_due(self._extensions if at_end else self._pausing, at_end)
 
     def go_on(self) -> None:
-        """Call ``go_on`` of the extensions before training continues."""
+        """Tell all extensions that training continues."""
         for extension in self._extensions.values():
             self._call(extension, extension.go_on, self._loop)
 
     def show_row(self, row: Mapping[str, Any]) -> None:
-        """Show a row of the history to all extensions."""
+        """Show a new row of the history to all extensions."""
         metrics = {name: value for name, value in row.items() if name not in NOT_METRICS}
         self._recorded |= {f"{row['phase']}/{name}": value for name, value in metrics.items()}
         for extension in self._extensions.values():
             self._call(extension, extension.see_row, self._loop, row)
 
     def show_progress(self, row: Mapping[str, Any]) -> None:
-        """Show the progress after a round to all extensions."""
+        """Show the progress after a round of steps to all extensions."""
         for extension in self._extensions.values():
             self._call(extension, extension.see_progress, self._loop, row)
 
     def forget_runs(self) -> None:
-        """Let pausing extensions run again at this step, because params have changed."""
+        """Let extensions run again at this step, because an extension has changed the params."""
         self._last_run = {name: at for name, at in self._last_run.items() if name in self._looking}
 
     def finish(self) -> None:
-        """Call ``finish`` of the extensions after the last step."""
+        """Tell all extensions that the last step is done."""
         for extension in self._extensions.values():
             self._call(extension, extension.finish, self._loop)
 
     def return_params(self) -> None:
-        """After a failed run, let extensions return other params than the last."""
+        """After a failed run, let extensions return, for instance, the best params."""
         for extension in [each for each in self._extensions.values() if each.returns_params]:
             with contextlib.suppress(Exception):  # it must not hide why the run has failed
                 extension.finish(self._loop)
 
     def close(self, error: BaseException | None) -> None:
-        """Close all extensions, failed ones included; ``error`` is what ended the run."""
+        """Let all extensions release files and connections; ``error`` is the error of the run."""
         for name, extension in (self._extensions | self._dropped).items():
             try:
                 extension.close(error)
@@ -148,14 +139,14 @@ class ExtensionRunner:
                 _log.warning("the extension %s could not be closed", name, exc_info=True)
 
     def drop(self, failed: Extension) -> None:
-        """Stop running an extension that raised an exception; its state is still saved."""
+        """Stop calling an extension that raised an exception; its state is still saved."""
         names = [name for name, extension in self._extensions.items() if extension is failed]
         self._dropped |= dict.fromkeys(names, failed)
         self._set_extensions({name: self._extensions[name] for name in self._extensions if name not in names})
         self.failing = None
 
     def states(self) -> dict[str, dict[str, State]]:
-        """Return the states of extensions and triggers by extension name, for a checkpoint."""
+        """Return the states of all extensions and triggers, by name, for a checkpoint."""
         states = {
             name: _state_of(extension) for name, extension in self._extensions.items() if not extension.is_part_of_run
         }

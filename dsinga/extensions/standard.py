@@ -1,4 +1,4 @@
-"""Creates and checks the extensions of a run: standard ones, the job's, and the caller's."""
+"""Makes and checks the extensions of a run: display, evaluation and checkpoints, the job's, and the caller's."""
 
 from __future__ import annotations
 
@@ -35,12 +35,7 @@ ExtensionLike = Extension | Callable[[int, dict[str, float]], object]
 def create_extensions(
     job: Job, given: ExtensionLike | Iterable[ExtensionLike] | None = (), epochs: Epochs | None = None
 ) -> list[Extension]:
-    """Return all extensions of a run in order: SINGA's, the job's, then ``given``.
-
-    ``given`` may be a single extension or None. ``epochs`` are needed for a job that counts them.
-
-    Raises UserError for an invalid extension or configuration.
-    """
+    """Make all extensions of a run, in order: for the job's frequencies, the job's own, then ``given`` ones."""
     standard = create_standard(job, epochs)
     if isinstance(given, str) or not isinstance(given, Iterable):
         given = [] if given is None else [given]
@@ -52,7 +47,7 @@ def create_extensions(
 
 
 def changed_by_extensions(checked: CheckedJob, given: Any) -> CheckedJob:
-    """Return the job after its extensions and ``given`` ones have changed it."""
+    """Let extensions change the job before it is trained: return the changed job."""
     changing = [conf for conf in checked.job.extension if hasattr(resolve(conf), "change_job")]
     changing = [conf for conf in changing if resolve(conf).change_job is not Extension.change_job]
     listed = given if isinstance(given, Sequence) else [given]
@@ -61,7 +56,7 @@ def changed_by_extensions(checked: CheckedJob, given: Any) -> CheckedJob:
 
 
 def create_extension(conf: ExtensionConf) -> Extension:
-    """Return the extension that a job's message describes. Raises JobError."""
+    """Make the extension that a job names. Raises JobError."""
     entry = resolve(conf)
     settings = getattr(entry, "Conf", None)
     try:
@@ -85,7 +80,7 @@ def _given(conf: ExtensionConf, settings: type[Settings]) -> dict[str, Any]:
 
 
 def _check_given(extension: Any, rows: Trigger) -> Extension:
-    """Return an extension of the caller; ``rows`` is the trigger of training rows."""
+    """Make an extension of an object of the caller: an extension, or a function of (step, metrics)."""
     if isinstance(extension, Extension):
         extension.run_after(rows)
         return _check_trigger(extension)
@@ -107,7 +102,7 @@ def _check_given(extension: Any, rows: Trigger) -> Extension:
 
 
 def _check_parameters(function: Any) -> None:
-    """Raise UserError for a function that cannot be called with (step, metrics)."""
+    """Raise UserError if a user's function does not accept (step, metrics)."""
     try:
         parameters = inspect.signature(function)
     except (TypeError, ValueError):  # a function of C has none
@@ -130,7 +125,7 @@ DEFAULT_DISPLAYS = 100
 
 
 class Display(Extension):
-    """Adds the mean training metrics since its last run to the history."""
+    """Adds a row of training metrics to the history: means since the last row."""
 
     pauses = False  # it looks at reports only
     phase = "train"
@@ -140,23 +135,23 @@ class Display(Extension):
         self._sums: Metrics = {}
 
     def add(self, steps: Sequence[Metrics]) -> None:
-        """Add up the metrics of several steps."""
+        """Add up the metrics of several steps for the next row."""
         self._sums = add_metrics([self._sums, *steps])
 
     def run(self, loop: LoopView) -> None:
-        """Add a row, and restart the sums."""
+        """Add a row to the history, and restart the sums."""
         sums, self._sums = self._sums, {}  # before another extension sees the row, and may fail
         loop.record("train", loop.means("train", sums))
 
     def state_dict(self) -> State:
-        """Return the sums since the last row."""
+        """Return the sums since the last row, for a checkpoint."""
         states = {name: metric for name, metric in self._sums.items() if isinstance(metric[0], MetricState)}
         numbers = {name: list(metric) for name, metric in self._sums.items() if name not in states}
         more = {name: {**saved_state(state), "count": count} for name, (state, count) in states.items()}
         return {"sums": numbers, **({"states": more} if more else {})}
 
     def load_state(self, state: State) -> None:
-        """Restore the sums of a checkpoint."""
+        """Restore the sums since the last row."""
         self._sums = {
             name: (checked_number(total), checked_number(count))
             for name, (total, count) in state.get("sums", {}).items()
@@ -166,7 +161,7 @@ class Display(Extension):
 
 
 class Evaluation(Extension):
-    """Evaluates a phase and adds its metrics to the history.
+    """Evaluates validation or test records during training, and adds a row to the history.
 
     Args:
         trigger: when to run.
@@ -178,13 +173,13 @@ class Evaluation(Extension):
         self.trigger, self.phase, self._batches = trigger, phase, batches
 
     def run(self, loop: LoopView) -> None:
-        """Evaluate the phase with the params of this step."""
+        """Evaluate the params of this step."""
         assert self.phase is not None
         loop.record(self.phase, loop.evaluate(self.phase, self._batches))
 
 
 class Checkpointing(Extension):
-    """Writes a checkpoint to the run's workspace, if it has one."""
+    """Writes checkpoints to the run's workspace, if it has one."""
 
     def __init__(self, trigger: Trigger):
         self.trigger = trigger
@@ -195,10 +190,9 @@ class Checkpointing(Extension):
 
 
 class FunctionExtension(Extension):
-    """Calls ``function(step, metrics)`` for each row of the history, with metrics such as {"val/loss": 0.3}.
+    """Calls a user's ``function(step, metrics)`` for each row of metrics, such as {"val/loss": 0.3}.
 
-    Training ends if the function returns True. Training pauses at ``rows``, the trigger of training rows, so that it
-    ends at the row's step.
+    Training ends at the row's step if the function returns True.
     """
 
     def __init__(self, function: Callable[[int, dict[str, float]], object], rows: Trigger):
@@ -222,7 +216,7 @@ class FunctionExtension(Extension):
 
 
 def create_standard(job: Job, epochs: Epochs | None) -> list[Extension]:
-    """Return the extensions for ``disp_freq``, ``validate_freq``, ``test_freq`` and ``checkpoint_freq``."""
+    """Make the extensions for ``disp_freq``, ``validate_freq``, ``test_freq`` and ``checkpoint_freq`` of a job."""
     display_freq = job.disp_freq or (0 if epochs else max(1, job.train_steps // DEFAULT_DISPLAYS))
     extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after, epochs))]
     phases = training_phases(job)
@@ -237,7 +231,7 @@ def create_standard(job: Job, epochs: Epochs | None) -> list[Extension]:
 
 
 def _singa_trigger(freq: int, after: int, epochs: Epochs | None = None) -> Trigger:
-    """Return SINGA's trigger, plus the end of training; without a frequency, every epoch."""
+    """Return when an action of the job runs: by its frequency, or every epoch, and at the end."""
     if freq:
         return EverySteps(freq, after) | AtEnd()
     return EveryEpoch(epochs) | AtEnd() if epochs else AtEnd()
@@ -254,11 +248,7 @@ def check_extensions(
     workspace: Path | None = None,
     metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Raise UserError for the first extension that can never run or has an unsaveable state.
-
-    ``nets`` are the nets of the job's phases; their layers declare metrics. For an agent, ``metrics`` are the names by
-    phase; the metrics of other phases are unknown.
-    """
+    """Raise UserError, before training, for an extension that can never run or be saved."""
     recorded = {extension.phase for extension in extensions if extension.phase}
     for extension in extensions:
         for trigger in extension.trigger.metrics():
@@ -319,10 +309,7 @@ def check_metric(
     extensions: Sequence[ExtensionLike] = (),
     metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Raise UserError if no run of the job with these extensions would record the metric ``monitor``.
-
-    ``nets`` and ``metrics`` are as in :func:`check_extensions`.
-    """
+    """Raise UserError if a run of the job would never record the metric ``monitor``."""
     phases = {name: PHASES[name] for name in ("train", *ASKED_BY) if PHASES[name] in nets}
     declared = {name: declared_metrics(nets[phase]) for name, phase in phases.items()} | dict(metrics or {})
     names = [f"{name}/{metric}" for name, known in declared.items() for metric in known]
@@ -342,7 +329,7 @@ def check_metric(
 
 
 def _is_known_whole(net: NeuralNet, job: Job, phase: str) -> bool:
-    """Whether all metrics of a net are declared. User layers and algorithms may report others."""
+    """Whether a net reports no other metrics than it declares, as users' layers may."""
     if phase == "train" and job.train_one_batch.alg is AlgType.kUserAlg:
         return False
     return not any(is_user_code(node.layer) for node in net.nodes)

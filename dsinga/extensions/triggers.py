@@ -1,4 +1,4 @@
-"""Triggers: at which steps or times an extension of the training loop runs."""
+"""Triggers, which decide at which steps or times an extension of the training loop runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from dsinga.job.epochs import Epochs
 
 
 class LoopPosition(NamedTuple):
-    """A point of a run at which extensions may run.
+    """A moment of a run at which extensions may run.
 
     Attributes:
-        step: the number of steps done.
         seconds: time since training was requested.
         metrics: the metrics recorded at this step, by phase and name: {"val/loss": 0.3}.
         at_end: whether training is complete.
-        before: the step of the previous point; None for the step before. Steps may lie between two points if an engine
-            runs several as one.
+        before: the step of the previous moment; None for the step before.
     """
 
     step: int
@@ -33,62 +31,60 @@ class LoopPosition(NamedTuple):
 
     @property
     def earlier(self) -> int:
-        """The step of the previous point; -1 if there is none."""
+        """The step of the previous moment; -1 if there is none."""
         return self.step - 1 if self.before is None else self.before
 
 
 class Trigger(ABC):
     """Decides when an extension runs. ``a | b`` fires when either fires.
 
-    Return known steps from :meth:`next_step`, so that rounds end there. A trigger with ``by_clock`` depends on the time
-    and is checked after each round.
+    A trigger with ``by_clock`` depends on the time.
     """
 
     by_clock: bool = False
 
     @abstractmethod
     def due(self, moment: LoopPosition) -> bool:
-        """Return whether the extension should run now. May be called more than once for one moment."""
+        """Whether the extension should run now. May be called more than once for one moment."""
 
     def next_step(self, step: int) -> int | None:
-        """Return the first step after ``step`` at which training must pause to check the trigger, or None."""
+        """Return the next step at which training must pause because the trigger may fire, or None."""
         return None
 
     def never_due(self, train_steps: int) -> str:
-        """Return why the trigger cannot fire in ``train_steps`` steps, with a remedy; "" if it can."""
+        """Return why the trigger can never fire in ``train_steps`` steps, with a remedy; "" if it can."""
         return ""
 
     def bind(self, recorded: Mapping[str, Trigger]) -> None:
-        """Receive the triggers that record each phase's metrics, before training."""
+        """Receive the triggers of the extensions that record metrics, by phase, before training."""
 
     def metrics(self) -> list[OnMetric]:
-        """Return the parts of this trigger that wait for a metric."""
+        """Return the metrics that this trigger waits for, as triggers."""
         return []
 
     def note_run(self, moment: LoopPosition) -> None:
-        """Note that the extension has run."""
+        """Learn that the extension has run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for checkpoints, as plain values."""
+        """Return the trigger's state for a checkpoint, as plain values."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of :meth:`state_dict`; an empty state means a new run."""
+        """Restore the trigger's state from a checkpoint; an empty one means a new run."""
 
     def __or__(self, other: Trigger) -> Trigger:
         return Either(self, other)
 
     @property
     def names_its_steps(self) -> bool:
-        """Whether it fires only at steps from :meth:`next_step`, or at the end of training."""
+        """Whether the trigger fires only at steps that :meth:`next_step` returns, or at the end."""
         return type(self) in (EverySteps, EveryEpoch, AtEnd)
 
 
 class EverySteps(Trigger):
     """Fires every ``freq`` steps, first after ``after`` steps (by default ``freq``; 0 is before training).
 
-    This is SINGA's rule: step >= after and (step - after) % freq == 0. If an engine passes over such a step, it fires
-    at the next moment.
+    It fires if step >= after and (step - after) % freq == 0.
     """
 
     def __init__(self, freq: int, after: int | None = None):
@@ -138,7 +134,7 @@ class AtEnd(Trigger):
 
 
 class EverySeconds(Trigger):
-    """Fires after every ``seconds``, at the end of a round. The steps differ from run to run."""
+    """Fires every ``seconds`` seconds, at the end of a round of steps."""
 
     by_clock = True
 
@@ -160,10 +156,7 @@ class EverySeconds(Trigger):
 
 
 class OnMetric(Trigger):
-    """Fires when the metric ``monitor``, such as "val/loss", is recorded.
-
-    ``best`` is the value that the extension compares with, if any; it is only checked here.
-    """
+    """Fires when the metric ``monitor``, such as "val/loss", is recorded."""
 
     def __init__(self, monitor: str, best: BestValue | None = None):
         self.monitor, self.best = metric_name(monitor), best
@@ -177,7 +170,7 @@ class OnMetric(Trigger):
         return self.monitor.partition("/")[0]
 
     def due(self, moment: LoopPosition) -> bool:
-        """Return whether the metric was recorded at this step. Raises UserError if its phase's rows lack it."""
+        """Whether the metric was recorded at this step. Raises UserError if its phase's rows lack it."""
         if self.monitor in moment.metrics:
             return True
         known = [name for name in moment.metrics if name.startswith(f"{self.phase}/")]
@@ -186,7 +179,7 @@ class OnMetric(Trigger):
         return False
 
     def unknown(self, known: Iterable[str]) -> str:
-        """Return an error message: ``known`` lacks the metric. Names are spelled as the user's."""
+        """Return the error message that a run has no such metric, with the ``known`` ones."""
         hint = nearest_or_listed(self._given, [spelled_as(self._given, name) for name in known], "there are")
         return f"there is no metric {self._given!r} to monitor{hint}"
 
@@ -201,10 +194,7 @@ class OnMetric(Trigger):
 
 
 class WhenBest(OnMetric):
-    """Fires when the metric ``monitor`` has a new best value.
-
-    ``mode`` and ``min_delta`` are as in :class:`BestValue`.
-    """
+    """Fires when the metric ``monitor`` has a new best value."""
 
     def __init__(self, monitor: str, mode: str = "auto", min_delta: float = 0.0):
         super().__init__(monitor)

@@ -1,4 +1,4 @@
-"""The schema of a job, and reading, checking and writing job files."""
+"""Defines the fields of a job, and reads, checks and writes job files."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from dsinga.job.writer import job_html, redact_job, to_text  # and it sets how a
 
 
 def __getattr__(name: str) -> Any:
-    """Return a class of settings by name, such as LRNConf (the settings of kLRN), or a base class of settings."""
+    """Find a class of settings by name, such as LRNConf, the settings of kLRN."""
     if name.endswith("Conf") and (conf := settings_named(name)):
         return conf
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

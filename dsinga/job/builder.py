@@ -1,4 +1,4 @@
-"""Builds a message field by field, and checks required fields at the end."""
+"""Builds a job from parsed text, field by field, with the place of each value for errors."""
 
 from __future__ import annotations
 
@@ -39,13 +39,10 @@ BOOLEANS = {"true": True, "True": True, "t": True, "false": False, "False": Fals
 
 
 class MessageBuilder:
-    """A message that is being read: its values, and their places in the text.
+    """Collects the values of a part of a job while the job file is read.
 
     Attributes:
-        values: the values by field; inner messages as builders.
-        lines: the places of each field's values.
         owner: the layer that errors name first.
-        outer: the builder of the enclosing message.
         origin: the message that is copied and changed, or None.
     """
 
@@ -64,11 +61,11 @@ class MessageBuilder:
         self.lines: dict[str, list[Where]] = {}
 
     def error(self, message: str, where: Where | None = None) -> JobError:
-        """Return a JobError at ``where``, or at the start of the message."""
+        """Return a JobError that names a place: ``where``, or the start of the message."""
         return JobError(f"{where or self.where}: {self.owner}{message}")
 
     def field(self, spelled: str, where: Where) -> tuple[str, Any, bool]:
-        """Return (name, type of one value, whether it is repeated) of a field. Raises JobError."""
+        """Look up a field of a message: name, type of a value, and whether it is repeated."""
         try:
             name = field_name(self.cls, spelled)
         except JobError as error:
@@ -82,14 +79,14 @@ class MessageBuilder:
             raise self.error(str(error), where) from None
 
     def check_registered(self, where: Where) -> None:
-        """Raise JobError if the message names a user's component that is not registered."""
+        """Raise JobError if the message names a user's component that does not exist."""
         cls: Any = self.cls
         name = self.values.get(cls.user_field) if issubclass(cls, Component) else None
         if name and find(cls.kind, name) is None:
             raise self.error(f"no {cls.kind} is registered as {name!r}{missing_hint(cls.kind, name)}", where)
 
     def import_components(self, block: Block) -> None:
-        """Import other distributions' components that a block names, to know their settings."""
+        """Import the components of other packages that a block names, so that their settings are known."""
         cls: Any = self.cls
         for entry in block.entries:
             if entry.name == cls.user_field and type(entry.value) is str:
@@ -99,7 +96,7 @@ class MessageBuilder:
                     raise self.error(str(error), Where(self.where.file, entry.line)) from None
 
     def placement_hint(self, spelled: str) -> str:
-        """Return a hint for a field that this message lacks but an inner or an outer message has, else ""."""
+        """Say where a misplaced field belongs: in an inner or an outer message."""
         if self.outer is None and spelled in PATHS:
             return f"; it is {PATHS[spelled]}"
         kinds = {name: item_type(hint)[0] for name, hint in importable_fields(self.cls).items()}
@@ -115,7 +112,7 @@ class MessageBuilder:
         return f", but {outer.cls.__name__} has it: is a '}}' missing before it?" if outer else ""
 
     def add(self, spelled: str, value: Any, where: Where) -> None:
-        """Set a field to a value from the parser, or append to a repeated field."""
+        """Set a field to a parsed value, or append to a repeated field."""
         if spelled.startswith("["):
             return self.add_extension(spelled, value, where)
         name, kind, repeated = self.field(spelled, where)
@@ -131,7 +128,7 @@ class MessageBuilder:
         return None
 
     def add_extension(self, spelled: str, value: Any, where: Where) -> None:
-        """Set the settings of the user's component, which SINGA writes as ``[name] { ... }``."""
+        """Read settings of a user's component, which SINGA writes as ``[name] { ... }``."""
         cls: Any = self.cls
         conf = self.extension_settings(spelled, where)
         if not cls.flat or not isinstance(value, Block):
@@ -144,7 +141,7 @@ class MessageBuilder:
         return self.lines.update(inner.lines)
 
     def extension_settings(self, spelled: str, where: Where) -> Any:
-        """Return the settings class for ``[name]``. Raises JobError if the component does not declare it."""
+        """Return the settings class that the user's component declares for ``[name]``."""
         self.check_registered(where)
         cls: Any = self.cls
         user = self.values.get(cls.user_field) if issubclass(cls, Component) else None
@@ -159,7 +156,7 @@ class MessageBuilder:
         return conf
 
     def item(self, name: str, kind: Any, value: Any, where: Where) -> Any:
-        """Convert one value to ``kind``; a block becomes the builder of a message. Raises JobError."""
+        """Convert a parsed value to a field's type; a block becomes the builder of a message."""
         what = f"{self.cls.__name__}.{name}"
         if isinstance(value, Block) and is_message(kind):
             return read(value, kind, where, self)
@@ -174,7 +171,7 @@ class MessageBuilder:
             raise self.error(str(error), where) from None
 
     def child(self, name: str, kind: type[Message], where: Where) -> MessageBuilder:
-        """Return an inner message's builder; create it from the field's default if needed."""
+        """Return the builder of an inner message, created from the field's default if needed."""
         if name not in self.values:
             default = defaults(self.cls).get(name)
             self.values[name] = (
@@ -184,7 +181,7 @@ class MessageBuilder:
         return self.values[name]
 
     def build(self) -> Message:
-        """Return the message. Raises JobError for missing required fields."""
+        """Make the message from the collected values. Raises JobError for missing required fields."""
         if text := missing(self.cls, self.values):
             raise self.error(text)
         values = {name: build_value(value) for name, value in self.values.items()}
@@ -199,7 +196,7 @@ class MessageBuilder:
 
 
 def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
-    """Return a builder with the fields of a block that begins at ``where``."""
+    """Read a block of a job file into a builder of the message class ``cls``."""
     owner = outer.owner if outer else ""
     if cls is LayerConf:
         names = [entry.value for entry in block.entries if entry.name == "name" and type(entry.value) is str]
@@ -213,7 +210,7 @@ def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder |
 
 
 def builder_of(message: Message, where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
-    """Make a builder that changes a copy of ``message``; values without a place get ``where``."""
+    """Prepare a changed copy of a message: return a builder with its values."""
     owner = outer.owner if outer else ""
     if isinstance(message, LayerConf):
         owner = f"layer {message.name!r}: "
@@ -227,17 +224,14 @@ def builder_of(message: Message, where: Where, outer: MessageBuilder | None = No
 
 
 def build_value(value: Any) -> Any:
-    """Return ``value`` with each MessageBuilder, also in lists, replaced by its message."""
+    """Make messages of all builders in a value, also in lists."""
     if isinstance(value, list):
         return [build_value(item) for item in value]
     return value.build() if isinstance(value, MessageBuilder) else value
 
 
 def typed(value: Any, kind: Any, what: str) -> Any:
-    """Give booleans and infinities of the text format their Python values; return other values as they are.
-
-    Raises JobError for a string without quotes.
-    """
+    """Convert the text format's words for booleans and infinities to Python values."""
     if kind is bool and not (type(value) is str or isinstance(value, float)):
         return BOOLEANS.get(value, value)
     if kind is str and isinstance(value, BareWord):
@@ -248,5 +242,5 @@ def typed(value: Any, kind: Any, what: str) -> Any:
 
 
 def real(word: BareWord) -> float | None:
-    """Return the float that inf, infinity or nan spells; None for another word."""
+    """Return the float that a word spells (inf, infinity, nan), else None."""
     return float(word) if word.lower() in ("inf", "infinity", "nan") else None

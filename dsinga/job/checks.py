@@ -1,4 +1,4 @@
-"""Checks a job before shapes are known. A mistake raises JobError with place, layer and remedy."""
+"""Finds mistakes in a job before its data are opened; errors name place, layer and remedy."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 
 
 def training_phases(job: Job) -> list[Phase]:
-    """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency.
+    """Return the phases that a training run has: kTrain, and kVal and kTest if they have a frequency.
 
-    With ``epochs``, phases with their own records also run without a frequency. An agent is tested in episodes; without
-    a frequency, at the end.
+    With ``epochs``, phases with their own records also run without a frequency. An agent is tested in episodes.
     """
     if job.experience is not None:
         return [Phase.kTrain, *([Phase.kTest] if job.experience.is_tested else [])]
@@ -32,10 +31,7 @@ def training_phases(job: Job) -> list[Phase]:
 
 
 def has_own_records(job: Job, phase: Phase) -> bool:
-    """Whether ``phase`` reads other input layers than training and, for kVal, than kTest.
-
-    Many SINGA jobs exclude a training layer from kTest only, which leaves it in kVal.
-    """
+    """Whether ``phase`` has input layers other than training's and, for kVal, than kTest's."""
 
     def inputs(phase: Phase) -> set[int]:
         layers = enumerate(job.neuralnet.layer)
@@ -54,12 +50,11 @@ def has_own_records(job: Job, phase: Phase) -> bool:
 
 
 def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = True) -> None:
-    """Raise JobError for the first mistake in a job.
+    """Check a job before its data are opened: raise JobError for the first mistake.
 
     Args:
         job: the job.
-        phases: the phases to check. By default the result of :func:`training_phases`; then the job also needs steps or
-            epochs.
+        phases: the phases to check; by default all of a training run, which then also needs steps or epochs.
         needs_paths: whether stores need a path or bound arrays.
     """
     if job.experience is not None:
@@ -97,7 +92,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
 
 
 def check_cluster(job: Job) -> None:
-    """Raise JobError for an invalid topology, if the job has one."""
+    """Raise JobError for impossible numbers of workers, servers and groups."""
     stores = (layer.store_conf for layer in job.neuralnet.layer if layer.store_conf is not None)
     if job.cluster is not None or job.warmup_steps or any(store.site_path for store in stores):
         check_topology: JobCheck = lookup("hook", "check_cluster")
@@ -105,7 +100,7 @@ def check_cluster(job: Job) -> None:
 
 
 def check_schedules(job: Job) -> None:
-    """Raise JobError for a learning-rate schedule that does not fit into ``train_steps``."""
+    """Raise JobError for a learning-rate schedule that is longer than the training."""
     for _, message in iterate_messages(job.updater):
         if isinstance(message, LRGenConf):
             check_schedule(message, job.train_steps, job.updater)
@@ -114,7 +109,7 @@ def check_schedules(job: Job) -> None:
 def check_schedule(conf: LRGenConf, train_steps: int, updater: UpdaterConf) -> None:
     """Raise JobError for a schedule that starts or warms up after ``train_steps`` (0: unknown).
 
-    Steps of an earlier run count. If other runs continue this one, the schedule may last longer.
+    Steps of an earlier run count.
     """
     if conf.warmup_lr and not conf.warmup_steps:
         raise conf.error("warmup_lr has no effect without warmup_steps; give both or leave it out", "warmup_lr")
@@ -152,7 +147,7 @@ def check_algorithm(job: Job) -> None:
 
 
 def iterate_messages(message: Message, layer: LayerConf | None = None) -> Iterator[tuple[LayerConf | None, Message]]:
-    """Yield (layer, message) for a message and all inner messages; layer is None outside layers."""
+    """Yield a message of a job and all messages inside it, each with its layer or None."""
     layer = message if isinstance(message, LayerConf) else layer
     yield layer, message
     for value in vars(message).values():
@@ -162,18 +157,18 @@ def iterate_messages(message: Message, layer: LayerConf | None = None) -> Iterat
 
 
 def error_in(layer: LayerConf | None, message: Message, text: str, field: str | None = None, item: int = 0) -> JobError:
-    """Return a JobError about a message or one value of a field, with the layer's name."""
+    """Return a JobError about a field, with its place and the layer's name."""
     return message.error(f"layer {layer.name!r}: {text}" if layer else text, field, item)
 
 
 def check_numbers(layer: LayerConf | None, message: Message) -> None:
-    """Raise JobError for a number out of range. :func:`check_settings` checks settings."""
+    """Raise JobError for a number out of range in a field, other than a component's settings."""
     for field, item, value, allowed in () if isinstance(message, Settings) else out_of_range(message):
         raise error_in(layer, message, f"{field} {allowed.fault(value)}", field, item)
 
 
 def check_type(layer: LayerConf | None, message: Message) -> None:
-    """Raise JobError for missing required fields, or a user's type next to a built-in type."""
+    """Raise JobError for missing required fields, or for a built-in and a user's type together."""
     if isinstance(message, ParamConf) and message.type is ParamType.kUser and not message.user_type:
         raise error_in(layer, message, 'type kUser needs user_type: "..."', "type")
     if not isinstance(message, Component) or not message.kind:
@@ -205,7 +200,7 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
 
 
 def check_distribution(layer: LayerConf | None, message: Component) -> None:
-    """Raise JobError if two distributions provide the component."""
+    """Raise JobError if two installed packages provide the same component."""
     try:
         check_owner(message.kind, message.type_name)
     except UserError as error:
@@ -213,7 +208,7 @@ def check_distribution(layer: LayerConf | None, message: Component) -> None:
 
 
 def check_settings(layer: LayerConf | None, message: Message) -> None:
-    """Raise JobError for settings that are out of range or contradict each other."""
+    """Raise JobError for a component's settings that are out of range or contradict each other."""
     settings = message if isinstance(message, Settings) else None
     if isinstance(message, Component) and message.flat:
         conf = settings_class(find(message.kind, message.type_name))
@@ -223,7 +218,7 @@ def check_settings(layer: LayerConf | None, message: Message) -> None:
 
 
 def check_known_fields(conf: ExtensionConf | AugmentConf, of_users: tuple[str, ...]) -> None:
-    """Raise JobError for a setting that this type lacks. User components may also have ``of_users``."""
+    """Raise JobError for a setting that an extension or augmentation of this type does not have."""
     settings = settings_class(find(conf.kind, conf.type_name))
     if settings is not None:
         known = [*field_types(settings), *(of_users if conf.type.is_user else ())]
@@ -234,14 +229,14 @@ def check_known_fields(conf: ExtensionConf | AugmentConf, of_users: tuple[str, .
 
 
 def check_extension(conf: ExtensionConf) -> None:
-    """Raise JobError for extension fields that contradict each other or have no effect."""
+    """Raise JobError for an extension's settings that contradict each other or have no effect."""
     check_known_fields(conf, ("freq", "after"))
     if conf.after is not None and conf.freq is None:
         raise conf.error("after has no effect without freq; give freq: every how many steps it runs", "after")
 
 
 def check_layer(layer: LayerConf) -> None:
-    """Raise JobError for layer fields that contradict each other."""
+    """Raise JobError for fields of a layer that contradict each other."""
     if layer.include and layer.exclude:
         raise error_in(layer, layer, "has both include and exclude; leave exclude out", "exclude")
     store = layer.store_conf
@@ -254,7 +249,7 @@ def check_layer(layer: LayerConf) -> None:
 
 
 def check_path(layer: LayerConf, phases: Sequence[Phase]) -> None:
-    """Raise JobError for a store without path or array, in a layer of one of ``phases``."""
+    """Raise JobError for an input or output layer without a path or data."""
     store = layer.store_conf
     if store is None or store.has_records:
         return
@@ -263,7 +258,7 @@ def check_path(layer: LayerConf, phases: Sequence[Phase]) -> None:
 
 
 def check_net(net: NetConf, phases: Iterable[Phase]) -> None:
-    """Raise JobError for the first invalid layer in the nets of ``phases``."""
+    """Raise JobError for the first wrong layer in the nets of ``phases``."""
     if not net.layer:
         raise net.error("the job's neuralnet has no layers; add at least one, as in layer { name: ... }")
     for phase in phases:
@@ -276,7 +271,7 @@ def check_net(net: NetConf, phases: Iterable[Phase]) -> None:
 
 
 def unique(layers: Sequence[LayerConf], phase: Phase) -> dict[str, LayerConf]:
-    """Return the layers of a phase by name. Raises JobError for a duplicate name."""
+    """Return the layers of a phase by name. Raises JobError if two have the same name."""
     named: dict[str, LayerConf] = {}
     for layer in layers:
         if layer.name in named:
@@ -289,7 +284,7 @@ def unique(layers: Sequence[LayerConf], phase: Phase) -> dict[str, LayerConf]:
 
 
 def check_sources(layer: LayerConf, in_phase: Mapping[str, LayerConf], all_: Sequence[LayerConf], phase: Phase) -> None:
-    """Raise JobError for a source that is not in the phase."""
+    """Raise JobError if a layer reads a layer that its phase does not have."""
     for item, name in enumerate(layer.srclayers):
         if name in in_phase:
             continue
@@ -307,7 +302,7 @@ def check_sources(layer: LayerConf, in_phase: Mapping[str, LayerConf], all_: Seq
 
 
 def followers(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
-    """Return the layers that are computed from a layer, and the layer itself."""
+    """Return the names of all layers that depend on a layer, and its own."""
     users: dict[str, list[str]] = {}
     for layer in layers.values():
         for source in layer.srclayers:
@@ -321,7 +316,7 @@ def followers(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
 
 
 def check_cycles(layers: Mapping[str, LayerConf], phase: Phase) -> None:
-    """Raise JobError for a cycle of layers."""
+    """Raise JobError if layers depend on each other in a cycle."""
     done: set[str] = set()
     for start in layers:
         path = [start]  # depth first, without recursion because nets may be deep
@@ -341,10 +336,10 @@ def check_cycles(layers: Mapping[str, LayerConf], phase: Phase) -> None:
 
 
 def forward_sources(layer: LayerConf, layers: Mapping[str, LayerConf]) -> list[str]:
-    """Return the sources that must be computed before a layer.
+    """Return the names of the layers that must be computed before a layer.
 
-    Sources with ``shift`` are left out: they are copies of an earlier step. An RBM's visible layer does not wait for
-    its hidden layer, because it needs the hidden sample only after the hidden layer has seen the data.
+    Sources with ``shift`` are copies of an earlier step, so they are left out. An RBM's visible layer does not wait for
+    its hidden layer.
     """
     shifted = {name for name, shift in zip(layer.srclayers, layer.shift, strict=False) if shift}
     visible = layer.type is LayerType.kRBMVis
@@ -356,5 +351,5 @@ def forward_sources(layer: LayerConf, layers: Mapping[str, LayerConf]) -> list[s
 
 
 def is_hidden_side(layer: LayerConf, visible: str) -> bool:
-    """Whether a layer is the hidden layer of the RBM with this visible layer."""
+    """Whether a layer is the hidden layer of the RBM that has the visible layer ``visible``."""
     return layer.type is LayerType.kRBMHid and visible in layer.srclayers

@@ -1,4 +1,4 @@
-"""Declares settings in component classes, and finds the component that a message's ``type`` names."""
+"""Lets components, such as layers and updaters, declare their settings, which job files then accept."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ S = TypeVar("S", bound="Settings")
 
 
 def setting(default: Any, doc: str = "") -> Any:
-    """Declare a setting with its default and its documentation, which states the unit."""
+    """Declare a setting of a component, with its default and its meaning."""
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata={"doc": doc})
     return dataclasses.field(default=default, metadata={"doc": doc})
 
 
 def required(doc: str = "") -> Any:
-    """Declare a setting without a default."""
+    """Declare a setting of a component that users must give, with its meaning."""
     return dataclasses.field(metadata={"doc": doc})
 
 
 class Fault(NamedTuple):
-    """What is wrong with settings: a sentence, and the field and list item at fault. Errors name their line."""
+    """A fault of settings: a sentence, and the field and list item that errors point at."""
 
     text: str
     field: str | None = None
@@ -53,10 +53,9 @@ class Fault(NamedTuple):
 
 
 class Settings(Message):
-    """Base of components' settings: each component declares a subclass called ``Conf``.
+    """Base class for a component's settings, which a component declares as an inner class ``Conf``.
 
-    Declare each field with type, default and meaning, by :func:`setting` or :func:`required`. Otherwise the class
-    definition raises UserError.
+    Declare each field with type, default and meaning, by :func:`setting` or :func:`required`.
 
     A setting is an int, float, bool, str, an ``Enum``, or a list of these. :mod:`dsinga.job.limits` has bounded types:
     ``Count`` (at least 1), ``Natural`` (at least 0), ``NonNegative``, ``Positive``, ``Share`` (0 to below 1),
@@ -86,15 +85,14 @@ class Settings(Message):
             check_definition(cls)
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield faults of settings that contradict each other.
+        """Yield the faults of settings that contradict each other; a subclass overrides it.
 
-        A fault is a sentence, or a :class:`Fault` with a field. The first one raises an error with file and line before
-        training.
+        The first sentence, or :class:`Fault` with a field, raises an error with file and line before training.
         """
         return iter(())
 
     def all_faults(self) -> Iterator[Fault]:
-        """Yield all that is wrong with settings: numbers out of range, then what :meth:`faults` finds."""
+        """Yield everything wrong with settings: numbers out of range, and faults of :meth:`faults`."""
         for field, item, value, allowed in out_of_range(self):
             yield Fault(f"{field} {allowed.fault(value)}", field, item)
         for fault in self.faults():
@@ -104,7 +102,7 @@ class Settings(Message):
 
 
 def _check_annotations(cls: type[Settings]) -> None:
-    """Raise UserError for a setting without a defined type, a default or documentation."""
+    """Raise UserError if a setting is declared without a type, a default or documentation."""
     annotated = inspect.get_annotations(cls)
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field) and name not in annotated:
@@ -127,7 +125,7 @@ def _check_annotations(cls: type[Settings]) -> None:
 
 
 def check_definition(cls: type[Settings]) -> None:
-    """Raise UserError for an unsupported type, or a default outside its type and range."""
+    """Raise UserError for a setting with an unsupported type, or a default out of its range."""
     default = dict(default_values(cls))
     for name, hint in cls._types.items():
         kind, repeated = item_type(hint)
@@ -157,25 +155,25 @@ def check_definition(cls: type[Settings]) -> None:
 
 
 def docs(cls: type[Message]) -> dict[str, str]:
-    """Return the documentation of each setting by name."""
+    """Return the meaning of each setting, by name."""
     return {field.name: field.metadata.get("doc", "") for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 
 def settings_class(component: Any) -> type[Settings] | None:
-    """Return the ``Conf`` of a component, or None."""
+    """Return the settings class that a component declares, or None."""
     conf = getattr(component, "Conf", None)
     return conf if isinstance(conf, type) and issubclass(conf, Settings) else None
 
 
 def component_settings(kind: str) -> Iterator[tuple[str, type[Settings]]]:
-    """Yield (name, settings class) of each registered component with settings."""
+    """Yield (name, settings class) of each registered component that has settings."""
     for name, entry in entries(kind).items():
         if conf := settings_class(entry):
             yield name, conf
 
 
 def settings_named(name: str) -> type | None:
-    """Return the settings class, or base of one, with this name; None if there is none."""
+    """Find a settings class, or a base of one, by its name; None if there is none."""
     field = f"{name.removesuffix('Conf').lower()}_conf"
     likely = (find(kind, each) for kind in KINDS for each, row in built_in(kind).items() if field in row.fields)
     for component in chain(likely, chain.from_iterable(entries(kind).values() for kind in KINDS)):
@@ -186,11 +184,7 @@ def settings_named(name: str) -> type | None:
 
 
 class FieldTypes(Mapping[str, Any]):
-    """The field types of a component's message. Reading a field's type imports its component.
-
-    Attributes:
-        version: the version of the registry that the fields come from.
-    """
+    """The types of a message's fields by name; reading one imports its component."""
 
     def __init__(self, cls: type[Component]):
         self.version = version()
@@ -213,7 +207,7 @@ class FieldTypes(Mapping[str, Any]):
         return (field_types(conf)[field] if self._cls.flat else conf) | None
 
     def _check(self, name: str, field: str, hint: Any) -> None:
-        """Raise UserError if two components, or a component and its message, give a field different types."""
+        """Raise UserError if two components give one field different types."""
         kind = self._cls.kind
         if field in self._cls._types:
             if self._cls._types[field] != hint:
@@ -243,15 +237,9 @@ class FieldTypes(Mapping[str, Any]):
 
 
 class Component(Message):
-    """A message with a ``type`` that names a component, and a field for each component's settings.
+    """A part of a job that names a component by ``type``, with fields for components' settings.
 
-    Each component registered with a ``Conf`` adds its field. ``flat`` settings are fields of the message itself, None
-    if not given. A component without settings may list ``required_fields``.
-
-    Attributes:
-        kind: the registry's kind.
-        type_field: the field that names the component.
-        user_field: the field that names a user's component.
+    Each component registered with a ``Conf`` adds its field; ``flat`` settings are fields of the message itself.
     """
 
     kind: ClassVar[str] = ""
@@ -267,7 +255,7 @@ class Component(Message):
 
     @classmethod
     def all_types(cls) -> Mapping[str, Any]:
-        """Return the types of all fields; fields of settings come before "param"."""
+        """Return the types of all fields, by name; fields of settings come before "param"."""
         if not cls.kind:
             return cls._types
         if cls._fields is None or cls._fields.version != version():
@@ -275,7 +263,7 @@ class Component(Message):
         return cls._fields
 
     def __getattr__(self, name: str) -> Any:
-        """Return None for settings that are not given."""
+        """Return None for settings that the job does not give."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         known = field_types(type(self))
@@ -284,7 +272,7 @@ class Component(Message):
 
     @property
     def is_user(self) -> bool:
-        """Whether ``user_field`` names the component."""
+        """Whether the job names a user's component."""
         return bool(getattr(self, self.type_field).is_user)
 
     @property
@@ -294,11 +282,11 @@ class Component(Message):
 
     @property
     def title(self) -> str:
-        """The component's name in errors."""
+        """The name of the component in errors."""
         return f"{self.kind} {self.type_name}"
 
     def needed_fields(self) -> tuple[str, ...]:
-        """Return the fields that a registered type requires."""
+        """Return the names of the fields that the component's type requires."""
         if not self.type_name:
             return (self.user_field,)
         entry = find(self.kind, self.type_name)
@@ -308,10 +296,7 @@ class Component(Message):
         return tuple(conf._required) if self.flat else (conf.field,) if conf.needed else ()
 
     def settings_of(self, conf: type[S]) -> S:
-        """Return this component's settings as an object of the class ``conf``, with its defaults if none are given.
-
-        Raises JobError if required settings are missing.
-        """
+        """Return this component's settings, an object of the class ``conf`` with defaults if none are given."""
         if self.flat:
             fields = {name: value for name in field_types(conf) if (value := getattr(self, name)) is not None}
             if text := missing(conf, fields):
@@ -327,12 +312,9 @@ class Component(Message):
 
 
 class Configured:
-    """Base of components that are made from the message that names them.
+    """Base class of components, such as updaters, made from the part of a job that names them.
 
-    Attributes:
-        Conf: the settings class, or None.
-        conf: the message.
-        settings: the message's settings, or the defaults.
+    ``conf`` is that part; ``settings`` are given or default values of the class ``Conf``.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -348,7 +330,7 @@ class Configured:
 
 @contextlib.contextmanager
 def error_note(note: str) -> Iterator[None]:
-    """Add ``note`` to an exception from user code; leave a UserError unchanged."""
+    """Add ``note``, such as the name of a layer, to an exception from user code."""
     try:
         yield
     except UserError:
@@ -359,10 +341,7 @@ def error_note(note: str) -> Iterator[None]:
 
 
 def resolve(conf: Component) -> Any:
-    """Return the registered class or function that ``conf`` names.
-
-    Raises JobError if no name is given or the component is not registered.
-    """
+    """Return the registered class or function that a part of a job names."""
     member = getattr(conf, conf.type_field)
     if not conf.type_name:
         text = f"{conf.type_field} {member} needs {conf.user_field}: the name of a registered {conf.kind}"

@@ -1,4 +1,4 @@
-"""Defines RecordsDefinition, the base of messages that define the records of a store, such as ``table { }``."""
+"""Defines RecordsDefinition, with which a job makes records of data, such as windows of a Dataset."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from dsinga.job.component import Settings
 
 
 class RecordsDefinition(Settings):
-    """Base of a store's message that defines records of one kind, and keeps what training learnt from the data.
+    """Base class for the part of a job that says how records are made of data, such as ``table { }``.
 
-    Register the function that opens the records, function(source, definition, has_labels), by ``@register("definition",
-    "NAME")`` with the message's class name. Put it in another file if jobs should be readable without it.
+    It also keeps what training learnt from the data. Register the function that opens the records, function(source,
+    definition, has_labels), by ``@register("definition", "NAME")`` with the class name.
 
     Attributes:
-        options: extra options of a model's ``predict`` and ``evaluate`` for this kind; each maps to the error for other
-            kinds.
+        options: extra options of a model's ``predict`` and ``evaluate``, each with the error for other kinds.
         is_encoded: whether the columns of records differ from the source's, so that arrays cannot replace records.
         can_be_cut: whether a part of the records can be held out in order.
     """
@@ -30,48 +29,48 @@ class RecordsDefinition(Settings):
 
     @property
     def coded_columns(self) -> Sequence[str]:
-        """The names of a record's columns that hold codes of categories."""
+        """The names of the columns that hold codes of categories."""
         return ()
 
     def takes(self, source: Any) -> bool:
-        """Whether :meth:`open_records` accepts a source."""
+        """Whether records can be made of ``source``, such as a data frame."""
         raise NotImplementedError
 
     def check_source(self, source: Any) -> None:
-        """Raise UserError for a source that the model cannot predict; accept all by default."""
+        """Raise UserError for data that a trained model cannot predict; accept all by default."""
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> Any:
-        """Return the records of a source for an input layer. Raises JobError."""
+        """Make the records of an input layer from a source, such as a data frame. Raises JobError."""
         try:
             return lookup("definition", type(self).__name__)(source, self, has_labels)
         except UserError as error:
             raise self.error(f"layer {layer!r}: {error}") from error
 
     def predicts(self, source: Any) -> bool:
-        """Whether :meth:`predict` handles this source; else its records are predicted as usual."""
+        """Whether :meth:`predict` handles a source; else its records are predicted as usual."""
         return False
 
     def predict(self, job: Any, params: Any, layers: Any, source: Any, **options: Any) -> Any:
-        """Return the outputs of ``layers`` for a source, by a trained job.
+        """Predict a source, such as a Dataset, by a trained job: return the outputs of ``layers``.
 
-        Calls the function registered by ``@register("definition", "NAME.predict")``.
+        It is registered by ``@register("definition", "NAME.predict")``.
         """
         return lookup("definition", f"{type(self).__name__}.predict")(job, params, layers, source, **options)
 
     def check_options(self, **labels: Any) -> None:
-        """Raise UserError if ``evaluate`` gets labels or weights together with ``options`` of this kind."""
+        """Raise UserError for labels or weights that contradict this kind's ``options`` of ``evaluate``."""
 
     def evaluate(self, job: Any, params: Any, layers: Any, **options: Any) -> Any:
-        """Return the evaluation of ``layers`` with this kind's ``options``, on records bound as ``data=``.
+        """Evaluate ``layers`` on the job's bound records with this kind's own ``options``.
 
-        Calls the function registered by ``@register("definition", "NAME.evaluate")``.
+        It is registered by ``@register("definition", "NAME.evaluate")``.
         """
         return lookup("definition", f"{type(self).__name__}.evaluate")(job, params, layers, **options)
 
     def learnt(self) -> dict[str, str]:
-        """Return texts by name of what training learnt from the data. A resumed run must have the same."""
+        """Return texts, by name, about the training data, which a resumed run must share."""
         return {}
 
     def remark_on_scores(self, layer: str) -> str:
-        """Return a note on records that count more than once in scores; "" if none do."""
+        """Say if scores count some records more than once; "" if none do."""
         return ""

@@ -1,4 +1,4 @@
-"""The enumerations of the job schema, with SINGA's names and numbers."""
+"""Lists the values that fields of a job can have, with SINGA's names and numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dsinga.job.type_names import TypeName
 
 
 class Phase(IntFlag):
-    """A phase of a run, as in a layer's ``include`` and ``exclude``."""
+    """The use of a net: training, validation, test or deployment, as in a layer's ``include``."""
 
     kUnknown = 0
     kTrain = 1
@@ -24,23 +24,23 @@ class Phase(IntFlag):
 
 
 class AlgType(TypeName, kind="algorithm", user="kUserAlg", number=104):
-    """The algorithms that compute gradients (SINGA's TrainOneBatch)."""
+    """The names of the algorithms that compute gradients (SINGA's TrainOneBatch)."""
 
 
 class UpdaterType(TypeName, kind="updater", user="kUserUpdater", number=105):
-    """The updaters."""
+    """The names of the updaters (optimizers)."""
 
 
 class ChangeMethod(TypeName, kind="schedule", user="kUserChange", number=100):
-    """The schedules of the learning rate."""
+    """The names of the schedules of the learning rate."""
 
 
 class ExtensionType(TypeName, kind="extension", user="kUserExtension", number=106):
-    """The extensions of the training loop."""
+    """The names of the extensions (callbacks) of the training loop."""
 
 
 class AugmentationType(TypeName, kind="augmentation", user="kUserAugmentation", number=107):
-    """The augmentations of training records."""
+    """The names of the random changes of training records."""
 
 
 class MonitorMode(Enum):
@@ -52,22 +52,22 @@ class MonitorMode(Enum):
 
 
 class InitMethod(TypeName, kind="initialiser", user="kUserInit", number=101):
-    """The initialisers of params. ``kConst`` and ``kUniformFanInOut`` come from SINGA's Param page.
+    """The names of the initialisers of params.
 
-    ``kUniformFanInOut`` multiplies by √(6 / (rows + columns)), as on that page. ``kUniformSqrtFanInOut`` is from
-    SINGA's source: it multiplies by 1 / √(rows + columns).
+    ``kUniformFanInOut`` multiplies by √(6 / (rows + columns)), as on SINGA's Param page, ``kUniformSqrtFanInOut`` by 1
+    / √(rows + columns), as in its source.
     """
 
 
 class ParamType(Enum):
-    """The kind of a param: SINGA's, or a user's."""
+    """Whether a param is of SINGA's class or a user's; without effect."""
 
     kParam = 0
     kUser = 103
 
 
 class UnrollConnType(Enum):
-    """How copies of an unrolled layer read the copies of a source."""
+    """Which time steps of a source a copy of an unrolled layer reads: its own, all, or the last."""
 
     kUnrollOneToOne = 1  # copy i takes copy i - ``shift``, and nothing if that is before the first
     kUnrollOneToAll = 2  # copy i takes every copy, or the only one of a source that is not unrolled
@@ -76,7 +76,7 @@ class UnrollConnType(Enum):
 
 
 class ActivationType(Enum):
-    """The functions of kActivation."""
+    """The functions that a kActivation layer can compute."""
 
     RELU = 1
     SIGMOID = 2
@@ -100,7 +100,7 @@ class ActivationType(Enum):
 
 
 class CellActivation(Enum):
-    """The activations of recurrent cells. Their derivatives follow from their values."""
+    """The activations of recurrent cells; derivatives follow from the values."""
 
     SIGMOID = 0
     TANH = 1
@@ -109,7 +109,7 @@ class CellActivation(Enum):
 
     @classmethod
     def aliases(cls) -> dict[str, CellActivation]:
-        """Return other names of members."""
+        """Return the cell activations by their other names."""
         return {"LINEAR": cls.IDENTITY}
 
 
@@ -139,14 +139,14 @@ class DistributionScore(Enum):
 
 
 class PoolMethod(Enum):
-    """The kinds of pooling."""
+    """How pooling reduces a region to one number."""
 
     MAX = 0
     AVG = 1
 
 
 class StepPoolMethod(Enum):
-    """The kinds of pooling over sequence steps."""
+    """How pooling reduces the steps of a sequence to one."""
 
     MAX = 0
     AVG = 1
@@ -157,7 +157,7 @@ class StepPoolMethod(Enum):
 
 
 class DropoutUnit(Enum):
-    """What kDropout drops: a number, a channel of a row, a row, or a feature at all steps."""
+    """The unit that kDropout drops: a number, a channel of a row, a row, or a feature at all steps."""
 
     kNumber = 0
     kChannel = 1
@@ -166,14 +166,14 @@ class DropoutUnit(Enum):
 
 
 class PolicyDistribution(Enum):
-    """The meaning of a policy's outputs: scores of actions, or means and log standard deviations."""
+    """The meaning of a policy net's outputs: scores of actions, or means and log standard deviations."""
 
     kCategorical = 0
     kGaussian = 1
 
 
 class SamplingMethod(Enum):
-    """How a loss tells words from random words: by scores, or by noise-contrastive estimation."""
+    """How a language model's loss tells words from random ones: by scores, or by noise-contrastive estimation."""
 
     kNegativeSampling = 0
     kNCE = 1
@@ -203,21 +203,21 @@ class HingeNorm(Enum):
 
 
 class SlicingMethod(Enum):
-    """How params are sliced for servers: by SINGA's slicer, or in fixed blocks by hash (PaddlePaddle)."""
+    """How params are divided among servers: by SINGA's slicer, or in fixed blocks by hash (PaddlePaddle)."""
 
     kSinga = 0
     kBlock = 1
 
 
 class PartitionMethod(Enum):
-    """Whether the job (manual) or the cost model (auto) partitions layers."""
+    """Whether the job or a cost model decides how layers are divided among workers."""
 
     manual = 0
     auto = 1
 
 
 class SyncTopology(Enum):
-    """The links over which server groups send each other changes of params."""
+    """Which server groups send each other changes of params."""
 
     kAllToAll = 0
     kRing = 1
@@ -225,7 +225,7 @@ class SyncTopology(Enum):
 
 
 class SyncMethod(Enum):
-    """How server groups synchronise: they add up changes, or an outer optimizer averages params."""
+    """How groups of servers synchronise: they add up changes, or an outer optimizer averages params."""
 
     kSum = 0
     kMean = 1
@@ -246,19 +246,19 @@ class Compression(Enum):
 
     @property
     def by_number(self) -> bool:
-        """Whether each number is sent by itself, so that gradients can be split."""
+        """Whether each number of a gradient is sent by itself, so that gradients can be split."""
         return self in (Compression.kNone, Compression.kBF16)
 
 
 class PullTime(Enum):
-    """When a worker pulls new values: after its push, or when a forward pass needs them."""
+    """When a worker fetches new params: right after its gradients, or when a forward pass needs them."""
 
     kAtOnce = 0
     kDeferred = 1
 
 
 class UpdatePlace(Enum):
-    """Where the updater runs: on the server, or on every worker with the summed gradients."""
+    """Where params are updated: on the servers, or on every worker with the summed gradients."""
 
     kServer = 0
     kWorker = 1
@@ -281,7 +281,7 @@ CPU_PRECISIONS = (Precision.kFloat32, Precision.kBF16)  # the precisions of CPU 
 
 
 class LayerType(TypeName, kind="layer", user="kUserLayer", number=600):
-    """The layer types."""
+    """The names of the layer types."""
 
 
 PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}

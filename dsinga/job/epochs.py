@@ -1,4 +1,4 @@
-"""Counts epochs in records: at which steps they end, and how many are done."""
+"""Converts between training steps and epochs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Epochs:
-    """Converts between steps and epochs.
+    """Tells at which step each epoch ends, and how many epochs are done.
 
     An epoch ends when all worker groups together have read as many rows as there are records.
 
     Attributes:
-        records: the number of training records.
         rows: the rows that all worker groups read in a step.
-        offset: the rows read before step 0 if all steps read ``rows``; it may be negative. It is 0 unless a run
-            continued with another batch size.
+        offset: the rows read before step 0 if all steps read ``rows``; not 0 if a run continued with another batch
+            size.
     """
 
     records: int
@@ -31,14 +30,11 @@ class Epochs:
         return -((self.offset - epoch * self.records) // self.rows)
 
     def at(self, step: int) -> float:
-        """Return the epochs done, for display: 3 after the third, two decimals in between."""
+        """Return how many epochs are done, for display: 3 after the third, two decimals in between."""
         done = self.done(step)
         return done if self.end(done) == step else round((self.offset + step * self.rows) / self.records, 2)
 
 
 def offset_of(step: int, rows: int, offset: int, new_rows: int) -> int:
-    """Return the offset for continuing at the same record with ``new_rows`` a step, after ``step``.
-
-    ``rows`` and ``offset`` are the old values.
-    """
+    """Return the offset that lets a run continue at the same record with another batch size."""
     return offset + step * (rows - new_rows)

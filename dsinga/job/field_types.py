@@ -1,4 +1,4 @@
-"""Finds the types of message fields when they are first read, and splits them."""
+"""Reads the types of message fields from annotations, on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 
 class DeferredTypes:
-    """Computes the field types of a message class when they are first read."""
+    """Delays the reading of a message class's annotations until its field types are needed."""
 
     def __get__(self, message: Any, cls: Any) -> dict[str, Any]:
         if inspect.get_annotations(cls):
@@ -24,7 +24,7 @@ class DeferredTypes:
 
 @functools.cache
 def item_type(hint: Any) -> tuple[Any, bool]:
-    """Return (type of one value of a field, whether the field is a list)."""
+    """Return the type of one value of a field, and whether the field is a list."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):  # T | None
         hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     hint = unannotated(hint)
@@ -34,7 +34,7 @@ def item_type(hint: Any) -> tuple[Any, bool]:
 
 
 def unannotated(hint: Any) -> Any:
-    """Return a type without its range."""
+    """Return a field's type without its range."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 

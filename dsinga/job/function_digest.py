@@ -1,4 +1,4 @@
-"""Hashes a function that cannot be imported by name: its code and the values that it reads."""
+"""Hashes functions that cannot be imported by name, so that processes can compare them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ TAKES_MORE = CO_VARARGS | CO_VARKEYWORDS  # of the flags, those that the code an
 
 
 class FunctionDigest:
-    """The SHA-256 of a function: its code, defaults, and the outer and global values that it reads.
+    """A hash of a function such as a lambda: code, defaults, and the values that it reads.
 
-    Functions of other modules count by name, functions of its module by code. A value without comparable bytes gives a
-    random digest.
+    Functions of other modules count by name. A value that cannot be compared gives a random digest.
 
     Attributes:
         is_constant: whether nothing that the function reads can change.
@@ -39,14 +38,14 @@ class FunctionDigest:
 
     @property
     def text(self) -> str:
-        """The first ``DIGITS`` hexadecimal digits."""
+        """The hash, as hexadecimal digits."""
         return self._hash.hexdigest()[:DIGITS]
 
     def _say(self, data: bytes) -> None:
         self._hash.update(b"%d:" % len(data) + data)
 
     def _add(self, value: Any) -> None:
-        """Hash a value and the name of its type."""
+        """Add a value, and the name of its type, to the hash."""
         self._say(f"{type(value).__module__}.{type(value).__qualname__}".encode())
         if value is None or type(value) in (bool, int, float, complex, str, bytes):
             self._say(repr(value).encode())
@@ -71,7 +70,7 @@ class FunctionDigest:
         self._say(b"end of %d" % len(found))
 
     def _add_parts(self, value: Any) -> None:
-        """Hash a value that may contain itself."""
+        """Add a container or an object, which may contain itself, to the hash."""
         if isinstance(value, FunctionType) and value.__module__ != self._home and is_importable(value):
             self._say(f"{value.__module__}:{value.__qualname__}".encode())
         elif isinstance(value, FunctionType):
@@ -110,7 +109,7 @@ class FunctionDigest:
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Return the global names that code and its inner functions read."""
+    """Return the names of the globals that a function's code reads."""
     found = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return found.union(*(_global_names(const) for const in code.co_consts if isinstance(const, CodeType)))
 
@@ -124,7 +123,7 @@ def is_importable(value: FunctionType | type) -> bool:
 
 
 def _parts_of_object(value: Any) -> list[Any]:
-    """Return class, attributes and items of an object; nothing if its class has its own pickling."""
+    """Return the class, attributes and items of an object; nothing if it has its own pickling."""
     try:
         make, *parts = value.__reduce_ex__(2)
     except Exception:  # such as that of a lock, or of the user's class

@@ -1,4 +1,4 @@
-"""Finds users' functions by their names in jobs and models, and calls them on numpy arrays."""
+"""Finds users' functions by their names in jobs, and calls them on numpy arrays."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _local: WeakValueDictionary[str, Any] = WeakValueDictionary()  # all of these th
 
 
 class CallableLayer:
-    """Base of layer classes that a job may name, with arguments of the constructor."""
+    """Base of layer classes that a job may name, with arguments for the constructor."""
 
 
 class LayerWeight(NamedTuple):
-    """A param of a user's layer, as ``add_weight`` returns it before it has values."""
+    """A param that a user's layer has requested by ``add_weight``, before it has values."""
 
     role: str
     shape: tuple[int, ...]
@@ -43,15 +43,14 @@ class LayerWeight(NamedTuple):
 
     @property
     def initial(self) -> float:
-        """The constant that fills the param if the job names no initialiser."""
+        """The constant that the param starts with if the job names no initialiser."""
         return 1.0 if self.initializer == "ones" else 0.0
 
 
 def find_function(name: str) -> Any:
-    """Return the function or layer class with a registered name, or import "module:function".
+    """Find a user's function or layer class: a registered name, or "module:function" to import.
 
-    Functions of the standard library and other classes are refused, because jobs may come from others. Raises UserError
-    if there is none.
+    Functions of the standard library and other classes are refused, because jobs may come from others.
     """
     known = {**_local, **imported("function")}
     module, colon, path = name.partition(":")
@@ -81,7 +80,7 @@ def find_function(name: str) -> Any:
 
 
 def _check_home(name: str, module: str, path: str) -> None:
-    """Raise UserError for a function that would let someone else's job run code."""
+    """Refuse a function that would let somebody else's job run arbitrary code."""
     package, last = module.partition(".")[0], path.rpartition(".")[2]
     if module != "__main__" and package in sys.stdlib_module_names:
         raise UserError(f"the function {name!r} is one of the standard library, which jobs cannot call")
@@ -93,10 +92,9 @@ def _check_home(name: str, module: str, path: str) -> None:
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function for :func:`find_function`.
+    """Return the name under which jobs and other processes find a user's function.
 
-    A function without a module, such as a lambda, is registered under a digest of its code. So no process finds a
-    different function by this name.
+    A lambda is registered under a hash of its code.
     """
     taken = {**_local, **imported("function")}
     for name, known in taken.items():
@@ -125,16 +123,13 @@ def name_of(function: Any) -> str:
 
 
 def local_functions(text: str) -> list[str]:
-    """Return the functions in a job's text that cannot be imported, such as lambdas.
-
-    Another process must have made the same functions to find them.
-    """
+    """Return the names of functions in a job's text that only this process has, such as lambdas."""
     found = dict.fromkeys(re.findall(r'\bfunction: "([^"]*)"', text))
     return [name for name in found if LOCAL.fullmatch(name)]
 
 
 def value_of(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Call a function of numpy arrays or PyTorch tensors, without gradients; return a numpy array."""
+    """Call a user's function of numpy arrays or PyTorch tensors, without gradients; return a numpy array."""
     try:
         return np.asarray(function(*arrays))
     except Exception:
@@ -144,7 +139,7 @@ def value_of(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> np.n
 
 
 def value_by_torch(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Call a function of PyTorch tensors; return a numpy array."""
+    """Call a user's function of PyTorch tensors; return a numpy array."""
     import torch
 
     with torch.no_grad():

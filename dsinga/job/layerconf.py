@@ -1,4 +1,4 @@
-"""The schema of a layer, its params and its store: LayerProto, ParamProto and StoreProto of SINGA 0.3's job.proto."""
+"""The settings of a layer, its params and its store in a job (LayerProto, ParamProto, StoreProto of SINGA 0.3)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from dsinga.job.message import Message, added_fields
 class AugmentConf(Component):
     """A random change of training records: a built-in one by ``type``, or a registered one by ``user_type``.
 
-    The settings of a type are fields, too.
-
     Args:
         type: the type of the augmentation.
-        user_type: the name of a registered augmentation of your own.
+        user_type: the name of your own augmentation.
     """
 
     kind: ClassVar = "augmentation"
@@ -34,9 +32,8 @@ class AugmentConf(Component):
 class StoreConf(Settings, Component):
     """The store that an input layer reads or an output layer writes.
 
-    ``backend`` may name a source of your own (:class:`dsinga.data.DataSource`). Its settings are a field. In Python,
-    ``records`` (:func:`dsinga.data.open_records`) replace ``path``. They are no field of the schema: copies keep them,
-    job files and pickles leave them out.
+    ``backend`` may name a source of your own (:class:`dsinga.data.DataSource`). In Python, ``records``
+    (:func:`dsinga.data.open_records`) replace ``path``; job files and pickles leave them out.
     """
 
     kind: ClassVar = "source"
@@ -84,24 +81,24 @@ class StoreConf(Settings, Component):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The messages that define records, such as windows, by field in order; {} if none."""
+        """How records are made of data: the messages, such as ``windows``, by field; {} if none."""
         fields = {name: getattr(self, name) for name in sorted(added_fields(StoreConf))}  # scaled refuses before table
         return {name: value for name, value in fields.items() if hasattr(value, "open_records")}
 
     @property
     def type_name(self) -> str:
-        """The name under which the source is registered."""
+        """The name of the format or source that opens the store."""
         return self.backend or "zarr"
 
     @property
     def has_records(self) -> bool:
-        """Whether there are records: at a path, in Python, or from a source without a path."""
+        """Whether the layer has data: at a path, bound in Python, or from a source."""
         source = find(self.kind, self.type_name)
         return bool(self.path or self.site_path) or self.records is not None or not getattr(source, "needs_path", True)
 
     @property
     def records(self) -> Any:
-        """The source that the layer reads in place of ``path``, or None."""
+        """The data that the layer reads in place of ``path``, or None."""
         return self._records
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -118,7 +115,7 @@ class StoreConf(Settings, Component):
 
 
 class DataConf(Settings):
-    """Settings of kLMDBData and kShardData."""
+    """Settings of SINGA's old input layers kLMDBData and kShardData."""
 
     path: str = required("the path of the store")
     batchsize: Count = required("the rows of a batch")
@@ -126,11 +123,11 @@ class DataConf(Settings):
 
 
 class ParamGenConf(Component):
-    """The initialiser of a param.
+    """How the initial values of a param are made: a constant or random numbers.
 
     Args:
         type: the type of the initialiser.
-        user_type: the name of a registered initialiser of your own.
+        user_type: the name of your own initialiser.
         value: the constant, or the factor of the random numbers.
         mean: the mean of a normal distribution.
         std: the standard deviation of a normal distribution.
@@ -151,22 +148,22 @@ class ParamGenConf(Component):
 
 
 class ParamConf(Message):
-    """A param of a layer: its name, initialiser, scales and sharing.
+    """A param of a layer: its name, initial values, scales and sharing.
 
     Args:
         name: the name; by default the layer's name and the role, as in ``dense_weight``.
-        type: accepted for old job files, without effect.
+        type: ignored, for old job files.
         user_type: accepted for old job files.
         init: the initialiser; by default zeros, or ones for scales and variances.
         lr_scale: the factor of the learning rate.
         wd_scale: the factor of the weight decay.
-        share_from: the name of another param, which is used in place of this one. Gradients add up.
-        static: whether the param keeps its value. No gradient is computed or sent.
-        first_step: the step at which training of the param starts. Before it, the param is like a static one.
-        id: accepted for old job files, without effect.
-        owner: accepted for old job files, without effect.
-        partition_dim: accepted for old job files, without effect.
-        shape: accepted for old job files, without effect.
+        share_from: the name of a param to use in place of this one. Gradients add up.
+        static: whether the param keeps its value.
+        first_step: the step before which the param keeps its value.
+        id: ignored, for old job files.
+        owner: ignored, for old job files.
+        partition_dim: ignored, for old job files.
+        shape: ignored, for old job files.
     """
 
     name: str = ""
@@ -185,32 +182,32 @@ class ParamConf(Message):
 
 
 class LayerConf(Component):
-    """A layer: its type, its sources, its params, the phases it belongs to, and the settings of its type.
+    """A layer in a job: its type, sources, params, phases, and the settings of its type.
 
     Args:
         name: the name of the layer. Layers of different phases may have the same name.
         type: the type of the layer.
-        user_type: the name of a registered layer of your own.
+        user_type: the name of your own layer.
         srclayers: the names of the layers that this layer reads, in order.
         include: the phases that have the layer; by default all.
         exclude: the phases that do not have it.
-        share_src_blobs: accepted for old job files, without effect.
+        share_src_blobs: ignored, for old job files.
         unroll_len: the number of time steps; by default the net's. 1 keeps the layer out of unrolling.
-        unroll_index: the time step of a copy that unrolling made. Job files leave it out.
-        copy_number: the number of a copy for records of several leads. Job files leave it out.
-        per_step: whether a layer for rows is computed at each step of a sequence, without unrolling.
-        unroll_conn_type: which copies of a source an unrolled copy reads: the one of its step, all, or the last one.
+        unroll_index: the time step of a copy that unrolling made; not in job files.
+        copy_number: the number of a copy for records of several leads; not in job files.
+        per_step: whether a layer for rows is computed at each step of a sequence.
+        unroll_conn_type: which time steps of a source a copy reads: its own, all, or the last.
         shift: by how many steps the source is earlier.
         partition_dim: the axis on which the layer is cut: 0 for rows, 1 for features, 2 to 4 for points of fields.
         partition_grid: the numbers of workers along the axes of points, starting with ``partition_dim``.
-        partition_id: the number of a part of a cut layer. Job files leave it out.
-        num_partitions: the number of parts of a cut layer. Job files leave it out.
+        partition_id: the number of a part of a cut layer; not in job files.
+        num_partitions: the number of parts of a cut layer; not in job files.
         location: the worker of the group that computes the layer.
-        recompute: whether the feature is freed after the forward pass and computed again in the backward pass.
+        recompute: whether the output is freed after the forward pass and computed again in the backward pass.
         store_conf: the store that an input layer reads or an output layer writes.
         lmdbdata_conf: settings of kLMDBData.
         sharddata_conf: settings of kShardData.
-        param: the params, in the order in which the type of the layer has them.
+        param: the params, in the order of the layer's type.
     """
 
     aliases: ClassVar = {"srclayer": "srclayers"}
@@ -246,14 +243,14 @@ class LayerConf(Component):
 
     @property
     def title(self) -> str:
-        """The layer's name in errors."""
+        """The name of the layer in errors."""
         return f"layer {self.name!r}: {self.type_name}"
 
     def in_phase(self, phase: Phase) -> bool:
-        """Whether the layer belongs to the net of ``phase``."""
+        """Whether the layer belongs to the net of a phase, such as training."""
         return included(self.include, self.exclude, phase)
 
 
 def included(include: Collection[Phase], exclude: Collection[Phase], phase: Phase) -> bool:
-    """Whether a layer with this ``include`` and ``exclude`` is in ``phase``; without both, it is in all."""
+    """Whether a phase has a layer with this ``include`` and ``exclude``; without both, all phases do."""
     return (not include or phase in include) and phase not in exclude

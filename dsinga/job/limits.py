@@ -1,4 +1,4 @@
-"""The types of bounded numbers in a job, and the check of their bounds."""
+"""Declares numbers with bounds in a job, and checks the bounds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_MEMBERS = 100_000  # of a topology
 
 
 class Range(NamedTuple):
-    """The float32 numbers from ``low`` to ``high``; an open end is excluded.
+    """A range of float32 numbers that a setting allows, from ``low`` to ``high``; an open end is excluded.
 
-    NaN is in no range. Infinity is only in ``infinite`` ranges.
+    NaN is in no range, infinity only in ``infinite`` ones.
     """
 
     low: float
@@ -35,7 +35,7 @@ class Range(NamedTuple):
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def fault(self, value: float) -> str:
-        """Return an error text for a value outside the range."""
+        """Say that a value is outside the range, for an error; "" if it is inside."""
         if abs(value) <= FLOAT32_MAX:
             return f"must be {self}, not {value}"
         return f"must be a number that float32 can hold{f', {self}' if math.isfinite(self.low) else ''}, not {value}"
@@ -68,7 +68,7 @@ PartitionDim = Annotated[int, Range(-1, 4)]  # rows, features, points along an a
 
 
 def metadata(hint: Any) -> Iterator[Any]:
-    """Yield the annotations in a field's ``Annotated`` types, as in ``list[Count] | None``."""
+    """Yield the extra information in a field's annotation, as the range in ``list[Count] | None``."""
     yield from getattr(hint, "__metadata__", ())
     for part in [hint.__origin__] if typing.get_origin(hint) is Annotated else typing.get_args(hint):
         yield from metadata(part)
@@ -76,7 +76,7 @@ def metadata(hint: Any) -> Iterator[Any]:
 
 @functools.cache
 def range_in(hint: Any) -> Range | None:
-    """Return the range in a field's annotation, or None."""
+    """Return the range that a field's annotation declares, or None."""
     return next((item for item in metadata(hint) if isinstance(item, Range)), None)
 
 
@@ -87,7 +87,7 @@ def number_range(hint: Any) -> Range | None:
 
 
 def out_of_range(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
-    """Yield (field, item, value, allowed range) for each number out of its range."""
+    """Find the numbers of a message that are out of range: yield (field, item, value, range)."""
     types = field_types(type(message))
     for field, values in vars(message).items():
         if values is None or field not in types or (allowed := number_range(types[field])) is None:

@@ -1,4 +1,4 @@
-"""The base class of messages: a dataclass that checks its fields and knows its place in the file."""
+"""Defines Message, the base class for parts of a job, which check their fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTED_NAMES = 8  # at most, that a message about a name lists where none is sim
 
 
 class Where(NamedTuple):
-    """A place in a job file: path and line, counted from 1; 0 without a line."""
+    """A place in a job file, for errors: path and line, counted from 1; 0 without a line."""
 
     file: str
     line: int = 0
@@ -33,11 +33,11 @@ class Where(NamedTuple):
 
 
 class JobError(UserError):
-    """An error in a job; its text begins with ``file:line:`` if the place is known."""
+    """An error in a job; its text begins with ``file:line:``, if known, so that editors find the place."""
 
 
 class FieldSignature:
-    """Computes ``__signature__`` of a message class: its fields as keyword arguments."""
+    """Gives each message class a ``__signature__`` for help: its fields as keyword arguments."""
 
     def __get__(self, message: Message | None, cls: type[Message]) -> inspect.Signature:
         default, parameter = defaults(cls), inspect.Parameter
@@ -50,11 +50,10 @@ class FieldSignature:
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
 class Message:
-    """Base of the schema's messages.
+    """Base class for the parts of a job, such as layers: dataclasses that check and convert assigned values.
 
-    Subclasses are keyword-only dataclasses. Assigned values are converted: an enum from its name, a message from a
-    mapping, a list from one value or an iterable. Raises JobError, with the nearest valid name, for an unknown field or
-    a value that cannot be converted.
+    An enum may be given by its name, a message as a mapping, a list as one value. Raises JobError, with the nearest
+    valid name, for an unknown field or a wrong value.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}  # other spellings of fields, as older documentation has them
@@ -108,7 +107,7 @@ class Message:
     if not TYPE_CHECKING:  # which would then take every name for a field
 
         def __getattr__(self, name: str) -> Any:
-            """Return None for an add-on's message that is not given."""
+            """Return None for an add-on's field that is not given."""
             if name.startswith("_") or not is_added(type(self), name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return None
@@ -123,7 +122,7 @@ class Message:
         return f"{type(self).__name__}({', '.join(fields)})"
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with changed fields and the same place in the file. None resets a field to its default."""
+        """Return a copy with some fields changed; None resets a field to its default."""
         changed = object.__new__(type(self))
         vars(changed).update(vars(self))
         for name, value in changes.items():
@@ -132,21 +131,18 @@ class Message:
         return changed
 
     def where(self, field: str | None = None, item: int = 0) -> Where | None:
-        """Return the place of this message or of value ``item`` of a field; None if made in Python."""
+        """Return this message's, or a field's, place in the job file; None if made in Python."""
         places = self._lines.get(field or "", ())
         return places[min(item, len(places) - 1)] if places else self._where
 
     def error(self, message: str, field: str | None = None, item: int = 0) -> JobError:
-        """Return a JobError about this message or one value of a field, with its place."""
+        """Return a JobError about this message or a value, with the place in the job file."""
         where = self.where(field, item)
         return JobError(f"{where}: {message}" if where else message)
 
 
 def initialise(message: Message, assign: Callable[..., None], values: Mapping[str, Any]) -> None:
-    """Set the fields of a new message: the class's own by ``assign``, then derived ones.
-
-    Raises JobError for unknown or missing fields.
-    """
+    """Fill a new message with the given values, checked and converted."""
     cls = type(message)
     fields = {field_name(cls, name): value for name, value in values.items()}
     if text := missing(cls, fields):
@@ -158,38 +154,38 @@ def initialise(message: Message, assign: Callable[..., None], values: Mapping[st
 
 
 def field_types(cls: type[Message]) -> Mapping[str, Any]:
-    """Return the field types of a message class by name, with ranges, in schema order, without add-ons' fields."""
+    """Return the types of a message class's own fields, with ranges, by name; without add-ons' fields."""
     return cls.all_types()
 
 
 def added_fields(cls: type[Message]) -> list[str]:
-    """Return the names of fields that hold add-ons' messages, without importing them.
+    """Return the names of the fields that add-ons contribute to a message, without importing them.
 
-    A class registered as ``message`` under ``StoreConf.windows`` is the field ``windows`` of StoreConf.
+    An add-on registers a class as ``message`` under, for instance, ``StoreConf.windows``.
     """
     owner = f"{cls.__name__}."
     return [name.removeprefix(owner) for name in registered("message") if name.startswith(owner)]
 
 
 def is_added(cls: type[Message], name: str) -> bool:
-    """Whether a field holds an add-on's message."""
+    """Whether an add-on contributes a field."""
     name = f"{cls.__name__}.{name}"
     return name in built_in("message") or name in registered("message")  # which asks other distributions
 
 
 def field_names(cls: type[Message]) -> list[str]:
-    """Return all field names of a message class, add-ons' last."""
+    """Return the names of all fields of a message class, add-ons' last."""
     return [*field_types(cls), *added_fields(cls)]
 
 
 def field_type(cls: type[Message], name: str) -> Any:
-    """Return a field's type; import its add-on. Raises UserError if the add-on is missing."""
+    """Return a field's type, from its add-on if need be. Raises UserError if the add-on is missing."""
     hint = field_types(cls).get(name)
     return added_message(cls, name) | None if hint is None else hint
 
 
 def importable_fields(cls: type[Message]) -> dict[str, Any]:
-    """Return the types of all fields, and import their add-ons; leave out missing add-ons."""
+    """Return the types of all fields by name, without fields of missing add-ons."""
     types = {}
     for name in field_names(cls):
         with contextlib.suppress(UserError):
@@ -198,7 +194,7 @@ def importable_fields(cls: type[Message]) -> dict[str, Any]:
 
 
 def added_message(cls: type[Message], name: str) -> Any:
-    """Return the class of an add-on's message that a field holds."""
+    """Return the message class of a field that an add-on contributes."""
     message = lookup("message", f"{cls.__name__}.{name}")
     if not is_message(message):
         raise UserError(f"the message {cls.__name__}.{name} is {message!r}; register a subclass of dsinga.job.Settings")
@@ -206,17 +202,14 @@ def added_message(cls: type[Message], name: str) -> Any:
 
 
 def defaults(cls: type[Message]) -> dict[str, Any]:
-    """Return the defaults of fields. The caller must not change them.
-
-    Other optional fields default to None.
-    """
+    """Return the defaults of fields, by name, which the caller must not change."""
     if cls._defaults is None:
         cls._defaults = dict(default_values(cls))
     return cls._defaults
 
 
 def assign_fields(message: Message, /, **fields: Any) -> None:
-    """Set a new message's fields like a dataclass's ``__init__``, but convert defaults only once."""
+    """Fill a new message like a dataclass's ``__init__``, but faster: defaults are converted once per class."""
     constants, makers = initial(type(message))
     values = vars(message)
     values.update(constants)
@@ -232,10 +225,7 @@ def assign_fields(message: Message, /, **fields: Any) -> None:
 
 
 def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
-    """Collect what new messages start with: constant defaults by field, and functions that make the others.
-
-    Required fields are None. The caller must not change the result.
-    """
+    """Return the defaults of new messages: constants by field, and functions that make the others."""
     if cls._initial is None:
         constants, makers = dict[str, Any](), dict[str, Callable[[], Any]]()
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -252,7 +242,7 @@ def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], 
 
 
 def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, default) for each dataclass field with a default."""
+    """Yield (name, default) for each field of a dataclass that has one."""
     for field in dataclasses.fields(cls):
         if not _lacks(field.default):
             yield field.name, field.default
@@ -261,12 +251,12 @@ def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _lacks(default: object) -> bool:
-    """Whether a field has no default; classes pickled by value have copies of MISSING."""
+    """Whether a field has no default, also in classes that were pickled by value."""
     return isinstance(default, type(dataclasses.MISSING))
 
 
 def field_name(cls: type[Message], name: str) -> str:
-    """Find the field that ``name`` spells. Raises JobError with the nearest or first fields."""
+    """Return the field of a message that a user's spelling means; suggest fields if there is none."""
     fields = field_types(cls)
     if name in fields:
         return name
@@ -279,13 +269,13 @@ def field_name(cls: type[Message], name: str) -> str:
 
 
 def missing(cls: type[Message], fields: Iterable[str]) -> str:
-    """Say which required fields ``fields`` lacks, for an error; "" if none."""
+    """Name the required fields that are not given, for an error; "" if none."""
     names = [repr(name) for name in cls._types if name in cls._required and name not in fields]
     return f"{cls.__name__} needs the field{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
 
 
 def set_fields(message: Message) -> dict[str, Any]:
-    """Return the fields with other values than their defaults, in schema order."""
+    """Return the fields that differ from their defaults, by name."""
     default, values, required = defaults(type(message)), vars(message), message._required
     known = field_types(type(message))
     names = [name for name in known if name in values]
@@ -294,7 +284,7 @@ def set_fields(message: Message) -> dict[str, Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return a value as Python code has it: enum members by name, secrets masked."""
+    """Return a value as Python code shows it: enum members by name, secrets masked."""
     if isinstance(value, list):
         return [readable(item) for item in value]
     if isinstance(value, (enum.Enum, TypeName)):
@@ -308,13 +298,13 @@ def is_message(kind: Any) -> bool:
 
 
 def describe(kind: Any) -> str:
-    """Put a type into words, for errors."""
+    """Name a type in words, for errors."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     return words.get(kind, f"a {kind.__name__}")
 
 
 def convert(value: Any, hint: Any, what: str) -> Any:
-    """Return ``value`` converted to the type ``hint``. Raises JobError that calls the field ``what``."""
+    """Return ``value`` converted to a field's type; JobErrors call the field ``what``."""
     kind, repeated = item_type(hint)
     if not repeated:
         if value is None and is_optional(hint):
@@ -325,7 +315,7 @@ def convert(value: Any, hint: Any, what: str) -> Any:
 
 
 def convert_item(value: Any, kind: Any, what: str) -> Any:
-    """Return one ``value`` converted to ``kind``. Raises JobError that calls the field ``what``."""
+    """Return a single ``value`` converted to ``kind``; JobErrors call the field ``what``."""
     if isinstance(value, Message) and isinstance(value, kind):
         return value
     if type(value) is kind and (kind in (str, float, bool) or (kind is int and value.bit_length() <= 64)):
@@ -369,7 +359,7 @@ def field_text(value: Any) -> str:
 
 
 def member(value: Any, cls: Any, what: str) -> Any:
-    """Return the member of an Enum or TypeName with this name or number."""
+    """Return the enum member with this name or number."""
     if type(value) is cls and cls.__members__.get(value.name) is value:
         return value
     names = {**cls.__members__, **getattr(cls, "aliases", dict)()}
@@ -388,6 +378,6 @@ def member(value: Any, cls: Any, what: str) -> Any:
 
 
 def _hint_of_keras(name: str, cls: Any) -> str:
-    """Return the hint for a layer type that is spelled as in Keras, such as kConv2D; "" for others."""
+    """Suggest a layer type for one spelled as in Keras, such as kConv2D."""
     type = TYPES_OF_KERAS.get(name.removeprefix("k"), "") if getattr(cls, "kind", "") == "layer" else ""
     return f"; write {type}" if type else ""

@@ -30,10 +30,9 @@ LARGEST_BYTES = 32 << 20  # of a job file; that is enough for 20,000 layers, or 
 @with_types
 @public
 def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
-    """Return the job of a file, with ``overrides`` ("path=value") applied.
+    """Read a job file: return its job, with ``overrides`` ("path=value") applied.
 
-    Raises JobError, with file, line and layer, if the file cannot be read, does not follow the schema, or lacks a
-    required field. :func:`dsinga.job.check` checks the whole job.
+    Raises JobError, with file, line and layer, for a wrong file. :func:`dsinga.job.check` checks more.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}")
@@ -59,7 +58,7 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
 
 
 def _remedy_of_missing(file: str) -> str:
-    """Return what to write in place of the path of a missing job file, as the end of an error message."""
+    """Suggest a path or a command in place of the path of a missing job file."""
     folder = Path(file).parent
     if not folder.is_dir() and "://" not in file:
         missing = f"there is no folder {str(folder)!r}{'' if folder.is_absolute() else ' in the current folder'}"
@@ -72,7 +71,7 @@ def _remedy_of_missing(file: str) -> str:
 @with_types
 @public
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:
-    """Return the job in ``text``; errors name ``file`` as its path. Raises JobError as :func:`load` does.
+    """Read a job from ``text``; errors call the text ``file``. Raises JobError as :func:`load` does.
 
     Examples:
         >>> import dsinga
@@ -97,26 +96,19 @@ STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|\s*=|$)")
 
 
 class PathStep(NamedTuple):
-    """One step of a path: a field, and the index or name of a value if it is repeated."""
+    """One step of the path to a field: the field, and the index or name of a value."""
 
     name: str
     which: str | None
 
 
 def with_fields(job: Job, fields: Mapping[str, Any]) -> Job:
-    """Return a copy of a job with new values for fields, given by paths as in :func:`override`.
-
-    Values are numbers, strings, lists, mappings, names of enum members, or text-format strings. Raises JobError with
-    path and value.
-    """
+    """Return a copy of a job with changed fields, by paths such as "updater.learning_rate.base_lr"."""
     return cast(Job, _builder_with(job, fields).build())
 
 
 def check_fields(job: Job, fields: Mapping[str, Any]) -> None:
-    """Raise JobError for an unknown path or a value of a wrong type.
-
-    :func:`with_fields` also builds the job, which checks required fields and some bounds.
-    """
+    """Raise JobError for an unknown path or a wrong value, without building the changed job."""
     _builder_with(job, fields)
 
 
@@ -129,18 +121,17 @@ def _builder_with(job: Job, fields: Mapping[str, Any]) -> MessageBuilder:
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy values and tuples into numbers and lists."""
+    """Turn numpy values and tuples into numbers and lists, to write them into a job."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def override(job: MessageBuilder, text: str, where: Where | None = None) -> None:
-    """Apply ``"path=value"`` to the builder of a job.
+    """Change a field of a job, given as ``"path=value"``, as ``--set`` does.
 
     Separate fields by dots, as in ``updater.learning_rate.base_lr``. Choose one of several values by index,
-    ``layer[0]``, by name, ``layer[conv1]``, or by name and phase, ``layer[data,kTrain]``. Missing messages are created.
-    The value is a scalar of the text format (strings need no quotes), a list or a block. Raises JobError with the path
-    and the nearest valid field. ``where`` is the place of the text, by default a ``--set``.
+    ``layer[0]``, by name, ``layer[conv1]``, or by name and phase, ``layer[data,kTrain]``. The value is a scalar of the
+    text format (strings need no quotes), a list or a block. Raises JobError with the path and the nearest valid field.
     """
     where = where or Where(f"--set {text}")
     steps, value = split(text, where)
@@ -159,7 +150,7 @@ def override(job: MessageBuilder, text: str, where: Where | None = None) -> None
 
 
 def split(text: str, where: Where) -> tuple[list[PathStep], str]:
-    """Split an override into the steps of its path and the text of its value."""
+    """Split ``"path=value"`` into the steps of the path and the text of the value."""
     steps, position = [], len(text) - len(text.lstrip())
     while match := STEP.match(text, position):
         steps.append(PathStep(match[1], match[2]))
@@ -172,7 +163,7 @@ def split(text: str, where: Where) -> tuple[list[PathStep], str]:
 
 
 def assign(builder: MessageBuilder, step: PathStep, text: str, where: Where) -> None:
-    """Set a field, or one value of a repeated field, to the value that ``text`` spells."""
+    """Set a field, or one value of a repeated field, to the value in ``text``."""
     name, kind, repeated = builder.field(step.name, where)
     plain = kind is str and not text.startswith(("'", '"', "[") if repeated and step.which is None else ("'", '"'))
     value = text if plain else parse_value(text, str(where))
@@ -189,7 +180,7 @@ def assign(builder: MessageBuilder, step: PathStep, text: str, where: Where) -> 
 
 
 def index(builder: MessageBuilder, name: str, which: str | None, where: Where) -> int:
-    """Return the index of a repeated field's value; ``which`` is an index, a name, or "name,phase"."""
+    """Find a value of a repeated field by index, name, or "name,phase"; return its index."""
     values: list[Any] = builder.values.get(name, [])
     what = f"{builder.cls.__name__}.{name}"
     if which is None:
@@ -215,13 +206,13 @@ def index(builder: MessageBuilder, name: str, which: str | None, where: Where) -
 
 
 def by_name(values: list[Any], name: str) -> str:
-    """Return a hint that values have names: " or name[...]" with the first value's name."""
+    """Hint that values of a repeated field can be chosen by name, for an error."""
     names = [value.values["name"] for value in values if isinstance(value, MessageBuilder) and "name" in value.values]
     return f" or {name}[{names[0]}]" if names else ""
 
 
 def runs_in(layer: MessageBuilder, phase: str, where: Where) -> bool:
-    """Whether a layer is in the phase."""
+    """Whether a layer belongs to a phase, by its ``include`` and ``exclude``."""
     if layer.cls is not LayerConf:
         raise layer.error(f"only layers have phases: leave out {phase!r}", where)
     phase_value = Phase(member(phase, Phase, str(where)).value)

@@ -1,4 +1,4 @@
-"""The schema of a job: SINGA 0.3's JobProto and its messages, without the layers (``layerconf.py``).
+"""The fields of a job (SINGA 0.3's JobProto and its messages), except for layers (``layerconf.py``).
 
 Field names, defaults and meanings are SINGA's (job.proto of branch v0.3) unless a docstring says otherwise; a class
 ``XConf`` is SINGA's ``XProto``. An extension ``[name] { ... }`` sets the settings that a user's component declares.
@@ -43,14 +43,13 @@ from dsinga.job.updaterconf import UpdaterConf
 
 
 class AlgConf(Component):
-    """The algorithm that computes the gradients of a batch: a built-in one, or your own by ``user_alg``.
+    """The algorithm for the gradients of a batch: a built-in one, or your own by ``user_alg``.
 
-    In Python it may be an object, ``function``; ``user_alg`` then only describes it. ``function`` is no field of the
-    schema: copies keep it, job files leave it out.
+    In Python it may be an object (:meth:`with_function`), which job files leave out.
 
     Args:
         alg: the type of the algorithm.
-        user_alg: the name of a registered algorithm of your own.
+        user_alg: the name of your own algorithm.
     """
 
     kind: ClassVar = "algorithm"
@@ -63,18 +62,18 @@ class AlgConf(Component):
 
     @property
     def function(self) -> Any:
-        """The algorithm as an object; None if it is built in or registered."""
+        """The training algorithm as an object; None if it is built in or registered."""
         return self._function
 
     def with_function(self, function: Any) -> Self:
-        """Return a copy with the algorithm ``function``."""
+        """Return a copy that uses the object ``function`` as algorithm."""
         changed = self.replace()
         changed._function = function  # type: ignore[misc]
         return changed
 
 
 class LayerGroupConf(Message):
-    """Names of layers; accepted for old job files, without effect.
+    """Names of layers, which are ignored; for old job files.
 
     Args:
         layer: the names.
@@ -91,11 +90,11 @@ class NetConf(Message):
         partition_dim: the axis on which layers are cut: 0 for rows, 1 for features, 2 to 4 for points of fields.
         partition_grid: the numbers of workers along the axes of points, starting with ``partition_dim``. By default all
             workers cut the first of these axes.
-        partition: with auto, the cost model chooses how layers are cut, except layers with a ``partition_dim``.
-        layer_group: accepted for old job files, without effect.
+        partition: with auto, the cost model cuts layers without a ``partition_dim``.
+        layer_group: ignored, for old job files.
         unroll_len: the number of time steps of an unrolled net.
-        recompute: the number of stretches of layers that keep only their last feature. The backward pass computes the
-            others again. The last stretch keeps all features.
+        recompute: the number of stretches of layers that keep only their last output. The backward pass computes the
+            others again. The last stretch keeps all.
     """
 
     layer: list[LayerConf] = field(default_factory=list)
@@ -108,13 +107,13 @@ class NetConf(Message):
 
     @property
     def by_space(self) -> bool:
-        """Whether layers are cut along axes of points."""
+        """Whether layers are cut along the axes of images or fields."""
         dims = (self.partition_dim if layer.partition_dim is None else layer.partition_dim for layer in self.layer)
         return any(dim > 1 for dim in dims)
 
     @property
     def allows_few_rows(self) -> bool:
-        """Whether a batch may have fewer rows than workers: if layers are or may be cut by space."""
+        """Whether a batch may have fewer rows than workers, as layers may be cut along axes of points."""
         return self.by_space or self.partition is PartitionMethod.auto
 
 
@@ -129,10 +128,9 @@ class SyncEdgeConf(Message):
 
 
 class ClusterConf(Message):
-    """The topology: groups of workers and servers, and how they exchange gradients and params.
+    """The numbers and groups of workers and servers, and how they exchange gradients and params.
 
-    A run that has a thread for each worker may start with fewer Dask workers. It starts if none has joined for 10
-    seconds, or for up to a minute if the first one took that long to join.
+    A run that has a thread for each worker may start with fewer Dask workers, if none has joined for 10 to 60 seconds.
 
     Args:
         nworker_groups: the number of worker groups. Each trains on batches of its own.
@@ -144,29 +142,26 @@ class ClusterConf(Message):
         workspace: the folder for metrics and checkpoints.
         server_worker_separate: whether servers run in processes of their own.
         sync_freq: the number of updates between two synchronisations of linked server groups.
-        start_port: accepted for old job files, without effect.
-        share_memory: accepted for old job files, without effect.
-        poll_time: accepted for old job files, without effect.
+        start_port: ignored, for old job files.
+        share_memory: ignored, for old job files.
+        poll_time: ignored, for old job files.
         slicing: how params are cut for servers. kSinga keeps them whole where that is as even. kBlock cuts equal blocks
             and assigns them by hash.
-        block_size: the number of elements of a block of kBlock; by default PaddlePaddle's formula.
-        block_rows: the number of rows of a block of an embedding; by default as many as fit into a block.
+        block_size: the elements of a block of kBlock; by default PaddlePaddle's formula.
+        block_rows: the rows of a block of an embedding; by default as many as fit.
         sync_topology: which server groups send each other the changes of their params.
         sync_edge: the pairs of server groups that do so, in place of ``sync_topology``.
-        sync_method: whether the changes of server groups add up (kSum) or their params are averaged (kMean), as
-            ``mean_conf`` says.
-        user_sync_method: the name of a registered method of your own (:class:`dsinga.cluster.server.GroupSync`).
-        staleness: how many steps a worker group may be ahead of the slowest group of its server group; by default any
-            number.
+        sync_method: whether the changes of server groups add up (kSum) or their params are averaged (kMean).
+        user_sync_method: the name of your own method (:class:`dsinga.cluster.server.GroupSync`).
+        staleness: how many steps a worker group may be ahead of the slowest one of its server group; by default any.
         compression: how gradients are compressed.
         topk_share: the fraction of a gradient's numbers that kTopK sends.
-        pull: whether workers fetch new params right after they have sent gradients, or when a forward pass needs them.
+        pull: whether workers fetch new params right after sending gradients, or when a forward pass needs them.
         update: whether servers update the params, or each worker does with the summed gradients.
         fullc_gather: whether workers send activations of dense layers in place of gradients, where that is less.
         max_restarts: how often a run starts again after it has lost Dask workers; by default 3 times from one snapshot.
         min_workers: the fewest processes with which a run starts, or starts again.
-        patience: for how many seconds it waits for them. Then it raises :class:`dsinga.ClusterNotReady`, and a command
-            ends with status 75.
+        patience: how many seconds a run waits for these processes. Then it raises :class:`dsinga.ClusterNotReady`.
     """
 
     nworker_groups: Members = 1
@@ -200,7 +195,7 @@ class ClusterConf(Message):
 
     @property
     def mean(self) -> Any:
-        """How server groups average their params; None if their changes add up."""
+        """The outer optimizer that averages params of server groups; None if their changes add up."""
         if self.sync_method is not SyncMethod.kMean:
             return None
         try:
@@ -218,12 +213,10 @@ class ClusterConf(Message):
 class ExtensionConf(Component):
     """An extension of the training loop: a built-in one by ``type``, or a registered one by ``user_type``.
 
-    The settings of a type are fields, too.
-
     Args:
         type: the type of the extension.
-        user_type: the name of a registered extension of your own.
-        freq: the number of steps between two calls of your own extension.
+        user_type: the name of your own extension.
+        freq: the steps between two calls of your own extension.
         after: the step of its first call.
     """
 
@@ -239,40 +232,36 @@ class ExtensionConf(Component):
 class Job(Message):
     """A training job: the net, its training and its data.
 
-    If ``skip_bad_batches`` skips a batch, no param changes, not even by momentum or weight decay. Each worker group
-    decides for itself. Graph grain cannot skip batches.
-
     Args:
         name: the name of the job. The default workspace is called after it.
         seed: determines all random numbers. With one worker group, the same job and seed give the same bits.
         train_steps: the number of iterations.
-        epochs: how often training goes through the records, in place of ``train_steps``. Metrics, validation and tests
-            without a frequency come after each epoch.
-        disp_freq: the number of steps between two rows of training metrics.
+        epochs: how often training goes through the records, in place of ``train_steps``. Metrics and tests without a
+            frequency come after each epoch.
+        disp_freq: the steps between two rows of training metrics.
         disp_after: the step of the first row of training metrics.
-        test_freq: the number of steps between two tests. A test also comes at the end.
-        test_steps: the number of batches of a test; 0 for all records.
+        test_freq: the steps between two tests. A test also comes at the end.
+        test_steps: the batches of a test; 0 for all records.
         test_after: the step of the first test.
-        validate_freq: the number of steps between two validations. A validation also comes at the end.
-        validate_steps: the number of batches of a validation; 0 for all records.
+        validate_freq: the steps between two validations. A validation also comes at the end.
+        validate_steps: the batches of a validation; 0 for all records.
         validate_after: the step of the first validation.
-        checkpoint_freq: the number of steps between two checkpoints. A checkpoint is also written at the end.
+        checkpoint_freq: the steps between two checkpoints. A checkpoint is also written at the end.
         checkpoint_after: the step of the first checkpoint; by default ``checkpoint_freq``.
-        checkpoint_keep: how many checkpoints are kept, the newest ones; 0 keeps all.
+        checkpoint_keep: how many of the newest checkpoints are kept; 0 keeps all.
         checkpoint_path: checkpoints with the params from which training starts.
         warmup_steps: how many steps group 0 trains alone before other worker groups start with its params.
-        skip_bad_batches: whether a batch is skipped if its loss, gradient or record is not finite. Otherwise it ends
-            training.
-        micro_batches: the number of equal parts of a batch that are computed one after another, to need less memory.
-            Gradients add up.
+        skip_bad_batches: whether a worker group skips a batch if its loss, gradient or record is not finite, without a
+            change of params. Otherwise it ends training. Graph grain cannot skip.
+        micro_batches: the number of equal parts of a batch that are computed in turn, to save memory. Gradients add up.
         precision: the precision of matrix products and convolutions. Params and sums stay float32.
-        reset_param_version: accepted for old job files, without effect.
-        num_openblas_threads: accepted for old job files, without effect.
+        reset_param_version: ignored, for old job files.
+        num_openblas_threads: ignored, for old job files.
         gpu: the numbers of the GPUs of each host, for its workers in order. Further workers use CPU cores.
-        debug: accepted for old job files, without effect.
+        debug: ignored, for old job files.
         resume: whether training continues from the newest undamaged checkpoint in the workspace.
-        step: accepted for old job files, without effect.
-        id: accepted for old job files, without effect.
+        step: ignored, for old job files.
+        id: ignored, for old job files.
         train_one_batch: the algorithm that computes gradients.
         updater: the updater, which changes the params.
         cluster: the topology: groups of workers and servers. Without it, all workers share each batch.
@@ -329,32 +318,29 @@ class Job(Message):
 
     @property
     def record_offset(self) -> int:
-        """The position in the record order of step 0, if all batches had the job's size.
-
-        It is 0 unless a run continues with another batch size.
-        """
+        """Where in the endless order of records step 0 lies, if all batches had the job's size."""
         return self._record_offset
 
     def with_record_offset(self, offset: int) -> Self:
-        """Return the job with another ``record_offset``, which the job's text leaves out."""
+        """Return the job with another ``record_offset``, which job files do not have."""
         job = self.replace()
         job._record_offset = offset  # type: ignore[misc]
         return job
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The arrays by name that replace initial values; {} for none."""
+        """The arrays by name that training starts from in place of initial values; {} for none."""
         return self._params
 
     def with_params(self, params: Mapping[str, Any]) -> Self:
-        """Return the job with other ``params``, which the job's text leaves out."""
+        """Return the job with params to start from, which job files do not have."""
         job = self.replace()
         job._params = params  # type: ignore[misc]
         return job
 
     @property
     def experience(self) -> Any:
-        """What training reads in place of records: the message of an add-on such as rl; None for records."""
+        """The source of an agent's experience, as an add-on's message; None for a job with records."""
         return next((value for value in vars(self).values() if isinstance(value, Message) and value.engine), None)
 
     @property
@@ -364,7 +350,7 @@ class Job(Message):
 
 
 class JobCheck(Protocol):
-    """The type of a check of a job, such as the hook ``check_cluster``."""
+    """The type of a function that checks a job, such as the hook ``check_cluster``."""
 
     def __call__(self, job: Job) -> None:
-        """Raise JobError for the first invalid field."""
+        """Raise JobError if the job is wrong."""

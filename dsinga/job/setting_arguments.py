@@ -1,4 +1,4 @@
-"""Turns settings into arguments of a constructor: signature, documentation and checks."""
+"""Makes constructors of settings: signature, help and checks of arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def signature(conf: type[Settings]) -> inspect.Signature:
-    """Return the signature of a constructor with these settings; required settings come first."""
+    """Return the signature of a constructor with these settings, for ``help``; required ones come first."""
     default, parameters = dict(default_values(conf)), []
     for name, hint in field_types(conf).items():
         kind, repeated = item_type(hint)
@@ -40,13 +40,13 @@ def signature(conf: type[Settings]) -> inspect.Signature:
 
 @functools.cache  # layers share most of their arguments
 def argument_lines(name: str, meaning: str) -> str:
-    """Return the lines of a docstring that say what an argument means, of at most 120 characters."""
+    """Return the lines of a docstring for one argument, wrapped at 120 characters."""
     text = f"{name}: {meaning}"
     return textwrap.fill(text, 116, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False)
 
 
 def documented(text: str | None, conf: type[Settings]) -> str:
-    """Return a class's docstring with the settings appended to its ``Args:``."""
+    """Return a class's docstring with the meanings of its settings, for ``help``."""
     head, _, rest = inspect.cleandoc(text or "").partition("\n\nArgs:\n")
     args, _, after = rest.partition("\n\n")
     lines = [args] * bool(args) + [argument_lines(name, f"{doc}.") for name, doc in docs(conf).items()]
@@ -54,10 +54,7 @@ def documented(text: str | None, conf: type[Settings]) -> str:
 
 
 def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mapping[str, str]) -> str:
-    """Return the docstring of a function, which explains the arguments ``names`` in order.
-
-    ``shared`` has what the docstring does not explain itself, by argument and by "Function.argument".
-    """
+    """Return a function's docstring with the meanings of its arguments ``names``, for ``help``."""
     parts, own, lines = (inspect.getdoc(function) or "").split("\n\n"), meanings(function), []
     for name in names:
         meaning = shared.get(f"{function.__name__}.{name}", shared.get(name))
@@ -71,14 +68,14 @@ def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mappi
 
 
 def meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """Read from a docstring what each argument means: texts by name."""
+    """Read the meaning of each argument from a docstring, as texts by name."""
     text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
     parts = (part.partition(":") for part in re.split(r"\n(?= {4}\w)", text) if part)
     return {name.strip(): meaning.strip() for name, _, meaning in parts}
 
 
 def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:
-    """Return a decorator that makes the constructor of settings check its arguments."""
+    """Let the constructor of a settings class check its arguments: return the decorator."""
 
     def decorate(conf: type[S]) -> type[S]:
         assign, known = conf.__init__, signature(conf)
@@ -96,7 +93,7 @@ def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:
 
 
 def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead) -> S:
-    """Return settings made from arguments. Raises UserError like :func:`arguments_of`, and for faults."""
+    """Make settings from a constructor's arguments. Raises UserError for wrong ones."""
     settings = conf(**arguments_of(conf, function, args, kwargs, instead))
     for fault in settings.all_faults():
         raise UserError(fault.text)
@@ -106,10 +103,9 @@ def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Map
 def arguments_of(
     conf: type[Settings], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead
 ) -> dict[str, Any]:
-    """Return the arguments of a settings constructor by name.
+    """Check a constructor's arguments against its settings: return them by name.
 
-    Raises UserError for an unknown, missing, surplus or invalid argument. Errors call the constructor ``function``;
-    ``instead`` suggests replacements for unknown names.
+    Raises UserError, which calls the constructor ``function`` and suggests a name of ``instead``.
     """
     known, names = signature(conf), dict(kwargs)
     for alias, name in conf.aliases.items():

@@ -1,8 +1,7 @@
-"""Parses protobuf's text format into names, values and line numbers, without a schema.
+"""Parses protobuf's text format, which job files are written in, into names, values and line numbers.
 
 The language is https://protobuf.dev/reference/protobuf/textformat-spec/. Like protobuf's C++ parser, it accepts octal
-and hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field. It takes linear time and
-uses no recursion.
+and hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field. It uses no recursion.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ CLOSING = {"{": "}", "<": ">", "[": "]"}
 
 
 class UnclosedError(JobError):
-    """The text ends within a block; ``closing`` has the missing brackets."""
+    """Raised if a text ends within a block; ``closing`` has the missing brackets."""
 
     def __init__(self, message: str, closing: str):
         super().__init__(message)
@@ -27,20 +26,19 @@ class UnclosedError(JobError):
 
 
 class BareWord(str):
-    """A value written without quotes: an enum member, ``true``, ``inf``."""
+    """A value without quotes in the text: an enum member, ``true``, ``inf``."""
 
 
 class Block(NamedTuple):
-    """The fields between two braces, in the order of the text."""
+    """The fields between two braces of a text, in order."""
 
     entries: Sequence[Entry]
 
 
 class Entry(NamedTuple):
-    """One field as written: its name (an extension with brackets), its value, and its name's line.
+    """A field as it is written: name, value and line.
 
-    The value is a ``str`` (quoted in the text), a :class:`BareWord`, ``int``, ``float`` or :class:`Block`, or a
-    ``list`` of these.
+    The value is a ``str`` (quoted), :class:`BareWord`, ``int``, ``float``, :class:`Block`, or a ``list``.
     """
 
     name: str
@@ -49,19 +47,19 @@ class Entry(NamedTuple):
 
 
 def parse(text: str, file: str) -> Block:
-    """Return the fields of a text. Raises JobError with file, line, column and what was expected."""
+    """Parse a text into its fields. Raises JobError with file, line, column and what was expected."""
     parser = _Parser(text, file, has_places=True)
     return parser.document()
 
 
 def parse_value(text: str, file: str) -> Any:
-    """Return the value in ``text``, as in :class:`Entry`. Raises JobError unless it is one value."""
+    """Parse a text that is one value. Raises JobError for others."""
     parser = _Parser(text, file, has_places=False)
     return parser.single_value()
 
 
 class _Open(NamedTuple):
-    """An open bracket: its line, its contents so far, and the field that it belongs to."""
+    """A bracket that is not closed yet: its line, its contents so far, and its field."""
 
     bracket: str
     line: int
@@ -219,7 +217,7 @@ class _Parser:
         return "".join(parts)
 
     def fault(self, expected: str) -> JobError:
-        """Return an error: ``expected`` should be at the current token."""
+        """Return the error that the text lacks ``expected`` at the current token."""
         tokens, innermost = self.tokens, self.open[-1]
         if tokens.kind == "OTHER":
             if tokens.text in "\"'":

@@ -1,4 +1,4 @@
-"""Splits protobuf's text format into tokens, and reads numbers and strings."""
+"""Splits the text of a job file into tokens: names, numbers, strings and signs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ END = "END"
 
 
 class BadToken(Exception):
-    """A token of the right kind with invalid content."""
+    """Raised for a token with invalid content, such as a number that is too large."""
 
 
 class Tokens:
-    """The tokens of a text, one at a time; the current one has ``kind``, ``text`` and ``start``.
+    """Reads the tokens of a text, one at a time: ``kind``, ``text`` and ``start``.
 
     ``kind`` is NAME, NUMBER, STRING, EXTENSION, OTHER, END, or the sign itself.
     """
@@ -54,7 +54,7 @@ class Tokens:
         self.kind, self.text, self.start, self._stop = END, "", len(self.source), len(self.source)
 
     def join_extension(self) -> None:
-        """Join a name in brackets, which begins at the current token, into one token."""
+        """Join a name in brackets into one token."""
         match = _EXTENSION.match(self.source, self.start)
         if match is not None:
             self.kind, self.text, self._stop = "EXTENSION", match[0], match.end()
@@ -76,14 +76,14 @@ def quoted(text: str) -> str:
 
 
 def name(text: str) -> str:
-    """Return a name. Raises BadToken if it is too long."""
+    """Return a name, unless it is too long for a job file (BadToken)."""
     if len(text) > LONGEST_NAME:
         raise BadToken(f"the name {quoted(text)} is too long; names have at most {LONGEST_NAME}")
     return text
 
 
 def number(text: str) -> int | float:
-    """Return the number in a token: decimal, hexadecimal (0x), octal (0) or real, optionally with f."""
+    """Return the number that a token spells: decimal, hexadecimal (0x), octal (0) or real, perhaps with f."""
     if len(text) > LONGEST_NUMBER:
         raise BadToken(f"the number {quoted(text)} is too long; numbers have at most {LONGEST_NUMBER}")
     if re.fullmatch(r"0[xX][0-9a-fA-F]+", text):
@@ -98,7 +98,7 @@ def number(text: str) -> int | float:
 
 
 def minus_word(text: str) -> float:
-    """Return the negative infinity or NaN that a word spells."""
+    """Return the number that a word after a minus spells: negative infinity, or NaN."""
     if text.lower() not in ("inf", "infinity", "nan"):
         raise BadToken(f"{quoted(f'-{text}')} is not a number")
     return -float(text)
@@ -109,7 +109,7 @@ PLAIN_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True)
 
 
 def unquote(token: str) -> str:
-    r"""Return the text of a quoted string. Octal and ``\x`` escapes are UTF-8 bytes, as in protobuf."""
+    r"""Return the text that a quoted string spells, with its escapes resolved."""
     if len(token) > LONGEST_STRING:
         raise BadToken(f"the string {quoted(token)} is too long; strings have at most {LONGEST_STRING}")
 
@@ -130,5 +130,5 @@ def unquote(token: str) -> str:
 
 
 def cut(text: str) -> str:
-    """Return a token as it is written, shortened for errors."""
+    """Shorten a token for errors."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

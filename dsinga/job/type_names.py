@@ -1,4 +1,4 @@
-"""Allows the name of any registered component as a message's ``type``, in place of SINGA's enumerations."""
+"""Lets any registered component be a job's ``type`` by name, in place of SINGA's fixed enumerations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dsinga.base.registry import registered_numbers, version
 
 
 class _Names(type):
-    """Metaclass that makes names members of a class, like an Enum's."""
+    """Makes the names of components members of a class, like an Enum's."""
 
     kind: str
     user: str
@@ -19,7 +19,7 @@ class _Names(type):
 
     @property
     def __members__(cls) -> Mapping[str, Any]:
-        """All names of the kind, ordered by number; the first name of a number is the member."""
+        """All names of a kind of components, ordered by number."""
         if cls._version != version():
             numbers = registered_numbers(cls.kind)
             by_number: dict[int, str] = {}
@@ -33,7 +33,7 @@ class _Names(type):
         return cls._members
 
     def member(cls, name: str, numbers: Mapping[str, int]) -> Any:
-        """Return the single object for a name; create it if needed."""
+        """Return the object for a name, created at the first use."""
         if name not in cls._members:
             made: Any = str.__new__(cls, name)  # type: ignore[arg-type]
             made.value = numbers.get(name, cls.user_number)
@@ -61,10 +61,9 @@ class _Names(type):
 
 
 class TypeName(str, metaclass=_Names):
-    """The name of a component; its ``value`` is SINGA's number.
+    """The name of a component in a job; ``value`` is SINGA's number.
 
-    A subclass enumerates the components of a kind: ``LayerType.kReLU`` is a registered layer's name. Each name has one
-    object. ``user`` stands for user-defined classes.
+    A subclass enumerates a kind: ``LayerType.kReLU`` is a layer's name. ``user`` stands for user-defined classes.
     """
 
     kind: ClassVar[str]
@@ -81,7 +80,7 @@ class TypeName(str, metaclass=_Names):
 
     @property
     def name(self) -> str:
-        """The name itself."""
+        """The component's name."""
         return str(self)
 
     @property
@@ -100,5 +99,5 @@ class TypeName(str, metaclass=_Names):
 
 
 def _find(cls: type[TypeName], name: str) -> TypeName:
-    """Return the member with this name; create it if this process does not know the component."""
+    """Return the object for a name, also of a component that this process does not know."""
     return cls.__members__.get(name) or cls.member(name, {})

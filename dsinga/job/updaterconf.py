@@ -1,4 +1,4 @@
-"""The schema of updaters and learning rates: ``updater { }`` of a job, and the messages within it."""
+"""The fields of a job's ``updater { }``: optimizer, learning rate, momentum, and averages of params."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class LRGenConf(Component):
 
     Args:
         type: the type of the schedule.
-        user_type: the name of a registered schedule of your own.
+        user_type: the name of your own schedule.
         base_lr: the rate from which the formula of the schedule starts.
         minimum_lr: the least rate, starting at ``start_step``.
         start_step: before this step the rate is ``base_lr``.
-        warmup_steps: the number of first steps in which the rate rises in a line to the first rate of the schedule.
-            The schedule counts its steps from there.
+        warmup_steps: the number of first steps in which the rate rises in a line to the schedule's first rate. The
+            schedule counts from there.
         warmup_lr: the rate at which the warm-up starts.
     """
 
@@ -44,7 +44,7 @@ class LRGenConf(Component):
     warmup_lr: NonNegative = 0.0
 
     def __float__(self) -> float:
-        """Return a fixed rate. Raises UserError if the rate depends on the step."""
+        """Return the learning rate if it is fixed. Raises UserError if it depends on the step."""
         if self.type is not ChangeMethod.kFixed or self.start_step or self.warmup_steps:
             raise UserError(f"the learning rate is a schedule, {self.type_name}, no number; base_lr is where it begins")
         return self.base_lr
@@ -70,18 +70,15 @@ class EMAConf(Message):
     """An exponential moving average (EMA) of the params: a = decay·a + (1 - decay)·w after each ``every`` updates.
 
     Validation, tests, ``KeepBest`` and results use the averages. Training and resumed runs use the params. Checkpoints
-    have both. The first average is a copy of the params, as in Keras and PyTorch's AveragedModel; timm starts with the
-    initial params. A further ``fit`` of a model starts from the averages.
+    have both. The first average is a copy of the params, as in Keras and PyTorch's AveragedModel. A further ``fit``
+    starts from the averages.
 
-    The average belongs to the updater's state and is updated where the param is. Rows of an embedding without a
-    gradient stay as they are. Several worker groups update one average. Of several server groups, the averages of the
-    first count; with ``sync_method: kMean`` outer params are averaged. A test costs a copy of the averages for each
-    worker. Frozen params and running statistics have no averages.
+    Several worker groups update one average. Of several server groups, the averages of the first count; with
+    ``sync_method: kMean`` outer params are averaged. Frozen params and running statistics have no averages.
 
     Args:
         decay: the decay. The average covers about the last 1 / (1 - decay) updates.
-        warmup: whether the decay of the t-th average, counted from 0, is at most 1 - (1 + t)^(-2/3). Use it for short
-            runs.
+        warmup: whether the decay of the t-th average, counted from 0, is at most 1 - (1 + t)^(-2/3), for short runs.
         every: the number of updates between two averages.
     """
 
@@ -91,10 +88,10 @@ class EMAConf(Message):
 
 
 class ParamSettingsConf(Message):
-    """Settings of the updater for params with a name that matches a pattern.
+    """Settings of the optimizer for the params with names that match a pattern.
 
-    If several patterns match, the first one counts. A field that is not given has the value of the updater. The
-    ``lr_scale`` and ``wd_scale`` of a param still apply.
+    The first pattern that matches counts. A field that is not given has the updater's value. A param's ``lr_scale`` and
+    ``wd_scale`` still apply.
 
     Args:
         match: the pattern, such as ``*_bias``. A pattern that matches no param is refused.
@@ -126,17 +123,16 @@ class ParamSettingsConf(Message):
 class UpdaterConf(Component):
     """The updater (optimizer), which changes the params by their gradients.
 
-    Norms are computed from the gradient of the whole batch, added up over workers. With ``clip_norm`` servers keep
-    params whole, so one large param may keep one server busy. A layer that is cut by features is clipped part by part.
+    Norms are of the whole batch's gradient. With ``clip_norm`` servers keep params whole. A layer that is cut by
+    features is clipped part by part.
 
-    With ``clip_global_norm`` each server waits for all gradients of a step and exchanges a few numbers with the others.
-    So updates do not overlap with the backward pass. Several worker groups use the norm of the group's own gradients.
-    Sums of squares are exact in float64: two runs give the same bits. A norm that is not finite scales nothing.
-    ``clip_global_norm`` cannot be combined with the other bounds or with graph grain.
+    With ``clip_global_norm`` updates do not overlap with the backward pass. Each worker group uses its own norm. A norm
+    that is not finite scales nothing. ``clip_global_norm`` cannot be combined with the other bounds or with graph
+    grain.
 
     Args:
         type: the type of the updater.
-        user_type: the name of a registered updater of your own.
+        user_type: the name of your own updater.
         learning_rate: the learning rate and its schedule.
         momentum: the momentum of kSGD and kNesterov.
         momentum_conf: a momentum that changes during training, in place of ``momentum``.
@@ -151,7 +147,7 @@ class UpdaterConf(Component):
         clip_global_norm: the largest Euclidean norm of all gradients together; 0 for no limit.
         nan_to_zero: whether NaN in a gradient becomes 0, before clipping.
         ema_conf: averages the params over time.
-        earlier_steps: steps of an earlier run, which count for the schedule and for formulas that depend on the step.
+        earlier_steps: steps of an earlier run, which count for the schedule and the formulas.
         goes_on: whether other runs continue from this one. Then the schedule may be longer than the run.
         param_settings: settings of some params by the patterns of their names.
     """
@@ -198,5 +194,5 @@ class UpdaterConf(Component):
 
     @property
     def clips_norms(self) -> bool:
-        """Whether some params' gradient norms are clipped, which needs whole gradients."""
+        """Whether gradient norms are clipped, which needs whole gradients of a param."""
         return bool(self.clip_norm) or any(settings.clip_norm for settings in self.param_settings)

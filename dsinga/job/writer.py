@@ -1,7 +1,4 @@
-"""Writes a job in protobuf text format, which the reader reads back, and as HTML; masks secrets.
-
-A job's signature is made from the same text.
-"""
+"""Writes jobs as text that the reader reads back, and as HTML; masks secrets."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ from dsinga.job.updaterconf import LRGenConf
 
 
 def redact_job(job: Job) -> Job:
-    """Return ``job`` with secrets masked, such as those in URLs of stores.
+    """Return a copy of a job that may be shown: without secrets, as in URLs.
 
-    Training with it needs the URLs again. ``dsinga.job.to_text`` masks nothing.
+    ``dsinga.job.to_text`` masks nothing.
     """
     return _redacted(job)
 
@@ -43,13 +40,13 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def to_text(job: Job) -> str:
-    """Return ``job`` in text format, without fields that have default values."""
+    """Write a job in text format, without fields that have default values."""
     text = "".join(f"{line}\n" for line in lines(message_fields(job)))
     return (distribution_comments(text) if scanned() else "") + text
 
 
 def _job_text(job: Job) -> str:
-    """Return a job's text for ``print``, without secrets."""
+    """Return the text that ``print`` shows of a job, without secrets."""
     return to_text(redact_job(job)).rstrip("\n")
 
 
@@ -58,7 +55,7 @@ Job.__str__ = _job_text  # type: ignore[assignment, method-assign]
 
 
 def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of fields as in the text."""
+    """Yield the names and values of a message's fields as the text has them."""
     for name, value in set_fields(message).items():
         # A list with one value is written as a single value, a list of messages as one field for each.
         single = isinstance(value, list) and (len(value) == 1 or isinstance(next(iter(value), None), Message))
@@ -66,7 +63,7 @@ def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
 
 
 def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str]:
-    """Yield the lines of a block without braces; an inner block that fits ``width`` is one line."""
+    """Write the fields of a block as lines; an inner block that fits ``width`` is one line."""
     for name, value in fields:
         if not NAME.fullmatch(name):
             raise JobError(f"a job in text format cannot hold a field called {name!r}")
@@ -82,7 +79,7 @@ def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str
 
 
 def written(value: Any) -> str:
-    """Return the text of a scalar, list, or mapping (a block)."""
+    """Return a value as the text of a job file has it."""
     if isinstance(value, list):
         if any(isinstance(item, list) for item in value):
             raise JobError(f"a job in text format cannot hold a list within a list: {value!r}")
@@ -114,7 +111,7 @@ SHOWN_APART = ("name", "type", "user_type", "srclayers", "include", "exclude", "
 
 
 def job_html(job: Job) -> str:
-    """Return ``job`` as HTML without secrets: a line on training and a table of layers."""
+    """Return the HTML that a notebook shows of a job: a line on training and a table of layers."""
     job = redact_job(job)
     head = ("layer", "type", "sources", "configuration", "params", "phases")
     rows = [
@@ -155,7 +152,7 @@ def layer_cells(layer: LayerConf) -> tuple[str, ...]:
 
 
 def field_texts(fields: dict[str, Any]) -> list[str]:
-    """Return "field value" for each set field; fields of inner messages are listed directly."""
+    """Return "field value" for each field that is set, also in inner messages."""
     texts = []
     for name, value in fields.items():
         if isinstance(value, Message):
@@ -189,10 +186,10 @@ Job._repr_html_ = job_html  # set here because the schema must not import this f
 
 
 def job_signature(job: Job) -> str:
-    """Return a digest of a job's training layers, algorithm, updater, exchange and precision.
+    """Return a hash that is equal for jobs with equal iterations, to compare their timings.
 
-    Layers count with settings and sources, input layers with their batch size only. Stores, learning rate, numbers of
-    steps and topology do not count.
+    Layers, batch sizes, algorithm, updater, exchange and precision count; stores, learning rate, numbers of steps and
+    topology do not.
     """
     trained = [layer for layer in job.neuralnet.layer if layer.in_phase(Phase.kTrain)]
     layers = [layer.replace(store_conf=None) for layer in trained if layer.srclayers]

@@ -1,1 +1,1 @@
-"""The training loop: calls an engine for steps, and runs extensions (callbacks) between them."""
+"""The training loop: asks an engine for steps, and runs extensions (callbacks) between them."""

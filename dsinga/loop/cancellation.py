@@ -1,4 +1,4 @@
-"""Cancels a run from another thread or by a signal; training ends in order."""
+"""Ends a run in order, with a checkpoint, when another thread or a signal cancels it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Handler = Callable[[int, Any], Any]
 
 
 class Cancellation:
-    """A request to end a run, which another thread makes by setting an event.
+    """A request to end a run, made by another thread or a signal.
 
     Attributes:
         event: set if the run is to end.
-        ends_in_order: whether the training loop stops by itself and keeps the result, so that waits continue.
+        ends_in_order: whether the training loop stops by itself and keeps the result.
         ending: how it keeps the result, for the log: "with a checkpoint".
     """
 
@@ -39,28 +39,25 @@ class Cancellation:
         self.ending = "with a checkpoint"
 
     def check(self) -> None:
-        """Raise Cancelled if the run must end at once."""
+        """Raise Cancelled if the run must end at once, rather than in order."""
         if not self.ends_in_order:
             self.check_idle()
 
     def check_idle(self) -> None:
-        """Raise Cancelled if the run must end, while nothing could end in order."""
+        """Raise Cancelled if the run must end, where there is no training to end in order."""
         if self.event.is_set():
             raise Cancelled(CANCELLED)
 
 
 @contextlib.contextmanager
 def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
-    """Let SIGINT and TERMINATIONS end training in order after the last complete round, then take effect.
+    """Let Ctrl-C and SIGTERM end training in order first, with a checkpoint, and then take effect.
 
-    A signal cancels the run if training can end in order (``cancellation.ends_in_order``). Afterwards this calls the
-    program's handler. Python's raises KeyboardInterrupt, with a text on how to go on; others may raise SystemExit. If
-    the handler returns, the error that ended the run is raised. A second SIGINT, and a signal at another time, take
-    effect at once. A second signal of TERMINATIONS is ignored: batch systems send it to several processes, which may
-    pass it on.
+    Afterwards the program's handler is called. Python's raises KeyboardInterrupt, with a text on how to go on. A second
+    SIGINT, and a signal at another time, take effect at once. A second signal of TERMINATIONS is ignored: batch systems
+    send it to several processes, which may pass it on.
 
-    Signals without a Python handler, or other than SIGINT, SIGTERM and SIGHUP, are left alone. Outside the main thread
-    this does nothing.
+    Signals without a Python handler are left alone. Outside the main thread this does nothing.
     """
     deferred: list[int] = []
     raised: list[int] = []
@@ -108,7 +105,7 @@ def _python_handler(number: int) -> Any:
 
 
 def _take_effect(handler: Handler, number: int, failure: str) -> None:
-    """Call the handler of a deferred signal; ``failure`` says how the run ended."""
+    """Call the handler of a signal that was deferred; ``failure`` says how the run ended."""
     try:
         handler(number, None)
     except KeyboardInterrupt as interrupt:

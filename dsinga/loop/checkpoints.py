@@ -1,4 +1,4 @@
-"""The checkpoints of a run: writes them, with the loop's state, and explains resuming."""
+"""Writes a run's checkpoints, and checks that a job fits the checkpoint that it resumes from."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from dsinga.reading.checked_job import names_of_training
 
 
 class Checkpoints:
-    """The folder of a run's checkpoints.
+    """Writes the checkpoints of a run to their folder, and removes old ones.
 
-    ``topology`` describes the topology. ``check`` is called before each write and may raise RunError to forbid it.
-    ``saved`` is called after each write.
+    ``check`` is called before each write and may raise RunError to forbid it. ``saved`` is called after each write.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Checkpoints:
         self._names = names_of_training(job.neuralnet)
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write a snapshot, and remove old checkpoints as the job says. Raises RunError."""
+        """Write a checkpoint of a state, and remove old ones as the job says. Raises RunError."""
         if self._check is not None:
             self._check()
         params = NamedParams(snapshot.params, self._names)
@@ -59,13 +58,13 @@ class Checkpoints:
             self._saved()
 
     def write_newer(self, snapshot: Snapshot) -> None:
-        """Write a resumable snapshot, unless a checkpoint is as new or newer."""
+        """Write a checkpoint of a resumable state, unless there is one as new or newer."""
         if snapshot.loop is not None and snapshot.state is not None and latest_step(self._folder) < snapshot.step:
             self.write(snapshot)
 
 
 def _digests(job: Job) -> dict[str, dict[str, str]]:
-    """Return hashes of the meanings of records and labels by layer; "" if unknown."""
+    """Return hashes of the meanings of records and labels, by layer, to compare them when a run resumes."""
     digests = {}
     for layer in input_layers(job.neuralnet, Phase.kTrain):
         if (store := layer.store_conf) is not None:
@@ -79,7 +78,7 @@ def _digests(job: Job) -> dict[str, dict[str, str]]:
 
 
 def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
-    """Return the labels along an axis; for numbered points, only their order."""
+    """Return the labels along an axis, to compare them; numbered points differ in their order only."""
     if len(axis) == 1:
         return ()
     if are_columns or not all(map(is_number, axis[1:])):
@@ -88,10 +87,7 @@ def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
 
 
 def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job) -> None:
-    """Raise UserError if the records have another meaning than a checkpoint's.
-
-    ``digests`` are the hashes of the checkpoint's run; older checkpoints have none.
-    """
+    """Raise UserError if records mean something else than in the run of a checkpoint."""
     for name, known in _digests(job).items():
         for what, digest in digests.get(name, {}).items():
             if digest and known.get(what, digest) not in ("", digest):
@@ -102,7 +98,7 @@ def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job
 
 
 def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
-    """Raise UserError if job and checkpoint differ in losses or record weights."""
+    """Raise UserError if a job has other losses, or other weights of records, than a checkpoint's."""
     try:
         written = loads(str(meta["job"]))
     except (UserError, LookupError):  # components that are not registered here, or an older checkpoint
@@ -125,26 +121,23 @@ NO_CHECKPOINT = "no checkpoint was written"
 
 
 def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
-    """Return the learning rate's factors in a loop's state, by first step."""
+    """Read the factors of the learning rate from a checkpoint, by first step."""
     return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
 
 
 def records_state(rows: int, offset: int) -> dict[str, int]:
-    """Return a checkpoint's position: rows of a step, offset of :class:`Epochs`."""
+    """Return the position in the records for a checkpoint: rows of a step, and their offset."""
     return {"rows": rows, "offset": offset}
 
 
 def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
-    """Return the ``record_offset`` of a job that resumes at ``step`` with ``rows`` rows.
-
-    ``state`` is the training loop's. The offset is 0 for older checkpoints, which lack the number of rows.
-    """
+    """Return the ``record_offset`` that lets a job resume at the same record with another batch size."""
     records = state.get("records")
     return offset_of(step, records["rows"], records["offset"], rows) if records else 0
 
 
 def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Raise UserError unless ``state``, from the checkpoint ``path``, has a loop state's types."""
+    """Raise UserError unless a checkpoint's state of the training loop has the right types."""
     try:
         for value in [*read_rate_factors(state).values(), *state.get("metrics", {}).values()]:
             checked_number(value)
@@ -162,10 +155,7 @@ def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def resume_hint(workspace: Path | None, step: int, kept: str = "") -> str:
-    """Return advice to resume a run that ended after ``step`` steps.
-
-    ``kept`` is a clause that says who keeps the params of these steps, "" for nobody.
-    """
+    """Advise how to resume a run that ended after ``step`` steps."""
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None and kept:
         return f"{step} steps were done; {kept}"
@@ -177,12 +167,12 @@ def resume_hint(workspace: Path | None, step: int, kept: str = "") -> str:
 
 
 def describe_last_good(workspace: Path | None) -> str:
-    """Return a text that names the newest intact, finite checkpoint of ``workspace``."""
+    """Name the newest checkpoint of ``workspace`` that is intact and finite, for an error."""
     return describe_last_good_in(workspace / "checkpoint") if workspace else NO_CHECKPOINT
 
 
 def describe_last_good_in(folder: Path) -> str:
-    """Return a text that names the newest intact, finite checkpoint in ``folder``."""
+    """Name the newest checkpoint in ``folder`` that is intact and finite, for an error."""
     if latest(folder) is None:
         return NO_CHECKPOINT
     path = latest_finite(folder)

@@ -1,4 +1,4 @@
-"""Creates a run's initial state: initial values, another net's params, or a checkpoint."""
+"""Finds the state from which a run starts: initial values, another net's params, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -45,16 +45,15 @@ SITE_SLOT = re.compile(r"outer\.|group\d+\.")  # begins the slots of outer param
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run: its start, extensions and workspace.
+    """How a run starts and where it writes: checkpoint, params, extensions and workspace.
 
     Attributes:
-        workspace: the folder for files of extensions and ``checkpoint/``; None for none.
+        workspace: the folder for files of extensions and ``checkpoint/``, or None.
         roots: folders where relative paths are looked up after the working directory.
         resume: the checkpoint's path; True for the newest undamaged one in the workspace.
-        extensions: extensions in addition to the job's.
         params: replacements of initial values, by name; unknown params are ignored.
         updater_state: an earlier updater's state, by param and slot; missing slots start new.
-        cancelled: set by another thread to end training; see :func:`dsinga.cluster.train`.
+        cancelled: set by another thread to end training.
         saved: called after each written checkpoint.
         check_workspace: called before each checkpoint; raises RunError to forbid it.
     """
@@ -73,10 +72,9 @@ class RunOptions:
 def begin_run(
     job: Job, nets: Mapping[Phase, NeuralNet], epochs: Epochs | None, options: RunOptions
 ) -> tuple[list[Extension], Snapshot]:
-    """Return a run's extensions, from job and options, and its initial state.
+    """Return the extensions of a run, and its state from initial values or a checkpoint.
 
-    ``nets`` are the whole nets by phase, ``epochs`` the job's if it counts them. Raises UserError for an extension that
-    can never run, and for a checkpoint or params that do not fit.
+    Raises UserError for an extension that can never run, and for a checkpoint or params that do not fit.
     """
     all_extensions = create_extensions(job, options.extensions, epochs)
     check_extensions(all_extensions, job, nets, options.workspace)
@@ -99,10 +97,9 @@ def begin_run(
 def begin_anew(
     job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
 ) -> ParamArrays:
-    """Return a net's initial values, replaced by ``params`` of the same names.
+    """Return the params of a run without a checkpoint: initial values, or ``params`` of the same names.
 
-    A job's ``checkpoint_path`` names another net's checkpoint. Raises UserError if shapes do not fit, or params have
-    NaN or infinity.
+    A job's ``checkpoint_path`` may replace initial values, too.
     """
     values = initial_values(net_params, job.seed)
     values.update(port_to_net(net_params, job.checkpoint_path, roots))
@@ -113,10 +110,7 @@ def begin_anew(
 def complete_state(
     job: Job, net_params: Mapping[str, Param], params: ParamArrays, state: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, ParamArrays]:
-    """Return copies of an updater's state, with initial state for missing params.
-
-    Raises UserError for another updater's state, or other shapes.
-    """
+    """Complete an optimizer's state, with initial arrays for params that it lacks."""
     whole, state, complete = create_updater(job.updater), updater_state(state), {}
     for name, param in net_params.items():
         if not param.trainable:
@@ -137,7 +131,7 @@ def complete_state(
 
 
 def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, ParamArrays]:
-    """Return the updater's state of group 0, that is, without other sites."""
+    """Return the optimizer state in a checkpoint, without states of other sites."""
     return {
         name: {slot: array for slot, array in slots.items() if not SITE_SLOT.match(slot)}
         for name, slots in state.items()
@@ -157,9 +151,9 @@ def _warn_of_sites(state: Mapping[str, ParamArrays], sites: int) -> None:
 
 
 def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
-    """Replace ``values`` by ``params`` of the same names; other params are ignored.
+    """Replace params by given ones of the same names; others are ignored.
 
-    Raises UserError if no name is known, shapes do not fit, or params have NaN or infinity.
+    Raises UserError if no name is known, or params do not fit.
     """
     check_start(values, params)
     for name in values.keys() & params.keys():
@@ -174,9 +168,9 @@ def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
 
 
 def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
-    """Return path and contents of the checkpoint to resume from; warn of skipped ones.
+    """Read the checkpoint to resume from: return its path and contents; warn of damaged ones.
 
-    ``resume`` is a path, or True for the workspace's newest undamaged checkpoint. Raises UserError without one.
+    ``resume`` is a path, or True for the workspace's newest undamaged checkpoint.
     """
     if isinstance(resume, Path):
         return resume, read_checkpoint(resume)
@@ -194,10 +188,7 @@ def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, 
 def read_beginning(
     job: Job, net_params: Mapping[str, Param], workspace: Path | None, resume: bool | Path
 ) -> Checkpoint:
-    """Return the checkpoint to resume from: at a path, or for True the workspace's newest undamaged one.
-
-    Raises UserError without one, or if it does not fit the job.
-    """
+    """Read the checkpoint to resume from, and check that it fits the job."""
     path, checkpoint = find_checkpoint(workspace, resume)
     if checkpoint.step > job.train_steps:
         raise UserError(
@@ -241,14 +232,14 @@ def _another_run(workspace: Path) -> str:
 
 
 def describe_length(job: Job, steps: int) -> str:
-    """Return how to request at least ``steps`` steps, in epochs if the job counts them."""
+    """Say how to ask for at least ``steps`` steps, in epochs if the job counts them."""
     if job.epochs:
         return option("epochs", str(-(-steps * job.epochs // job.train_steps)))
     return job_field("train_steps", str(steps))
 
 
 def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
-    """Warn of each reason why steps from ``begin`` cannot teach much."""
+    """Warn if training cannot teach much: frozen params, a learning rate near 0, or batches of one row."""
     if net.params and not any(param.trainable and not param.static for param in net.params.values()):
         _log.warning("training changes nothing: all params of the net are frozen; unfreeze some (trainable, static)")
     if not job.updater.goes_on:
@@ -287,10 +278,7 @@ def _warn_of_schedule(job: Job, begin: int) -> None:
 
 
 def low_from(rate: Callable[[int], float], origin: int, begin: int, last: int) -> int:
-    """Return the first step from ``begin`` where a rate settles near 0, else ``last``.
-
-    Near 0 is relative to the highest rate since the step ``origin``. A rate that still changes does not count.
-    """
+    """Return the first step from which a learning rate stays near 0; ``last`` if there is none."""
     end = rate(last - 1)
     highest = max(rate(step) for step in range(origin, last, max(1, (last - origin) // SCHEDULE_SAMPLES)))
     if end > LOW_RATE * highest or highest <= 0:
@@ -304,10 +292,9 @@ def low_from(rate: Callable[[int], float], origin: int, begin: int, last: int) -
 
 
 def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Path) -> tuple[CheckedJob, bool | Path]:
-    """Return a job that continues at a checkpoint's record with another batch size, and the checkpoint.
+    """Let a resumed run with another batch size continue at the same record: return job and checkpoint.
 
-    Step numbers continue, and ``train_steps`` follow the job's ``epochs``. Both are returned unchanged if all batches
-    have one size. Raises UserError if the job has fewer epochs than the checkpoint.
+    ``train_steps`` follow the job's ``epochs``. Raises UserError if the job has fewer epochs than the checkpoint.
     """
     job = checked.job
     rows = 0 if job.experience else rows_per_step(job)
@@ -337,10 +324,7 @@ def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Pa
 
 
 def _is_at(path: Path, rows: int) -> bool:
-    """Whether steps of ``rows`` rows lead from step 0 to a checkpoint's record; False if damaged.
-
-    Only the metadata is read.
-    """
+    """Whether steps of ``rows`` rows would reach exactly the record at which a checkpoint was written."""
     try:
         metadata = read_metadata(path)
     except DamagedFile:

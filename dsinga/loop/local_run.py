@@ -1,4 +1,4 @@
-"""Trains jobs of one worker in this process without Dask, if possible."""
+"""Trains jobs of one worker in this process, without Dask."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def trains_locally(job: Job) -> bool:
-    """Whether the local engine can train a job: one worker, on CPU cores or a GPU."""
+    """Whether a job can train in this process without Dask, because it has one worker."""
     conf = job.cluster or ClusterConf()
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
@@ -48,7 +48,7 @@ def _waits_for_tasks(job: Job) -> bool:
 
 
 def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
-    """Open a job's stores and build its nets. Raises UserError if they are wrong.
+    """Open the stores of a job with one worker, and build its nets.
 
     Without ``shuffle`` training reads records in order.
     """
@@ -69,7 +69,7 @@ def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
 
 
 def memory_limit() -> int:
-    """Return the bytes of memory that this process may use."""
+    """Return how many bytes of memory this process may use."""
     if hasattr(os, "sysconf"):
         limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     else:  # Windows
@@ -82,7 +82,7 @@ def memory_limit() -> int:
 
 
 def check_first_block(store: Any) -> None:
-    """Raise UserError if an open store has damaged records."""
+    """Raise UserError if the first records of a store are damaged."""
     for column in store.columns:
         column.load(0, column.sample_rows)  # past the cache, which may have what was not damaged yet
 
@@ -97,10 +97,9 @@ def continue_locally(
     shuffle: bool = True,
     max_threads: int | None = None,
 ) -> TrainedParams:
-    """Train a job in this thread (see :func:`trains_locally`), and return the outcome.
+    """Train a job with one worker in this thread, and return the outcome.
 
-    The bits equal :func:`dsinga.cluster.train`'s. ``earlier`` has the updater's state and steps of earlier training,
-    which count for the order of records, random numbers and the learning rate. Without ``shuffle`` training reads
+    ``earlier`` has the updater's state and steps of earlier training, which count. Without ``shuffle`` training reads
     records in order.
     """
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Runs a training loop to its end, returns trained params, explains errors."""
+"""Runs training to its end, returns the trained params, and explains errors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TrainedParams:
-    """The result of a run: params, steps done, training net, and last timings.
+    """The outcome of a run: params, steps done, the net, and timings.
 
-    ``batchsize`` counts a step's rows over all worker groups. ``timings`` are in seconds, of group 0. ``stopped`` says
-    why training ended early, else "". ``remarks`` are texts from extensions. ``unsaved`` says why the last step has no
-    checkpoint in the workspace, else "". ``is_cut``: the run ended temporarily, as by kStopOnTime; a run with
-    ``resume`` does the other steps.
+    ``batchsize`` counts a step's rows over all worker groups. ``timings`` are in seconds, of group 0. Other fields are
+    :class:`dsinga.api.jobs_with_data.Result`'s.
     """
 
     params: ParamArrays
@@ -56,11 +54,10 @@ def run_to_end(
     cancellation: Cancellation,
     started: float,
 ) -> TrainedParams:
-    """Train from ``begin`` to the end, and close the engine in any case.
+    """Train from a state to the end, and close the engine in any case.
 
-    ``topology`` describes the topology for checkpoints. ``started`` is when training was requested, by
-    ``time.perf_counter()``. Raises Diverged if a loss is not finite, Cancelled if cancelled before the last step,
-    RunError if the engine lost what it needs, and errors of extensions.
+    Raises Diverged if a loss is not finite, Cancelled if cancelled before the last step, RunError if the engine lost
+    what it needs, and errors of extensions.
     """
     job, folder = engine.job, options.workspace
     checkpoints = None
@@ -104,7 +101,7 @@ def _run(
 
 
 def _save(loop: TrainingLoop) -> None:
-    """Write the newest snapshot as a checkpoint; a disk error is only logged."""
+    """Write the newest state of a failed run as a checkpoint; a disk error is only logged."""
     try:
         loop.save_snapshot()
     except RunError as error:

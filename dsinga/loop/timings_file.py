@@ -1,4 +1,4 @@
-"""``timings.json`` of a workspace: durations of iterations, and what ran where."""
+"""Keeps the durations of steps in ``timings.json`` of a workspace, for the planner."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ WARM_UP = 10  # iterations that are left out where there are enough: kernels are
 
 
 class RunTimings(NamedTuple):
-    """The times of a run.
+    """How long the steps of a run took, and where its workers ran.
 
     Attributes:
-        job: the name of the job.
         signature: a text that is equal for jobs with equal iterations.
-        places: where workers and servers ran.
         cuts: how layers were cut: dimension and location by name; empty for one worker.
         steps: how many iterations ``seconds`` are medians over.
         seconds: the seconds of an iteration: "total", and its parts "compute", "exchange" and "data" (waiting for
@@ -47,7 +45,7 @@ def write_timings(
     cuts: Mapping[str, Sequence[int]],
     timings: Sequence[Mapping[str, float]],
 ) -> None:
-    """Write the iterations' median timings, if the engine timed the parts."""
+    """Write how long steps took, as medians, if the engine timed their parts."""
     from statistics import median  # of use at the end of a run with a workspace
 
     counted = timings[WARM_UP:] if len(timings) > 2 * WARM_UP else timings
@@ -58,7 +56,7 @@ def write_timings(
 
 
 def read_timings(folder: Path) -> RunTimings:
-    """Return the times of a workspace's run. Raises UserError without any."""
+    """Read how long the steps of a workspace's run took. Raises UserError without any."""
     if not folder.is_dir():
         raise UserError(f"there is no workspace {folder}; give the folder of a finished run")
     path = folder / TIMINGS_FILE

@@ -1,4 +1,4 @@
-"""The training loop: runs rounds of steps and pauses for extensions (callbacks)."""
+"""Defines TrainingLoop, which runs rounds of steps and pauses for extensions (callbacks)."""
 
 from __future__ import annotations
 
@@ -30,20 +30,14 @@ TIMINGS_KEPT = 10_000
 
 
 class TrainingLoop:
-    """Runs training to the last step: steps by an engine, extensions between them.
+    """Trains to the last step: lets an engine compute steps, and runs extensions between them.
 
-    Extensions see worker group 0, which pauses at the steps of their triggers with its server group's params. At the
-    end they run when all groups have the same params. Each step is seen once, even if the engine computes it again.
+    Extensions see worker group 0. Each step is seen once, even if the engine computes it again.
 
     Args:
-        engine: computes the steps.
-        observer: receives the rows and the progress.
-        extensions: run between the steps.
-        workspace: the folder of the run, None for none.
         checkpoints: writes checkpoints; None for a run without a workspace.
         cancellation: the request to end the run.
         started: when training was requested, by the clock.
-        clock: the time in seconds.
     """
 
     def __init__(
@@ -83,14 +77,11 @@ class TrainingLoop:
 
     @property
     def resumable(self) -> bool:
-        """Whether training stopped so that the run can resume here."""
+        """Whether training has stopped so that the run can resume here."""
         return self.view.resumable and self.view.step < self.view.train_steps
 
     def run(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
-        """Train from step ``begin`` to the last, or until an extension stops; return the params.
-
-        ``state`` is the loop's state in the resumed checkpoint, else empty.
-        """
+        """Train from step ``begin`` to the last, or until an extension stops it; return the params."""
         failure: BaseException | None = None
         try:
             self._run_to_end(begin, state)
@@ -140,7 +131,7 @@ class TrainingLoop:
             self._keep(kept, end)
 
     def resume_hint(self) -> str:
-        """Return advice to resume an ended run."""
+        """Advise how to resume the ended run."""
         kept = self.kept
         if kept is None or not kept.hint:
             return resume_hint(self._workspace, self.step)
@@ -173,7 +164,7 @@ class TrainingLoop:
         self._in_training = self._cancellation.ends_in_order = False
 
     def _train_until_pause(self, stop: int) -> None:
-        """Train up to ``stop``, or to the last sent step if an extension pauses."""
+        """Train up to step ``stop``, or until an extension needs a pause."""
         while self._engine.step < stop:
             self._read_round(stop)
             if self.view.stopped or self._extensions.wants_pause():
@@ -195,7 +186,7 @@ class TrainingLoop:
         )
 
     def show_restart(self, restart: Restart, seconds: float) -> None:
-        """Add a restart to the history; ``seconds`` is the time until the run had caught up."""
+        """Add a restart to the history; it took ``seconds`` until the run had caught up."""
         row = self.view.recovery_row(restart, seconds)
         _log.warning(
             "%s; started again from step %d, computed %d steps again: %.1f s until the next new step",
@@ -205,7 +196,7 @@ class TrainingLoop:
             self._observer.record(row)
 
     def _show_steps(self, stop: int | None = None) -> None:
-        """Show the last round's steps to the extensions; steps after ``stop`` are not computed yet."""
+        """Show newly trained steps to the extensions, up to ``stop``."""
         while self._unseen:
             look = self._extensions.next_look(self.view.step) or math.inf
             steps: list[Metrics] = []
@@ -228,10 +219,7 @@ class TrainingLoop:
         self._extensions.show_row(row)
 
     def _pause(self, last: bool = False, runs: bool = True) -> None:
-        """Run the due extensions in a pause, then write a requested checkpoint.
-
-        After a stop by an extension, the checkpoint is written at the last pause. Without ``runs`` no extension runs.
-        """
+        """Run the due extensions while training is paused, then write a requested checkpoint."""
         view, started = self.view, self._clock()
         view.paused = True
         is_complete = last and (view.step >= view.train_steps or not view.resumable)
@@ -272,16 +260,13 @@ class TrainingLoop:
         return {**state, "engine": engine} if engine else state
 
     def save_snapshot(self) -> None:
-        """Write a failed run's newest snapshot as a checkpoint, if its step has none."""
+        """Write the newest state of a failed run as a checkpoint."""
         newest = self._newest or self._engine.newest
         if self._checkpoints is not None and newest is not None:
             self._checkpoints.write_newer(newest)
 
     def _end_by_failure(self, error: Exception) -> None:
-        """If an extension raised ``error``, write a checkpoint and add its path and step.
-
-        A UserError is raised again with them in its message; other errors get a note.
-        """
+        """Write a checkpoint after an extension has failed, and say in its error where it is."""
         failed = self._extensions.failing
         if failed is None or failed.is_part_of_run or error is self.view.run_error:
             return

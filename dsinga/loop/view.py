@@ -1,4 +1,4 @@
-"""Gives extensions access to a run's training loop, and reports to observers."""
+"""Shows extensions the run that they belong to, and observers its progress."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Receives the rows of metrics and the progress of a run."""
+    """Receives the rows of metrics and the progress of a run, for instance to display them."""
 
     def waiting(self, sentence: str) -> None:
-        """Learn that the run waits for other runs' Dask workers: after a second, then every five minutes."""
+        """Learn that the run waits for Dask workers of other runs."""
 
     def begin(self, step: int) -> None:
-        """Learn that all checks have passed and training begins at ``step``."""
+        """Learn that all checks have passed, and training begins at ``step``."""
 
     def record(self, row: Row) -> None:
         """Receive a row of the history: {"step", "phase": "train" | "val" | "test", "time", "loss", ...}."""
@@ -45,7 +45,7 @@ class Observer(Protocol):
 
 
 class ObserverWatcher(Watcher):
-    """Sends a run's rows and progress to an observer."""
+    """Sends the rows and progress of a run to an observer."""
 
     def __init__(self, observer: Observer):
         super().__init__()
@@ -61,12 +61,10 @@ class ObserverWatcher(Watcher):
 
 
 class TrainingView(LoopView):
-    """A view of a run, for its extensions.
+    """The run as its extensions see it: their requests are kept here for the training loop.
 
-    The training loop sets ``step``, ``seconds_to_stop`` and ``samples_per_second``, and ``paused`` while group 0
-    pauses. It carries out ``stopped``, ``resumable`` and ``checkpoint_wanted``. Its method ``show_row`` is called with
-    each row. ``run_error`` is an exception of the run, not of an extension. ``started`` is when training was requested,
-    in seconds of ``clock``.
+    The training loop sets ``step``, ``paused`` and speeds, and carries out ``stopped``, ``resumable`` and
+    ``checkpoint_wanted``. ``run_error`` is an exception of the run, not of an extension.
     """
 
     def __init__(
@@ -115,7 +113,7 @@ class TrainingView(LoopView):
 
     @property
     def position(self) -> Row:
-        """The columns of a row that place it in training: "step" and, if counted, "epoch"."""
+        """Where a row of the history is in training: its columns "step" and, if counted, "epoch"."""
         epochs = self._engine.epochs
         return {"step": self.step} | ({"epoch": epochs.at(self.step)} if epochs else {})
 
@@ -168,17 +166,17 @@ class TrainingView(LoopView):
             self._engine.set_params(values, slots)
 
     def last_params(self) -> ParamArrays:
-        """Return the params at the end; raise Diverged if one is not finite."""
+        """Return the params at the end, unless one is not finite (Diverged)."""
         with self.running():
             return self._finite(self._engine.last_params())
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state at the end, by param and slot."""
+        """Return the optimizer's state at the end, by param and slot."""
         with self.running():
             return self._engine.last_state()
 
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return the present params and updater's state; raise Diverged if not finite."""
+        """Copy the params and the updater's state; raise Diverged if they are not finite."""
         with self.running():
             params, slots = self._engine.snapshot()
             return self._finite(params), slots
@@ -190,7 +188,7 @@ class TrainingView(LoopView):
         return params
 
     def recovery_row(self, restart: Restart, seconds: float) -> Row:
-        """Return the row of a restart that took ``seconds``; "time" and "noticed" use the same clock."""
+        """Return the row of the history for a restart that took ``seconds``."""
         noticed = restart.noticed_at - self._started
         return {
             **self.position,
@@ -264,7 +262,7 @@ class TrainingView(LoopView):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Attribute exceptions in the context to the run, not to an extension."""
+        """Mark exceptions in the context as the run's, not an extension's."""
         try:
             yield
         except BaseException as error:

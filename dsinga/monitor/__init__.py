@@ -1,4 +1,4 @@
-"""Reporting on a run: its history as rows, in a metrics file, as a progress display and as curves."""
+"""Reports on a run: keeps its history and metrics file, and shows progress and curves."""
 
 from dsinga.base.components import lazy_names
 

@@ -1,4 +1,4 @@
-"""The history of a run: its rows, by row and column, and their picture."""
+"""Defines History, the rows of metrics that a run has reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.monitor.rows import NOT_METRICS, HistoryPlot, Row, rows_of_metrics
 
 
 def picture(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as HTML curves, or a message without the drawing add-on."""
+    """Draw the metrics of rows as HTML curves; without the drawing add-on return a message."""
     try:
         return str(lookup("drawing", "History")(rows))
     except UserError as error:
@@ -21,14 +21,14 @@ def picture(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 class _Metrics(dict[str, list[Any]]):
-    """The values of metrics by name; a missing name raises KeyError with the names that exist."""
+    """The values of metrics by name, where a missing name raises KeyError with the names that exist."""
 
     def __missing__(self, name: object) -> Any:
         raise KeyError(f"no metric {name!r}{nearest_or_listed(str(name), self, 'these are')}")
 
 
 class History(Sequence[Row]):
-    """A sequence of rows, indexed like a list or, with a second index, by column.
+    """The metrics of a run, as rows: indexed like a list or, with a second index, by column.
 
     | | |
     | --- | --- |
@@ -42,7 +42,7 @@ class History(Sequence[Row]):
     | `history.history["val_loss"]` | a list of the losses of all validations, by the names of Keras |
     | `history.plot()` | axes of Matplotlib for each metric, with a line for each phase |
 
-    In a notebook it is displayed as curves. ``remarks`` are sentences about the run, such as why it stopped early.
+    In a notebook it is displayed as curves. ``remarks`` are sentences about the run.
     """
 
     def __init__(self, rows: Iterable[Row] = ()):
@@ -50,17 +50,17 @@ class History(Sequence[Row]):
         self.remarks: list[str] = []
 
     def append(self, row: Row) -> None:
-        """Add a row at the end; the row is not copied."""
+        """Add a row at the end, without a copy."""
         self._rows.append(row)
 
     @with_types
     def phase(self, name: str) -> History:
-        """Return the rows of the phase ``name``, a History."""
+        """Return the rows of one phase, such as "test", as a History."""
         return History(row for row in self._rows if row.get("phase") == name)
 
     @property
     def history(self) -> dict[str, list[Any]]:
-        """The values of each metric in row order, by Keras names such as "loss" and "val_loss"."""
+        """The values of each metric in order, by Keras's names such as "loss" and "val_loss"."""
         values = _Metrics()
         for row in rows_of_metrics(self._rows):
             prefix = "" if row["phase"] == "train" else f"{row['phase']}_"
@@ -71,7 +71,7 @@ class History(Sequence[Row]):
 
     @property
     def epoch(self) -> list[int]:
-        """The epochs that training rows end, from 0 as in Keras."""
+        """The numbers of the epochs that have ended, from 0 as in Keras."""
         ends = [row["epoch"] for row in self._rows if row.get("phase") == "train" and "epoch" in row]
         return [int(epoch) - 1 for epoch in ends if epoch == int(epoch)]
 
@@ -90,7 +90,7 @@ class History(Sequence[Row]):
             line: further arguments of Matplotlib's ``Axes.plot``.
 
         Returns the axes if ``metrics`` is a name, else an array (number of metrics,) of axes. Raises UserError if
-        Matplotlib is missing, a column does not exist, there is no metric, or ``ax`` and the metrics differ in number.
+        Matplotlib or a column is missing, or ``ax`` and the metrics differ in number.
         """
         plot: HistoryPlot = lookup("drawing", "History.plot")
         return plot(self._rows, metrics, x=x, label=label, ax=ax, line=line)

@@ -1,4 +1,4 @@
-"""Progress displays of a run (terminal, log, notebook) and of an import."""
+"""Shows the progress of a run or an import: in a terminal, a log or a notebook."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_VALUES = NOT_METRICS | SPEEDS.keys()
 
 
 def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, earlier: Iterable[Row] = ()) -> Progress:
-    """Return the progress display for a notebook, a terminal, or neither (a log, a pipe).
+    """Return the display of a run's progress that fits where it is shown: notebook, terminal, or log.
 
     Args:
         total_steps: The last step of the run.
@@ -37,7 +37,7 @@ def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, ear
 
 
 class ProgressDisplay(ABC):
-    """A display of progress, closed as a context manager; for one thread."""
+    """A display of progress, used in a ``with`` block by one thread."""
 
     @abstractmethod
     def remark(self, sentence: str) -> None:
@@ -55,7 +55,7 @@ class ProgressDisplay(ABC):
 
 
 class Progress(ProgressDisplay):
-    """A display of the progress of a run."""
+    """Shows the progress of a run."""
 
     @abstractmethod
     def update(self, row: Row) -> None:
@@ -63,11 +63,11 @@ class Progress(ProgressDisplay):
 
     @abstractmethod
     def show_row(self, row: Row) -> None:
-        """Show a row of training (every ``disp_freq`` steps), test or validation."""
+        """Show a row of the history: training metrics, a test or a validation."""
 
 
 class ThroughputEstimate:
-    """The speed and the time left, from the last ten updates."""
+    """Estimates the speed and the time left, from the last ten updates."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self.total_steps = total_steps
@@ -76,7 +76,7 @@ class ThroughputEstimate:
         self._speeds: list[str] = []
 
     def update(self, row: Row) -> None:
-        """Record the time of the step of ``row``, a row for :meth:`Progress.update`."""
+        """Note the time at which a step was done."""
         self._recent.append((row["step"], self._clock()))
         speeds = [f"{row[name]:,.0f} {unit}" for name, unit in SPEEDS.items() if row.get(name) is not None]
         self._speeds = speeds[-1:]  # the samples of an agent are steps of environments
@@ -113,7 +113,7 @@ class PlainLines(Progress):
 
 
 class ProgressBar(ProgressDisplay):
-    """A progress bar titled ``name`` at the bottom of a terminal, with lines above."""
+    """A progress bar at the bottom of a terminal, with lines above it."""
 
     def __init__(self, total: int, name: str, out: TextIO):
         from rich.console import Console  # imported here, since only a terminal needs it
@@ -139,7 +139,7 @@ class ProgressBar(ProgressDisplay):
 
 
 class LiveLine(ProgressBar, Progress):
-    """A progress bar with lines for tests and validations above."""
+    """A progress bar for a run, with lines for tests and validations above it."""
 
     def __init__(self, throughput: ThroughputEstimate, name: str, out: TextIO):
         super().__init__(throughput.total_steps, name, out)
@@ -155,7 +155,7 @@ class LiveLine(ProgressBar, Progress):
 
 
 class Picture(Progress):
-    """Curves and a line of text below a notebook's cell, redrawn at most twice a second."""
+    """Curves of the metrics below a notebook's cell, redrawn at most twice a second."""
 
     def __init__(self, throughput: ThroughputEstimate, name: str, earlier: Iterable[Row] = ()):
         from IPython.display import DisplayHandle
@@ -196,31 +196,31 @@ class Picture(Progress):
 
 
 def values(row: Row) -> str:
-    """Return the numbers of a row as text: "loss 0.2134  accuracy 0.941"."""
+    """Write the metrics of a row as text: "loss 0.2134 accuracy 0.941"."""
     return "  ".join(f"{name} {value:.4g}" for name, value in row.items() if name not in NOT_VALUES)
 
 
 def event_line(row: Row, total_steps: int) -> str:
-    """Return a row of the history as text: "step 200/400  epoch 5  test  loss 0.31  accuracy 0.951"."""
+    """Write a row of the history as text: "step 200/400 epoch 5 test loss 0.31 accuracy 0.951"."""
     return f"step {row['step']}/{total_steps}  {epoch_text(row)}{row['phase']}  {values(row)}"
 
 
 def epoch_text(row: Row) -> str:
-    """Return "epoch 5  " for a row with an epoch, else ""."""
+    """Write the epoch of a row as "epoch 5 ", "" without one."""
     return f"epoch {row['epoch']:g}  " if "epoch" in row else ""
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as hours, minutes and seconds: 3725 is "1:02:05"."""
+    """Write a duration as hours, minutes and seconds: 3725 is "1:02:05"."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
 
 
 @contextlib.contextmanager
 def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar titled ``name`` if ``out`` (default: standard error) is a terminal.
+    """Show a progress bar for an import if ``out`` (default: standard error) is a terminal.
 
-    It yields a function to call with the amount done and the total (0 if unknown), in any unit.
+    It yields a function of the amount done and the total (0 if unknown).
     """
     out = out or error_stream()
     if not out.isatty():

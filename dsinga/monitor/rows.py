@@ -1,4 +1,4 @@
-"""Rows of a history: their columns, metrics and phases."""
+"""Knows the columns of a history's rows: their metrics and phases."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ counts how often the run was placed. "group" is the restarted worker group, if t
 
 
 class HistoryPlot(Protocol):
-    """The type of the drawing ``History.plot``."""
+    """The type of the function that draws :meth:`History.plot`."""
 
     def __call__(
         self, rows: Sequence[Row], metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
     ) -> Any:
-        """Draw metrics of rows with Matplotlib like :meth:`History.plot`, and return the axes."""
+        """Draw metrics of rows with Matplotlib, and return the axes."""
 
 
 def rows_of_metrics(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows that have metrics, each of one phase.
+    """Yield the rows that have metrics, one for each phase.
 
-    An estimator's row without "phase" becomes two: columns "val_loss", ... become "loss", ... of a row of phase "val",
-    the others are of phase "train".
+    An estimator's row without "phase" becomes two: columns "val_loss", ... become "loss", ... of phase "val".
     """
     for row in rows:
         if "phase" in row:

@@ -1,4 +1,4 @@
-"""The monitor of a run: keeps its history, reads and writes ``metrics.jsonl``, shows progress."""
+"""Defines RunMonitor, which keeps a run's history, writes ``metrics.jsonl`` and shows progress."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from dsinga.monitor.workspace_lock import WorkspaceLock, locked_workspace
 
 
 class MetricsFile:
-    """Appends rows to a JSON-lines file and flushes each to the operating system.
+    """Writes rows of metrics to a JSON-lines file, each at once.
 
-    With ``resumed_step``, the earlier run's rows up to this step are kept and later ones removed, because the resumed
-    run writes them again. Otherwise the file starts empty. It is replaced atomically: a crash leaves all old rows or
-    the kept ones. An incomplete last line is removed.
+    With ``resumed_step``, the earlier run's rows up to this step are kept. Otherwise the file starts empty. It is
+    replaced atomically.
 
     NaN and infinity, which JSON lacks, are written as null and read as NaN.
 
-    If the disk is full, rows are kept and written later. ``fault`` says why, "" if all are in the file.
+    If the disk is full, rows are written later; ``fault`` says why.
     """
 
     def __init__(self, path: str | os.PathLike[str], resumed_step: int | None = None):
@@ -48,11 +47,11 @@ class MetricsFile:
         self.fault = ""
 
     def append(self, row: Row) -> None:
-        """Write ``row`` as one line. numpy scalars are written as numbers."""
+        """Write a row as one line; numpy scalars become numbers."""
         self.extend([row])
 
     def extend(self, rows: Iterable[Row]) -> None:
-        """Write several rows like :meth:`append`."""
+        """Write several rows."""
         self._waiting += "".join(map(_to_line, rows)).encode()
         self._write()
 
@@ -79,9 +78,9 @@ class MetricsFile:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> History:
-    """Return the rows of a ``metrics.jsonl``, or a workspace's, without an incomplete last line.
+    """Read the metrics of a run from its ``metrics.jsonl`` or workspace, also while it trains.
 
-    Raises UserError, with file and line, if a line is not a row of metrics, or the file cannot be read.
+    Raises UserError, with file and line, if it cannot be read.
 
     Examples:
         >>> import numpy as np
@@ -141,20 +140,14 @@ RUN_FILES = ("metrics.jsonl", "timings.json", "checkpoint", "best.safetensors", 
 
 
 class RunMonitor(contextlib.ExitStack):
-    """Passes a run's rows to the history, the metrics file and the display.
-
-    A context manager, which closes file and display.
+    """Passes a run's rows to its history, the metrics file and the display, within a ``with`` block.
 
     Args:
-        name: name of the job.
-        steps: number of steps of the run.
         workspace: folder for ``metrics.jsonl``; None for no file.
-        resume: whether rows follow an earlier run's; else that moves to a folder ``run-1``, ``run-2``, ... of the
-            workspace.
+        resume: whether rows follow an earlier run's; else that moves to a folder ``run-1``, ``run-2``, ....
         progress: whether to show a progress line, or a picture in a notebook.
 
     Attributes:
-        history: the rows so far.
         workspace_fault: says that the workspace was moved or deleted, else "".
     """
 
@@ -171,10 +164,7 @@ class RunMonitor(contextlib.ExitStack):
         self.history = History()
 
     def begin(self, step: int) -> None:
-        """Open the metrics file and the display for a run from ``step``.
-
-        Raises UserError if the workspace cannot be written, or another run writes it.
-        """
+        """Open the metrics file and the display, before training begins at ``step``."""
         if self._workspace:
             try:
                 self._lock = self.enter_context(locked_workspace(self._workspace))
@@ -202,10 +192,9 @@ class RunMonitor(contextlib.ExitStack):
         return self._file
 
     def check_workspace(self) -> None:
-        """Create the workspace again, with all rows, if it disappeared after :meth:`begin`.
+        """Create the workspace again, with all rows, if it was moved or deleted during the run.
 
-        ``workspace_fault`` then says so. A deleted metrics file is written again. Raises RunError if that is
-        impossible, as after another run has begun there.
+        ``workspace_fault`` then says so. Raises RunError if that is impossible, as after another run has begun there.
         """
         if self._workspace is None or self._lock is None:
             return
@@ -228,7 +217,7 @@ class RunMonitor(contextlib.ExitStack):
 
     @property
     def has_workspace(self) -> bool:
-        """Whether the run's workspace is in its place, perhaps created again."""
+        """Whether the run's workspace is where it was, perhaps created again."""
         return self._lock is not None and self._lock.is_in_place()
 
     def _close_file(self, file: MetricsFile) -> None:
@@ -237,7 +226,7 @@ class RunMonitor(contextlib.ExitStack):
             _log.warning("%s; the last rows are missing there", file.fault)
 
     def waiting(self, sentence: str) -> None:
-        """Show that the run waits: in the display, before :meth:`begin` on standard error, else in the log."""
+        """Show that the run waits: in the display, on standard error or in the log."""
         if self._display:
             self._show("remark", sentence)
         elif self._progress:
@@ -269,7 +258,7 @@ class RunMonitor(contextlib.ExitStack):
         self._show("remark", sentence)
 
     def _show(self, method: str, *arguments: Any) -> None:
-        """Call the display; a closed terminal (SIGHUP) or stream must not end the run."""
+        """Call the display; its failure, as in a closed terminal, must not end the run."""
         if self._display is not None:
             try:
                 getattr(self._display, method)(*arguments)
@@ -280,10 +269,7 @@ class RunMonitor(contextlib.ExitStack):
 
 
 def keep_earlier_run(workspace: Path) -> Path | None:
-    """Move an earlier run's files to ``run-<number>`` in the workspace; return it, None for no run.
-
-    The number is the first unused one from 1.
-    """
+    """Move an earlier run's files out of the way, to ``run-<number>`` in the workspace; return that folder."""
     files = [path for name in RUN_FILES if (path := workspace / name).exists()]
     if not files:
         return None

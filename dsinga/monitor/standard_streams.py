@@ -1,4 +1,4 @@
-"""Repairs standard streams that are closed, full, or lack characters in their encoding."""
+"""Lets a command write even if its standard streams are closed, full, or lack characters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, TextIO
 
 
 class _Null(io.TextIOBase):
-    """A stream that drops what is written to it."""
+    """A stream that drops everything."""
 
     def write(self, text: str) -> int:
         return len(text)
 
 
 class _Output(io.FileIO):
-    """A descriptor that keeps its first error, and drops everything afterwards."""
+    """Standard output that remembers its first error, and drops everything afterwards."""
 
     fault: OSError | None = None
 
@@ -31,7 +31,7 @@ class _Output(io.FileIO):
 
 
 class _Log(io.FileIO):
-    """A descriptor that drops what it cannot write, for logs."""
+    """Standard error that drops what it cannot write."""
 
     def write(self, data: Any) -> int:
         with contextlib.suppress(OSError):
@@ -40,15 +40,15 @@ class _Log(io.FileIO):
 
 
 def error_stream() -> TextIO:
-    """Return the standard error, or without one a stream that drops everything."""
+    """Return the standard error; if it is closed, a stream that drops everything."""
     return sys.stderr or _Null()  # type: ignore[return-value]
 
 
 def open_standard_streams() -> None:
     """Make the standard streams of this process usable for a command.
 
-    A closed one becomes the null device, or the next opened file would get its number. Standard error drops what it
-    cannot write. Characters that an encoding lacks become escapes.
+    A closed one becomes the null device, or the next opened file would get its number. Characters that an encoding
+    lacks become escapes.
     """
     for number in range(3):
         try:
@@ -73,7 +73,7 @@ def _reopened(stream: Any, raw: io.FileIO) -> TextIO:
 def output_fault() -> str | None:
     """Return why the standard output lost data, None if it did not.
 
-    The text is empty if the reader has gone.
+    It is "" if the reader has gone.
     """
     with contextlib.suppress(OSError):  # which is kept
         sys.stdout.flush()

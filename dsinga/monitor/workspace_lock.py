@@ -1,4 +1,4 @@
-"""Locks a workspace for the run that writes it.
+"""Lets only one run write a workspace at a time.
 
 The lock is a system lock on the folder, which ends with its process; ``running.json`` names the holder. Without such
 locks (NFS, Windows), that file is the lock: only one process can create it. A killed process leaves it, but a dead
@@ -28,19 +28,14 @@ Holder = dict[str, Any]
 
 
 class WorkspaceLock:
-    """The lock of a workspace that this process holds.
-
-    Args:
-        workspace: the folder.
-        holder: this process's entry in ``running.json``.
-    """
+    """The lock that keeps other runs out of a workspace while this process writes it."""
 
     def __init__(self, workspace: Path, holder: Holder):
         self._workspace, self._holder = workspace, holder
         self._status = os.stat(workspace)
 
     def is_in_place(self) -> bool:
-        """Whether the workspace's path still leads to the locked folder."""
+        """Whether the workspace's path still leads to the folder that was locked."""
         try:
             status = os.stat(self._workspace)
         except OSError as error:
@@ -51,10 +46,9 @@ class WorkspaceLock:
 
 @contextlib.contextmanager
 def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
-    """Create the folder ``workspace``, and hold its lock in the context.
+    """Create a workspace's folder, and keep other runs out of it within the context.
 
-    Raises WorkspaceHeld, with host, process and time, if another run holds the lock; OSError if the folder cannot be
-    written.
+    Raises WorkspaceHeld, with host, process and time, if another run holds the lock.
     """
     workspace.mkdir(parents=True, exist_ok=True)
     path = workspace / HOLDER
@@ -77,7 +71,7 @@ def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
 
 
 def parse_holder(text: bytes) -> Holder:
-    """Return the contents of ``running.json``, empty if another program wrote the file."""
+    """Read which process writes a workspace, from ``running.json``; empty if another program wrote it."""
     try:
         holder = parse_json(text)
     except ValueError:
@@ -86,7 +80,7 @@ def parse_holder(text: bytes) -> Holder:
 
 
 def has_ended(holder: Holder) -> bool:
-    """Whether a holder was a process of this host that has ended."""
+    """Whether the process in ``running.json`` was one of this host and has ended."""
     if holder.get("host") != platform.node():
         return False
     try:
@@ -99,7 +93,7 @@ def has_ended(holder: Holder) -> bool:
 
 
 def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "") -> WorkspaceHeld:
-    """Return the error for a workspace of ``holder``; its text says to delete ``file`` after that has ended."""
+    """Return the error that another run writes to a workspace."""
     who = ""
     if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
         with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none

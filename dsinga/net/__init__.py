@@ -1,4 +1,4 @@
-"""The net of one phase: its layers and params; building and describing it."""
+"""Builds and describes the net of one phase, such as training: its layers, shapes and params."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Builds the NeuralNet of a phase: selects, sorts, creates and joins the job's layers."""
+"""Builds a net from the layers of a job: selects, sorts and creates them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,14 @@ from dsinga.net.unroll import make_sequence_layer, merge_copies, unroll, with_ow
 
 
 def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool = True) -> NeuralNet:
-    """Build the net of ``phase``; ``records`` describes the records of each layer that reads a store.
+    """Build the net of a phase; ``records`` describes the records of each layer that reads a store.
 
-    Nodes are in topological order, otherwise in the job's. :func:`insert_splits` adds kSplit layers,
-    :mod:`dsinga.net.machines` the reconstructions of restricted Boltzmann machines. Params without a name are called
-    ``<layer>_<role>``.
+    Layers are in topological order, otherwise in the job's. Params without a name are called ``<layer>_<role>``.
 
-    If the job unrolls layers over time steps, ``merged`` computes chains of copies as layers over sequences if the
-    numbers stay the same (:func:`merge_copies`). Otherwise the net has the copies. Records of several leads determine
-    the copies.
+    If the job unrolls layers over time steps, ``merged`` computes copies as layers over sequences where the numbers
+    stay the same (:func:`merge_copies`).
 
-    Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a
-    duplicate name, unsuitable sources, a missing or differently shaped shared param.
+    Raises UserError, with file and line, for a net that cannot be built.
     """
     check_net(conf, [phase])
     selected = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
@@ -53,7 +49,7 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
 def _create(
     conf: NetConf, selected: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool
 ) -> NeuralNet:
-    """Build the net of ``selected`` layers, unrolled over time steps if requested."""
+    """Build a net of some layers of a job, unrolled over time steps if requested."""
     copies, reason = unroll(selected), ""  # raises JobError for a net that cannot be unrolled, merged or not
     if copies is selected or merged:
         try:
@@ -69,7 +65,7 @@ def _create(
 def _build(
     conf: NetConf, selected: NetConf, phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
 ) -> NeuralNet:
-    """Build the net of the ``selected`` layers of ``phase``, merged or unrolled."""
+    """Build a net of some layers of a job: create, connect and check them."""
     carried = resolve_carry(selected.layer, phase, records, unrolled)
     confs = sort_layers([drop_persistent_chains(layer, phase) for layer in carried])
     position = {layer.name: k for k, layer in enumerate(confs)}
@@ -115,17 +111,17 @@ def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
 
 
 def filter_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
-    """Return the layers of ``phase``, by ``include`` and ``exclude``."""
+    """Return the layers of a job that belong to a phase."""
     return [layer for layer in conf.layer if layer.in_phase(phase)]
 
 
 def input_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
-    """Return the layers of ``phase`` that read a store."""
+    """Return the layers of a phase that read a store."""
     return [layer for layer in filter_layers(conf, phase) if layer_class(layer).is_input]
 
 
 def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
-    """Return the names of layers and of all their followers in ``layers``."""
+    """Return the names of some layers and of all layers that depend on them."""
     followers: dict[str, list[str]] = {}
     for layer in layers:
         for source in layer.srclayers:
@@ -139,11 +135,11 @@ def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
 
 
 class NoLabels(JobError):
-    """The error that a layer takes labels of records that have none."""
+    """Raised if a layer needs labels, but the records have none."""
 
 
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
-    """Raise JobError if a layer's store, or its labels, are missing in ``records``."""
+    """Raise JobError if a layer's records, or their labels, are missing."""
     if cls.is_input and layer.name not in records:
         raise layer.error(f"layer {layer.name!r} reads a store, but its records are not described")
     labelled = cls.labels.layer_of(layer.srclayers)
@@ -158,17 +154,14 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
 
 
 def check_recompute(layer: LayerConf, cls: type[Layer]) -> None:
-    """Raise JobError where a job sets ``recompute`` for a loss layer."""
+    """Raise JobError if a job sets ``recompute`` for a loss layer."""
     if layer.recompute and cls.is_loss:
         text = "recompute saves nothing in a loss, with which the backward pass begins; leave it out"
         raise layer.error(f"layer {layer.name!r}: {text}", "recompute")
 
 
 def set_micro_batches(layer: Layer, count: int) -> None:
-    """Enlarge a new layer's row-wise state to ``count`` micro-batches, computed in turn.
-
-    Raises JobError for a layer that needs all rows at once.
-    """
+    """Give a layer's state a row for each record of a batch that is computed in micro-batches."""
     if layer.cut.whole_because:
         reason = layer.cut.whole_because
         raise layer.fail(f"{reason}, so that it needs the whole batch at once; leave micro_batches out")
@@ -178,7 +171,7 @@ def set_micro_batches(layer: Layer, count: int) -> None:
 
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
-    """Raise JobError if a layer reads a store with more codes than its vocab_size."""
+    """Raise JobError if the records have more codes than a layer's vocab_size."""
     size = layer.vocab_size
     if not size:
         return
@@ -189,7 +182,7 @@ def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
 
 
 def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
-    """Raise JobError if an output layer is the source of another kind of layer."""
+    """Raise JobError if a layer reads an output layer, other than another output layer."""
     for source in sources:
         if source.is_output and not layer.is_output:
             message = (
@@ -199,7 +192,7 @@ def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
 
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
-    """Return the shape for the next destination of ``source``: whole feature or part."""
+    """Return the shape that a layer gets from ``source``: the whole output or a part."""
     if not source.part_shapes:
         return source.shape
     part = handed[position]
@@ -208,14 +201,14 @@ def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
 
 
 def check_parts(layers: Sequence[Layer], handed: Sequence[int]) -> None:
-    """Raise JobError if a layer's parts and destinations differ in number."""
+    """Raise JobError if a layer that divides its output, as kSlice, has too few or too many readers."""
     for layer, taken in zip(layers, handed, strict=True):
         if layer.part_shapes and taken != len(layer.part_shapes):
             raise layer.fail(f"hands out {len(layer.part_shapes)} parts, but is the source of {taken} layers")
 
 
 def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
-    """Return the layers in topological order, otherwise in the job's order."""
+    """Sort layers so that each comes after its sources."""
     named = {layer.name: layer for layer in confs}
     position = {layer.name: k for k, layer in enumerate(confs)}
     sorter = TopologicalSorter(
@@ -236,11 +229,9 @@ def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
 def resolve_carry(
     confs: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
 ) -> list[LayerConf]:
-    """Decide for each recurrent layer whether its state carries over to the next batch; return all layers.
+    """Decide which recurrent layers carry their state over to the next batch; return all layers.
 
-    By default the state is carried if batches continue the previous texts (``RecordInfo.continues``). Only training
-    carries a state; other phases begin each batch with zeros. Raises JobError if a job sets ``carry`` but batches do
-    not continue, or copies of the layer are computed in turn.
+    Only training does so, by default if batches continue the previous texts.
     """
     texts = {name for name, info in records.items() if info.continues}
     continuing = with_followers(texts, [layer for layer in confs if layer.name not in records])
@@ -266,17 +257,16 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
 
 
 def drop_persistent_chains(layer: LayerConf, phase: Phase) -> LayerConf:
-    """Turn off an RBM's persistent Markov chains outside training: they belong to the rows of training batches."""
+    """Turn off an RBM's persistent Markov chains outside training, because they belong to training batches."""
     if phase is Phase.kTrain or layer.rbm_conf is None or not layer.rbm_conf.persistent:
         return layer
     return layer.replace(rbm_conf=layer.rbm_conf.replace(persistent=False))
 
 
 def mark_stretches(nodes: Sequence[Node], count: int) -> None:
-    """Set ``recompute`` to keep only the last features of ``count`` stretches of ``nodes``.
+    """Choose which layers to recompute in the backward pass, so that ``count`` stretches need equal memory.
 
-    The stretches need about equal memory, as far as possible. Layers without a gradient, losses, outputs and the
-    uppermost stretch, where the backward pass begins, keep their features.
+    Each stretch keeps its last output, and the uppermost one all.
     """
     ends, needed = choose_ends(nodes, count), needs_gradient(nodes)
     for position, node in enumerate(nodes[: ends[-1]] if ends else ()):
@@ -285,7 +275,7 @@ def mark_stretches(nodes: Sequence[Node], count: int) -> None:
 
 
 def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
-    """Return where all stretches but the uppermost end, at most ``count`` - 1 positions."""
+    """Return where stretches of layers of about equal memory end, at most ``count`` - 1 positions."""
     sizes = [sum([float_bytes(node.layer.shape[0], node.layer.shape), *_saved(node)]) for node in nodes]
     possible, total, ends, below = narrow_places(nodes), sum(sizes), list[int](), 0
     for position, size in enumerate(sizes):
@@ -296,7 +286,7 @@ def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
 
 
 def narrow_places(nodes: Sequence[Node]) -> set[int]:
-    """Find the layers that all gradients pass through: return their positions."""
+    """Return the positions of layers that all gradients pass through."""
     needed, passed = needs_gradient(nodes), set[int]()
     for position, node in enumerate(nodes):
         for k, source in enumerate(node.sources):

@@ -1,4 +1,4 @@
-"""Analyses a net's graph: which nodes get a gradient, when features are released."""
+"""Analyses a net: which layers need a gradient, and when outputs can be freed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ WHOLE_FEATURE = -1  # in place of the index of a part
 
 
 class Edge(NamedTuple):
-    """A source of a layer: its position in the net, and the part of its feature.
+    """An input of a layer: the layer that it comes from, and which part of its output.
 
-    ``part`` is WHOLE_FEATURE, except for sources that hand out parts in node order (``Layer.part_shapes``: kSlice,
-    kSplit).
+    ``part`` is WHOLE_FEATURE, except for sources that hand out parts, such as kSlice.
     """
 
     node: int
@@ -29,7 +28,7 @@ class Edge(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What an iteration knows of one node: where its inputs come from, its params and its gradients."""
+    """A layer in a training step: where its inputs come from, its params, and its gradients."""
 
     position: int
     layer: Layer
@@ -50,7 +49,7 @@ class Stage(NamedTuple):
 
 
 def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[Stage, ...]:
-    """Return the stage of each node; the params ``static`` keep their values."""
+    """Prepare the layers of a net for training steps; the params ``static`` keep their values."""
     edges, parts = find_edges(nodes)
     needed = needs_gradient(nodes, static)
     backward = [False] * len(nodes)
@@ -90,10 +89,7 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
 
 
 def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward: Sequence[bool]) -> list[bool]:
-    """Return which nodes' features are freed after the forward pass and computed again in the backward pass.
-
-    A layer that hands out views is recomputed with its source.
-    """
+    """Return for each layer whether its output is freed, and computed again in the backward pass."""
     marked: list[bool] = []
     for node, into in zip(nodes, edges, strict=True):
         views = bool(node.layer.part_shapes) and any(marked[edge.node] for edge in into if not edge.labels)
@@ -107,23 +103,20 @@ def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward:
 
 
 def row_share(layer: Layer, rows: Rows) -> float:
-    """Return a worker's weight, for ``rows``, in the new value of a layer's lasting state; all weights add up to 1.
-
-    If workers have other points of the same rows, the first one sends everything.
-    """
+    """Return the weight of a worker's value of a lasting state, such as a running mean; all add up to 1."""
     if layer.region is not None and not layer.region.is_first:
         return 0.0
     return (rows.stop - rows.start) / rows.total
 
 
 def other_batch_rows(layer: Layer, first: Layer) -> Rows | None:
-    """Return all rows of a layer with another batch size, as after a kSlice; else None."""
+    """Return all rows of a layer if its batch size is not the net's, as after a kSlice."""
     rows = layer.shape[0]
     return None if rows == first.shape[0] else Rows(0, rows, rows)
 
 
 def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]]:
-    """Return each node's incoming edges, and its number of parts (0 for one array)."""
+    """Return each layer's inputs, and how many parts its output has (0 for one array)."""
     handed = [0] * len(nodes)
 
     def edge(node: Node, index: int) -> Edge:
@@ -139,7 +132,7 @@ def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]
 
 
 def needs_gradient(nodes: Sequence[Node], static: Collection[str] = ()) -> list[bool]:
-    """Return which nodes' features need a gradient; none passes through a loss layer."""
+    """Return for each layer whether its output needs a gradient; none passes through a loss layer."""
     needed: list[bool] = []
     for node in nodes:
         needed.append(not node.layer.is_input and not node.layer.is_loss and needs_backward(node, needed, static))
@@ -147,7 +140,7 @@ def needs_gradient(nodes: Sequence[Node], static: Collection[str] = ()) -> list[
 
 
 def needs_backward(node: Node, needed: Sequence[bool], static: Collection[str]) -> bool:
-    """Whether ``node`` needs the backward pass, for its params or a source."""
+    """Whether a layer takes part in the backward pass, for its params or for a source."""
     params = zip(node.layer.params, node.params, strict=True)
     trained = any(spec.trainable and name not in static for spec, name in params)
     features = (source for k, source in enumerate(node.sources) if k != node.layer.labels.source)
@@ -156,7 +149,7 @@ def needs_backward(node: Node, needed: Sequence[bool], static: Collection[str]) 
 
 
 def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
-    """Return each node's params that no earlier node uses, with gradients complete after its backward."""
+    """Return for each layer the params with gradients that are complete after its backward pass."""
     seen: set[str] = set()
     uses = []
     for node in nodes:
@@ -166,7 +159,7 @@ def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
 
 
 def last_uses(edges: list[tuple[Edge, ...]]) -> list[tuple[int, ...]]:
-    """Return for each node whose features can be freed after it; an unread feature, after its own node."""
+    """Return for each layer the layers with outputs that can be freed after it."""
     last = list(range(len(edges)))
     for position, into in enumerate(edges):
         for edge in into:
@@ -178,10 +171,9 @@ def last_uses(edges: list[tuple[Edge, ...]]) -> list[tuple[int, ...]]:
 
 
 def insert_splits(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Add a kSplit layer ``split(<name>)`` after each layer with several gradients.
+    """Add a layer that sums gradients, ``split(<name>)``, after each layer that gets several.
 
-    Input layers get no gradient; output layers and edges with labels send none. A net without branches is unchanged.
-    The kSplit layer copies nothing: its destinations read one feature, and it adds their gradients in the net's order.
+    It copies nothing, and adds the gradients in the net's order.
     """
     needed = needs_gradient(nodes)
     senders = Counter(
@@ -204,12 +196,12 @@ def insert_splits(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def sends_gradient(layer: Layer, source: int) -> bool:
-    """Whether the layer sends a gradient to a source that needs one."""
+    """Whether a layer sends a gradient to its source number ``source``."""
     return not layer.is_output and source != layer.labels.source
 
 
 def split_layer(layer: Layer, count: int) -> Layer:
-    """Return the kSplit layer for ``count`` destinations of ``layer``."""
+    """Make the layer that sums the gradients of ``count`` readers of a layer."""
     conf = LayerConf(
         name=f"split({layer.name})",
         type=LayerType.kSplit,

@@ -1,4 +1,4 @@
-"""Describes a net as a table with a row for each layer."""
+"""Describes a net as a table with a row for each layer, as ``dsinga show`` prints it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer's type, sources, feature shape and params.
+    """A row of the table that describes a net: a layer's type, sources, output shape and params.
 
-    ``params`` are all that it uses, ``shared`` the params that earlier layers use too. ``count`` is the number of
-    elements without shared ones, so that all add up to the net's. ``steps`` is how many time steps it computes
-    together, 1 if not unrolled.
+    ``shared`` are the params that earlier layers use too, and ``count`` the elements of the others. ``steps`` is how
+    many time steps it computes together.
     """
 
     layer: str
@@ -32,17 +31,17 @@ class LayerRow:
 
     @property
     def typed(self) -> str:
-        """The type, with the number of time steps if several."""
+        """The type, with the number of time steps if there are several."""
         return f"{self.type} x{self.steps}" if self.steps > 1 else self.type
 
     @property
     def bytes(self) -> int:
-        """Size of the counted params in float32."""
+        """How many bytes the counted params need."""
         return self.count * FLOAT_BYTES
 
 
 def describe(net: NeuralNet) -> list[LayerRow]:
-    """Return a row for each layer of ``net``, in order."""
+    """Describe a net: return a row for each layer, in order."""
     return [
         LayerRow(
             layer=node.layer.name,
@@ -59,7 +58,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
 
 
 def as_table(net: NeuralNet, name: str) -> str:
-    """Return a net as a table: layer, type, shape of a feature's row, number of params; then the sum."""
+    """Write a net as a table of layers: type, output shape, number of params; then the sum."""
     rows = describe(net)
     cells = [("layer", "type", "feature", "params")]
     cells += [(row.layer, row.typed, shape_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]

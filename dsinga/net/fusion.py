@@ -1,13 +1,12 @@
-"""Fuses layers that back-propagation computes as one; each saves a pass over memory.
+"""Fuses layers that training can compute in one kernel, which saves passes over memory.
 
-A kBM and a following kReLU are fused, also with a kAdd of two sources between them, if no other layer reads features in
-between. Only the last digits change, and two of three features need no memory. A kInnerProduct and a following
-kSoftmaxLoss are fused if they compute each step of sequences (``per_step``). A kConvolution or kInnerProduct and a
-following kReLU are fused on kernels that save a pass.
+A kBM and a following kReLU are fused, also with a kAdd of two sources between them, if no other layer reads the outputs
+in between. A kInnerProduct and a following kSoftmaxLoss are fused if they compute each step of sequences
+(``per_step``). A kConvolution or kInnerProduct and a following kReLU are fused on kernels that save a pass. Only the
+last digits change.
 
-A fused layer is recomputed if the job says so of all its layers. The user's net keeps its layers in ``forward``,
-pictures and partitioned nets. Each worker fuses after partitioning, and only neighbours, so that messages keep their
-order.
+A fused layer is recomputed if the job says so of all its layers. The user's net keeps its layers. Each worker fuses
+after partitioning, and only neighbours, so that messages keep their order.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ RECTIFIED = ("kConvolution", "kInnerProduct")  # products that have a class with
 
 
 def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
-    """Replace runs of nodes that one kernel can compute by one node each.
+    """Replace layers that one kernel can compute by one fused layer each.
 
     ``rectified`` includes convolutions and inner products followed by a rectifier.
     """
@@ -42,7 +41,7 @@ def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
 
 
 def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bool) -> int:
-    """Return how many nodes can be fused at ``first``, 1 for none."""
+    """Return how many layers can be fused, starting at the layer ``first``; 1 for none."""
     if _is_step_loss(first, nodes, uses):
         return 2
     if rectified and any(_is_a(name, nodes[first].layer) for name in RECTIFIED):
@@ -68,7 +67,7 @@ def _is_rectified(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
 
 
 def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
-    """Whether the node at ``first`` gives scores only to an unread loss."""
+    """Whether a layer only gives scores to a loss, so that both can be fused."""
     if first + 1 == len(nodes) or uses[first] > 1 or uses[first + 1] or nodes[first].rows != nodes[first + 1].rows:
         return False
     scores, loss = nodes[first : first + 2]
@@ -119,5 +118,5 @@ def _rectifies(layer: Layer) -> bool:
 
 
 def _is_a(name: str, layer: Layer) -> bool:
-    """Whether the layer is exactly of a built-in class, not a user's subclass."""
+    """Whether a layer is exactly of a built-in class, not a user's subclass."""
     return type(layer) is imported("layer").get(name) and not is_user_code(type(layer))

@@ -1,4 +1,4 @@
-"""The shape and dtype of each layer's labels, known before training."""
+"""Finds the shape and dtype of the labels that each layer gets, before training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.layers.records.label import (
 
 
 def makes_labels(layer: Layer) -> bool:
-    """Whether later layers get other labels from this layer than from its first labelled source."""
+    """Whether a layer changes labels, so that later layers get others than its sources had."""
     if layer.is_input:
         return layer.label_format.dtype is not None
     known = imported("layer")  # a net has layers of these types only where they are imported
@@ -30,16 +30,12 @@ def makes_labels(layer: Layer) -> bool:
 
 
 def labels_shape(layer: Layer) -> Shape:
-    """Return the shape of a layer's labels: (B, ...), or (B,) without labels."""
+    """Return the shape of a layer's labels for a batch: (B, ...), or (B,) without labels."""
     return (layer.shape[0], *layer.label_format.shape)
 
 
 def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | None) -> None:
-    """Set a layer's ``label_format`` from its records or first labelled source.
-
-    A layer that makes labels keeps its shape and, unless None, dtype, with the names of its source's labels. ``info``
-    describes an input layer's records.
-    """
+    """Set the shape, dtype and names of a layer's labels (``label_format``), from its records or its source."""
     new = layer.new_labels or LabelFormat()
     if layer.is_input:
         if info and info.has_labels:
@@ -57,10 +53,9 @@ def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | N
 
 
 def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, RecordInfo]) -> None:
-    """Raise UserError if a layer gets labels of an unsupported kind.
+    """Raise UserError if a layer gets labels of a kind that it does not support.
 
-    It refuses float labels instead of classes, several labels a row instead of one (or one per step), and a store's
-    labels beyond a layer's classes. A layer may refuse others.
+    Examples are floats instead of classes, several labels instead of one, and labels beyond a layer's classes.
     """
     layer.check_labels(sources)
     labels = layer.labels

@@ -1,4 +1,4 @@
-"""Looks up a layer's class by type, and reads the class's declarations."""
+"""Finds a layer's class by its type, and reads the class's declarations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.layers.losses.pair_loss import PairLoss
 
 
 def layer_class(conf: LayerConf) -> type[Layer]:
-    """Return the class registered for this layer's type; raise JobError without one."""
+    """Return the class of a layer, by its type in the job; raise JobError without one."""
     if conf.type is LayerType.kUserLayer and not conf.user_type:
         raise conf.error(f"layer {conf.name!r} has no type; set type, or user_type to a registered name")
     try:
@@ -27,7 +27,7 @@ def layer_class(conf: LayerConf) -> type[Layer]:
 
 
 def forecast_form(conf: LayerConf) -> Any:
-    """Return the form of a loss layer's predictions, None for one number per target number."""
+    """Return what a loss layer predicts, such as a distribution; None for one number per target number."""
     cls = layer_class(conf)
     if not issubclass(cls, PairLoss) or cls.Conf is None:
         return None
@@ -38,13 +38,13 @@ SAMPLE_WEIGHT = "sample_weight"  # the name of the input layer of the weights
 
 
 def takes_weights(loss: LayerConf) -> bool:
-    """Whether a loss layer supports weights of rows."""
+    """Whether a loss layer supports weights of records."""
     cls = layer_class(loss)
     return cls.optional_sources > 0 and not cls.source_kind.over_steps  # a kCTCLoss takes lengths of sequences there
 
 
 def weighted_loss(loss: LayerConf) -> LayerConf:
-    """Return a loss layer with weights of rows. Raises JobError if unsupported."""
+    """Return a loss layer that weighs records. Raises JobError if it cannot."""
     if not takes_weights(loss):
         text = f"the loss {loss.name!r} ({loss.type_name}) takes no weights of records; leave sample_weight out"
         raise loss.error(text, "type")
@@ -52,9 +52,9 @@ def weighted_loss(loss: LayerConf) -> LayerConf:
 
 
 def with_member(job: Job, member: int) -> Job:
-    """Return the job for a member (from 1) of a dropout ensemble, which drops units in all phases.
+    """Return the job for one member of a dropout ensemble, which drops units in predictions, too.
 
-    Raises UserError for a net without dropout.
+    ``member`` counts from 1.
     """
     from dsinga.layers.dense.activation import Dropout
 

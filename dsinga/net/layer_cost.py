@@ -1,4 +1,4 @@
-"""The cost of a layer, counted in operations and bytes (section 5.4.1)."""
+"""Estimates the cost of a layer in operations and bytes, with which the planner divides nets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPERATIONS_PER_NUMBER = 50
 
 
 class LayerCost(NamedTuple):
-    """Operations of a layer's forward and backward pass; bytes of feature and params."""
+    """The cost of a layer: operations of its forward and backward pass, bytes of its output and params."""
 
     forward: int
     backward: int
@@ -25,11 +25,10 @@ class LayerCost(NamedTuple):
 
 
 def layer_cost(layer: Layer) -> LayerCost:
-    """Count the operations and bytes of an uncut layer.
+    """Count the operations and bytes of a whole layer.
 
-    Forward, each weight needs a multiplication and an addition for each position of the feature. Backward needs twice
-    as many, for the gradients of sources and weight. A recurrent layer multiplies by every weight at every step. A
-    layer without weights needs one operation per number of its feature.
+    Forward, each weight needs a multiplication and an addition for each position of the output, backward twice as many.
+    A layer without weights needs one operation per number of its output.
     """
     numbers = math.prod(layer.shape)
     weights = [spec for spec in layer.params if len(spec.shape) > 1 and spec.cut_axis is not None]
@@ -44,12 +43,12 @@ def layer_cost(layer: Layer) -> LayerCost:
 
 
 def rows_of(stage: Stage) -> int:
-    """Return how many rows a worker computes at a node."""
+    """Return how many rows of a batch a worker computes at a layer."""
     return stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
 
 
 def count_operations(layers: Iterable[Layer]) -> int:
-    """Return the operations of an iteration, including features' memory traffic."""
+    """Return how many operations a training step needs, with the memory traffic of outputs."""
     return sum(
         cost.forward + cost.backward + OPERATIONS_PER_NUMBER * cost.feature // FLOAT_BYTES
         for cost in map(layer_cost, layers)
@@ -57,7 +56,7 @@ def count_operations(layers: Iterable[Layer]) -> int:
 
 
 def feature_sizes(stage: Stage) -> list[int]:
-    """Return the bytes of each array of a layer's feature; parts are views."""
+    """Return the bytes of each array that a layer outputs."""
     layer = stage.layer
     if layer.part_shapes or layer.is_output or (isinstance(layer, BridgeEnd) and layer.sends):
         return []
@@ -66,7 +65,7 @@ def feature_sizes(stage: Stage) -> list[int]:
 
 
 def as_size(size: int) -> str:
-    """Word a number of bytes in MiB, or in GiB if at least 1 GiB."""
+    """Word a number of bytes in MiB or GiB."""
     return in_gib(size) if size >= 1 << 30 else f"{size / 2**20:,.0f} MiB"
 
 

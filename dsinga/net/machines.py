@@ -1,4 +1,4 @@
-"""Prepares restricted Boltzmann machines: adds reconstruction layers, freezes other params."""
+"""Prepares nets with restricted Boltzmann machines (RBMs) for contrastive divergence."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from dsinga.net.node import Node, Param
 
 
 def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Append a layer ``reconstruction(<visible layer>)`` to the net for each restricted Boltzmann machine.
+    """Add a layer ``reconstruction(<visible layer>)`` for each RBM, which computes visible from hidden units.
 
-    It replaces SINGA's edge from the hidden layer back to the visible one, which makes a cycle, and has the visible
-    layer's params. Raises JobError if the two sides do not match.
+    It shares the visible layer's params.
     """
     added = []
     for position, node in enumerate(nodes):
@@ -31,7 +30,7 @@ def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def check_rbm_pair(visible: Node, hidden: Node) -> None:
-    """Raise JobError unless two nodes are the sides of one restricted Boltzmann machine."""
+    """Raise JobError unless two layers can be the visible and the hidden side of one RBM."""
     vis, hid = visible.layer, hidden.layer
     if not isinstance(vis, RBMVis):
         raise hid.fail(f"needs a kRBMVis layer as its source, but {hid.source_name(0)} is none", field="srclayers")
@@ -48,9 +47,9 @@ def check_rbm_pair(visible: Node, hidden: Node) -> None:
 
 
 def freeze_other_params(nodes: Sequence[Node], params: Mapping[str, Param]) -> Mapping[str, Param]:
-    """Return the params with learning rate 0 outside restricted Boltzmann machines.
+    """Keep params outside RBMs unchanged, by a learning rate of 0: return all params.
 
-    Contrastive divergence gives them no gradient, and weight decay alone would shrink them.
+    Weight decay alone would shrink them.
     """
     trained = {name for node in nodes if isinstance(node.layer, (RBMVis, RBMHid)) for name in node.params}
     return {

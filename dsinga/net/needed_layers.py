@@ -1,4 +1,4 @@
-"""Selects the part of a net that some layers need, or that needs no labels."""
+"""Selects the layers that a prediction needs, or that need no labels."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ HAND_OUT = (LayerType.kSlice, LayerType.kSplit)  # a part to each destination
 
 
 def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> NetConf:
-    """Return the net of the layers ``names`` and their sources, for records without labels.
+    """Return a net of only the layers that the outputs ``names`` need, to predict records without labels.
 
-    By default these are all layers of the phase that need no labels. A named loss of :data:`PROBABILITIES` becomes the
-    layer of its probabilities. Raises UserError for an unknown name and for a layer that needs labels.
+    By default these are all layers that need no labels. A loss of :data:`PROBABILITIES` becomes the layer of its
+    probabilities.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, phase)}
     takes_labels = {name for name, layer in layers.items() if _takes_labels(layer, layers)}
@@ -53,7 +53,7 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
 
 
 def _takes_labels(layer: LayerConf, layers: Mapping[str, LayerConf]) -> bool:
-    """Whether a layer is a loss with labels, or reads the records' labels."""
+    """Whether a layer needs labels: it is a loss with labels, or reads the records' labels."""
     cls = layer_class(layer)
     name = cls.labels.layer_of(layer.srclayers)
     if not name:
@@ -69,7 +69,7 @@ def _probabilities(layer: LayerConf) -> LayerConf:
 
 
 def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
-    """Return the layers; dropped layers' params belong to the first that shares them."""
+    """Let layers own the params that they share with dropped layers."""
     names: set[str | None] = {param.name for layer in layers for param in layer.param if not param.share_from}
     defaults = tuple(f"{layer.name}_" for layer in layers)  # params without a name: <layer>_<role>
 
@@ -91,11 +91,10 @@ def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
 
 
 def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
-    """Return the net without layers that need missing labels, or follow such layers.
+    """Drop the layers that need labels which the records lack, to predict the output of ``layer``.
 
-    ``records`` describes the records of each input layer of ``phase``. A net that needs no missing labels is returned
-    unchanged. If ``layer`` is a softmax or sigmoid cross-entropy loss, its probabilities replace it
-    (:func:`needed_layers`). Raises UserError if ``layer`` needs the labels.
+    If ``layer`` is a loss of :data:`PROBABILITIES`, its probabilities replace it. Raises UserError if ``layer`` needs
+    the labels.
     """
     unlabelled: set[str] = set()
     layers = filter_layers(conf, phase)

@@ -1,4 +1,4 @@
-"""The net of one phase: sorted layers, params and usable kernel threads."""
+"""Defines NeuralNet: the layers of one phase, such as training, in order, with their params."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OPERATIONS_PER_THREAD = 20_000_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NeuralNet:
-    """An immutable, runnable net: ``nodes`` in topological order, ``params`` by first use.
+    """A net that can be computed: layers in topological order (``nodes``), params by first use.
 
-    ``by_step``: if the net grows with training, the nets trained from given steps on the same params.
+    ``by_step`` has the net of each stage of training, with its first step, if there are stages.
     """
 
     nodes: tuple[Node, ...]
@@ -39,7 +39,7 @@ class NeuralNet:
         return net_picture(self)
 
     def at(self, step: Any) -> NeuralNet:
-        """Return the net of the stage in which a step trains. Raises NotCapturable if the step is unknown."""
+        """Return the net that trains at a step, if training has stages."""
         if not self.by_step:
             return self
         if isinstance(step, RecordedStep):
@@ -48,12 +48,12 @@ class NeuralNet:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The stage of each node, computed once."""
+        """The layers as training steps need them, with inputs, params and gradients."""
         return build_stages(self.nodes, self.static)
 
     @cached_property
     def static(self) -> frozenset[str]:
-        """The names of the params that keep their values."""
+        """The names of the params that keep their values during training."""
         return frozenset(name for name, param in self.params.items() if param.static)
 
     @cached_property
@@ -63,21 +63,21 @@ class NeuralNet:
 
     @property
     def fused(self) -> NeuralNet:
-        """The net for back-propagation, with fused layers (:mod:`dsinga.net.fusion`)."""
+        """The net that training computes, with fused layers."""
         return self._fused or self
 
     def fused_for(self, ops: Ops) -> NeuralNet:
-        """Return the net for back-propagation with these kernels."""
+        """Return the net that training computes with the kernels ``ops``."""
         return self._rectified or self if ops.fuses_rectifiers else self.fused
 
     @cached_property
     def _fused(self) -> NeuralNet | None:
-        """The net with fused layers, computed once; None if unchanged, to avoid a reference cycle."""
+        """The net with fused layers; None if nothing can be fused."""
         return self._with(fuse(self.nodes))
 
     @cached_property
     def _rectified(self) -> NeuralNet | None:
-        """The net with layers and rectified products fused, computed once; None if unchanged."""
+        """The net with fused layers, products and rectifiers included; None if nothing can be fused."""
         return self._with(fuse(self.nodes, rectified=True))
 
     def _with(self, nodes: tuple[Node, ...]) -> NeuralNet | None:
@@ -85,7 +85,7 @@ class NeuralNet:
 
     @cached_property
     def operations(self) -> int:
-        """The operations of an iteration, counted once."""
+        """How many operations a training step needs."""
         return count_operations(node.layer for node in self.nodes)
 
     @cached_property
@@ -95,7 +95,7 @@ class NeuralNet:
 
     @cached_property
     def bridged(self) -> bool:
-        """Whether this is one worker's part of a net, so that another worker may compute its losses."""
+        """Whether this is one worker's part of a net, in which other workers may compute the losses."""
         return any(node.rows is not None for node in self.nodes) or not self.nodes
 
     @cached_property
@@ -125,17 +125,16 @@ class NeuralNet:
 
 
 def usable_threads(net: NeuralNet, workers: int) -> int:
-    """Return how many kernel threads each of ``workers`` workers can use.
+    """Return how many threads each worker can use for kernels with this net.
 
-    Small nets gain nothing from several: handing a kernel to another thread takes 10 to 50 µs. To give the same bits
-    each time, the number depends on the net alone: it affects the order of sums in some kernels (gradients of
-    convolutions).
+    Small nets gain nothing from several. The number depends on the net alone, because it affects the order of sums and
+    so the bits.
     """
     return max(1, net.operations // (workers * OPERATIONS_PER_THREAD))
 
 
 def net_picture(net: Any) -> str | None:
-    """Return a whole or partitioned net as SVG; None without the drawing add-on."""
+    """Draw a net as SVG; None without the drawing add-on."""
     try:
         picture = lookup("drawing", type(net).__name__)
     except UserError:
@@ -144,10 +143,9 @@ def net_picture(net: Any) -> str | None:
 
 
 def check_memory(nets: Iterable[NeuralNet], workers: int, memory: int) -> None:
-    """Raise UserError if a net needs more than ``memory`` bytes of the largest host.
+    """Raise UserError if a net cannot fit into ``memory`` bytes, a host's largest.
 
-    To refuse no feasible net, this counts only the values of all params and a worker's share of their gradients and the
-    largest feature.
+    It counts only what any run needs: params, a worker's gradients, and the largest output.
     """
     for net in nets:
         sizes = {name: FLOAT_BYTES * param.size for name, param in net.params.items()}

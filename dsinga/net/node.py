@@ -1,4 +1,4 @@
-"""``Node``: a layer in its net, with its sources; ``Param``: a param with its settings."""
+"""Defines Node, a layer with its place in a net, and Param, a param with its settings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from dsinga.layers.interface.layer import Layer, Shape
 
 
 class Node(NamedTuple):
-    """A layer in its net, with positions of its sources and names of its params.
+    """A layer in a net, with the positions of its sources and the names of its params.
 
-    ``params`` follow ``layer.params``; a shared param has its owner's name. ``rows`` are the batch's rows that the node
-    computes, None for all of the worker. ``takes`` says which part the node reads of each source with parts; empty
-    means the net's order.
+    A shared param has its owner's name. ``rows`` are the batch's rows that the layer computes, None for all of the
+    worker. ``takes`` says which part it reads of each source with parts; empty means the net's order.
     """
 
     layer: Layer
@@ -29,10 +28,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Param:
-    """A param of the layer that owns it; params that share it have no entry.
-
-    ``spec`` comes from the layer, ``conf`` from the job, by default ``ParamConf()``.
-    """
+    """A param of a net, with its shape and settings; params that share it have no entry."""
 
     name: str
     spec: ParamSpec
@@ -40,22 +36,22 @@ class Param:
 
     @property
     def shape(self) -> Shape:
-        """The whole shape, before any partitioning."""
+        """The shape of the whole param, before it is cut among workers."""
         return self.spec.shape
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """How many elements it has."""
         return math.prod(self.spec.shape)
 
     @property
     def trainable(self) -> bool:
-        """False for lasting state, such as running means."""
+        """Whether gradients change it, unlike a lasting state such as a running mean."""
         return self.spec.trainable
 
     @property
     def static(self) -> bool:
-        """Whether job or layer keep its value constant."""
+        """Whether it keeps its value during training."""
         return self.conf.static or self.spec.static
 
     @property

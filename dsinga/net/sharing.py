@@ -1,4 +1,4 @@
-"""Names the params of layers and resolves share_from to the shared param."""
+"""Names the params of layers, and finds the param that a layer shares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.net.node import Param
 
 
 class RequestedParam(NamedTuple):
-    """A param that a layer requests, with its name before sharing."""
+    """A param that a layer needs, before it is known whether it is shared."""
 
     name: str
     layer: Layer
@@ -22,17 +22,17 @@ class RequestedParam(NamedTuple):
     conf: ParamConf
 
     def error(self, message: str, field: str | None = None) -> JobError:
-        """Return a JobError about this param, with its or its layer's place in the job."""
+        """Return a JobError about this param, with its place in the job."""
         conf = self.conf if self.conf.where() else self.layer.conf
         text = f"param {self.name!r} of layer {self.layer.name!r}: {message}"
         return conf.error(text, field if conf is self.conf else "param")
 
 
 def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str, ...]], dict[str, Param]]:
-    """Return the names of each layer's params, and the params by first use.
+    """Name the params of all layers: return each layer's names, and the params by first use.
 
-    The k-th ``param`` of a layer in the job belongs to its k-th param. A param without a name is called
-    ``<layer>_<role>``. ``share_from`` names the owner, which sets init and scales and may be outside this phase.
+    The k-th ``param`` of a layer in the job belongs to its k-th param. ``share_from`` names the owner, which sets init
+    and scales and may be outside this phase.
     """
     by_layer = [list_params(layer) for layer in layers]
     requests = [request for params_of_layer in by_layer for request in params_of_layer]
@@ -52,7 +52,7 @@ def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str,
 
 
 def list_params(layer: Layer) -> list[RequestedParam]:
-    """Return the params that a layer requests; raise JobError if the job gives too many."""
+    """Return the params that a layer needs; raise JobError if the job gives it too many."""
     job_confs = layer.conf.param
     if len(job_confs) > len(layer.params):
         roles = ", ".join(spec.role for spec in layer.params)
@@ -70,7 +70,7 @@ def list_params(layer: Layer) -> list[RequestedParam]:
 
 
 def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam:
-    """Name a param without a name; a layer's copies share the first copy's params."""
+    """Give a param a name; a layer's copies share the first copy's params."""
     step, is_first = layer.conf.unroll_index, (layer.conf.copy_number or 1) == 1
     own = layer.name if step is None else layer.name.removeprefix(copy_name(step, ""))
     name = f"{own if is_first else own.partition('#')[2]}_{spec.role}"
@@ -81,12 +81,12 @@ def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam
 
 
 def own_name(conf: ParamConf) -> str:
-    """Return the name that the job gives a param, "" if it only repeats ``share_from``."""
+    """Return the name that the job gives a param; "" if it only repeats ``share_from``."""
     return "" if conf.name == conf.share_from else conf.name
 
 
 def index_params(requests: Sequence[RequestedParam]) -> dict[str, RequestedParam]:
-    """Return the params by name; raise JobError for a duplicate name."""
+    """Return params by name; raise JobError if two have the same name."""
     named: dict[str, RequestedParam] = {}
     for request in requests:
         if request.name in named:
@@ -101,7 +101,7 @@ def index_params(requests: Sequence[RequestedParam]) -> dict[str, RequestedParam
 
 
 def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], elsewhere: Mapping[str, ParamConf]) -> str:
-    """Follow share_from to the owner; raise JobError for an unknown name or a circle."""
+    """Return the param that ``share_from`` leads to; raise JobError for an unknown name or a circle."""
     name, conf, path = request.name, request.conf, [request.name]
     while conf.share_from:
         name = conf.share_from
@@ -116,10 +116,7 @@ def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], els
 
 
 def check_shape(request: RequestedParam, owner: RequestedParam) -> None:
-    """Raise JobError if a param cannot share: another shape, or only one is trained.
-
-    Without ``static``, a param has its owner's setting.
-    """
+    """Raise JobError if a param cannot share another: their shapes differ, or only one is trained."""
     if request.spec.shape != owner.spec.shape:
         transposed = request.spec.shape == owner.spec.shape[::-1] and request.layer.conf.innerproduct_conf is not None
         remedy = "; set transpose in its innerproduct_conf to use the matrix transposed" if transposed else ""

@@ -1,4 +1,4 @@
-"""The net of each stage of training, if some params are trained only later."""
+"""Builds the net of each stage of training, if some params are trained only later."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from dsinga.net.neuralnet import NeuralNet
 
 
 def with_stages(net: NeuralNet) -> NeuralNet:
-    """Return a training net with a net for each stage (``by_step``), in which later params are static.
-
-    Raises UserError if the net already has other stages.
-    """
+    """Return a net that keeps later params unchanged until the steps at which their training starts."""
     starts = sorted({0, *(param.first_step for param in net.params.values() if param.trainable)})
     if net.by_step:
         raise UserError("params have a first_step, but the net grows with training already; leave one of the two out")

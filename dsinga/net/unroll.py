@@ -1,9 +1,9 @@
-"""Unrolls a net over time steps into chains of copies, joined by SINGA's rules (RNN page of 0.3).
+"""Unrolls recurrent nets over time steps: copies of layers, joined by SINGA's rules (RNN page of 0.3).
 
 Where it can, a chain of copies is merged into one layer that computes whole sequences: the same numbers in fewer and
 larger operations. ``dsinga show`` says how many steps each layer has. Copies stay where a ``shift`` joins different
-steps, where a layer that is not unrolled takes copies of one that is, and where steps cannot be computed together:
-batch normalisation, whose running means go from step to step, and layers that hand out parts.
+steps, for batch normalisation, and for layers that hand out parts. Copies also stay if a layer that is not unrolled
+reads them.
 
 The loss of an unrolled net is the mean over rows and steps. Its gradient is SINGA's, of the sum over steps of means
 over the batch, so learning rates and clipping of a SINGA job keep their meaning.
@@ -26,7 +26,7 @@ MOST_COPIES = 50_000  # of all layers of a net
 
 
 def unroll(conf: NetConf) -> NetConf:
-    """Return the net with ``unroll_len`` copies of each layer; ``conf`` has the layers of one phase.
+    """Copy each layer once for each of its ``unroll_len`` time steps, and connect the copies.
 
     Copy i of layer x is called ``i#x`` and has ``unroll_index`` i; a layer that is not unrolled becomes ``0#x``.
     ``unroll_conn_type`` determines the sources of copy i:
@@ -36,8 +36,7 @@ def unroll(conf: NetConf) -> NetConf:
     - kUnrollFirstToLast: the last copy, for copy 0 only.
 
     A recurrent layer also reads its previous copy. Copies share the params of copy 0, which keep their names in the
-    job. (SINGA 0.3 prefixes them with ``0#``, and loses params that another layer shares.) A net without unrolling is
-    returned unchanged.
+    job.
 
     Raises JobError, naming layer and field, if a copy needs a step that its source lacks.
     """
@@ -59,7 +58,7 @@ def unroll(conf: NetConf) -> NetConf:
 
 
 def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
-    """Return an unrolled net with ``name`` for ``0#name`` where ``conf`` does not unroll."""
+    """Give layers without copies their own names again, in place of ``0#name``."""
     names = {copy_name(0, name): name for name, steps in step_counts(conf).items() if steps == 1}
     layers = [
         layer.replace(
@@ -71,11 +70,7 @@ def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
 
 
 def step_counts(conf: NetConf) -> dict[str, int]:
-    """Return each layer's number of time steps by name: its own ``unroll_len``, or the net's.
-
-    Raises JobError for an unrolled input layer, and if a layer's steps differ from the characters to predict in its
-    text.
-    """
+    """Return how many time steps each layer has, by name."""
     lengths = {layer.name: conf.unroll_len if layer.unroll_len is None else layer.unroll_len for layer in conf.layer}
     texts = {layer.name: layer.char_rnn_conf for layer in conf.layer if layer.type is LayerType.kCharRNN}
     for layer in conf.layer:
@@ -96,7 +91,7 @@ def step_counts(conf: NetConf) -> dict[str, int]:
 
 
 def connection(layer: LayerConf, source: int) -> tuple[UnrollConnType, int]:
-    """Return how copies of a layer read the copies of a source; raise JobError for kUnrollCustomized."""
+    """Return which time steps of a source the copies of a layer read, and their shift."""
     kind = layer.unroll_conn_type[source] if layer.unroll_conn_type else UnrollConnType.kUnrollOneToOne
     if kind is UnrollConnType.kUnrollCustomized:
         raise _fault(
@@ -129,7 +124,7 @@ def _sources(layer: LayerConf, step: int, lengths: dict[str, int]) -> list[str]:
 
 
 def _check_steps(layer: LayerConf, source: int, shift: int, lengths: dict[str, int]) -> None:
-    """Raise JobError if kUnrollOneToOne joins no copy, or needs a missing copy."""
+    """Raise JobError if copies of a layer cannot be joined one to one with copies of its source."""
     name, steps = layer.srclayers[source], lengths[layer.name]
     source_steps = lengths[name]
     if shift >= steps:
@@ -168,10 +163,9 @@ def _fault(layer: LayerConf, message: str, field: str, item: int) -> JobError:
 
 
 def merge_copies(conf: NetConf) -> NetConf:
-    """Replace each chain of one phase's unrolled copies by one layer that computes all ``unroll_len`` steps.
+    """Replace the copies of each layer by one layer that computes all time steps, which is faster.
 
-    Layers that are not unrolled get ``unroll_len`` None. Every copy must read the same step of its sources
-    (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). Other layers can read a chain
+    Every copy must read the same step of its sources, or sources that are not unrolled. Other layers can read a chain
     only if they compute whole sequences. Raises MustUnroll, with the reason, for any other net.
     """
     lengths = step_counts(conf)
@@ -188,7 +182,7 @@ def merge_copies(conf: NetConf) -> NetConf:
 
 
 def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> None:
-    """Raise MustUnroll if a source with ``source_steps`` steps is not read step by step."""
+    """Raise MustUnroll unless a layer reads its source step by step."""
     kind, shift = connection(layer, index)
     edge = f"layer {layer.name!r} takes {layer.srclayers[index]!r} by {kind.name}"
     if steps == source_steps == 1:
@@ -206,10 +200,10 @@ def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> 
 def make_sequence_layer(
     cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape], info: RecordInfo | None, named: Mapping[str, LayerConf]
 ) -> Layer:
-    """Return the layer for all steps of a chain, or for whole sequences with ``per_step``.
+    """Make the layer that computes all time steps of sequences.
 
-    It is a ``cls`` if that computes whole sequences or there are none, else a :class:`TimeDistributed`. ``named`` are
-    the net's layers. Raises MustUnroll if the steps cannot be computed together.
+    It is a ``cls`` if that computes whole sequences, else a :class:`TimeDistributed`. Raises MustUnroll if the steps
+    cannot be computed together.
     """
     if cls.source_kind.over_steps or (layer.unroll_len is None and not layer.per_step):
         return make_layer(cls, layer, shapes, info)

@@ -1,1 +1,1 @@
-"""Runs a net over batches: training steps, evaluations and forward passes."""
+"""Runs a net over batches: training steps, evaluations and predictions."""

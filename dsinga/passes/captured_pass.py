@@ -1,4 +1,4 @@
-"""One captured pass: its memory, buffers and launches."""
+"""Records all kernels of one forward or backward pass, and launches them at once on new records."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ Compute = Callable[[Mapping[str, Records], Mapping[str, Array], Context], Any]
 
 
 class CapturedPass:
-    """One captured pass: its device memory, recordings and metrics.
-
-    ``rejected`` counts the passes in a row with metrics that were not finite.
-    """
+    """A recorded pass, which computes new records by one launch instead of many Python calls."""
 
     def __init__(self, memory: PassMemory):
         self.memory = memory
@@ -45,10 +42,7 @@ class CapturedPass:
     def compute_or_launch(
         self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
     ) -> bool:
-        """Compute the pass of ``ctx.step``; return whether only a launch was needed.
-
-        ``compute`` computes it while it is recorded. ``values`` are params that keep their addresses in memory.
-        """
+        """Compute a pass, and record it the first time; return whether only a launch was needed."""
         if self.memory.captured:
             self.launch(ctx.step, records)
             return True
@@ -81,10 +75,7 @@ class CapturedPass:
         return True
 
     def can_launch_on_arrays(self, has_gradients: bool) -> bool:
-        """Prepare :meth:`launch_on_arrays`; return whether the pass supports it.
-
-        It is for passes on a host with params that keep their addresses.
-        """
+        """Prepare :meth:`launch_on_arrays`; return whether the pass supports it."""
         if self.buffers and not self.inputs:
             inputs = [(name, False, data) for name, (data, _) in self.buffers.items()]
             inputs += [(name, True, labels) for name, (_, labels) in self.buffers.items() if labels is not None]
@@ -95,9 +86,9 @@ class CapturedPass:
         return bool(self.inputs)
 
     def launch_on_arrays(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
-        """Launch the pass on a caller's records and labels: arrays, or dicts by input layer.
+        """Compute a caller's records and labels by one launch: arrays, or dicts by input layer.
 
-        Returns None if shapes, dtypes or params differ from the recorded ones, or a metric is not finite.
+        Returns None if they differ from the recorded ones, or a metric is not finite.
         """
         if not self.uses(values):
             return None
@@ -110,9 +101,9 @@ class CapturedPass:
     def launch_on_batch(
         self, values: Mapping[str, Array] | None, records: Mapping[str, Records], step: int
     ) -> PassResult | None:
-        """Launch a pass on a host on an engine's next batch.
+        """Compute an engine's next batch by one launch, on a host.
 
-        Returns None if it copies params, records or params differ from the recorded ones, or a metric is not finite.
+        Returns None if they differ from the recorded ones, or a metric is not finite.
         """
         if not (self.buffers and self.uses(values)):
             return None
@@ -128,12 +119,12 @@ class CapturedPass:
         return None if metrics is None else PassResult(metrics, self.outputs)
 
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
-        """Launch the graph on these records."""
+        """Start computing these records, on a GPU by its graph."""
         self._put_all(records)
         self.memory.launch(step)
 
     def read(self, net: NeuralNet) -> Metrics | None:
-        """Wait for the earliest running pass; return its metrics, None if not finite."""
+        """Wait for the earliest running pass; return its metrics, None if they are not finite."""
         numbers = self.memory.read()
         if not all(map(math.isfinite, numbers)):
             return None
@@ -150,7 +141,7 @@ class CapturedPass:
 
 
 def _fill(buffer: np.ndarray, array: Any) -> bool:
-    """Copy an array to a buffer; return False, and copy nothing, unless shape, dtype and order match."""
+    """Copy an array to the recorded address; return False unless shape, dtype and order match."""
     if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
         return False
     if not array.flags.c_contiguous:
@@ -160,7 +151,7 @@ def _fill(buffer: np.ndarray, array: Any) -> bool:
 
 
 def split_params(on_device: Mapping[str, Records]) -> tuple[dict[str, Records], dict[str, Array]]:
-    """Split the arrays of a pass into records and params."""
+    """Split the arrays that a pass reads into records and params."""
     records = {name: batch for name, batch in on_device.items() if not name.startswith(PARAM)}
     params = {name: batch.data for name, batch in on_device.items() if name not in records}
     return records, {name.removeprefix(PARAM): value for name, value in params.items()}

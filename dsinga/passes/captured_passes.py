@@ -1,7 +1,7 @@
-"""Captures each pass of a worker: records it once, or twice as a GPU graph, then launches it.
+"""Makes passes faster by recording them: one launch then calls all kernels, without Python.
 
-One launch calls all kernels of a pass, faster than Python calls the layers. All batches must have one shape, at fixed
-addresses. A pass that cannot be captured is called, and the log says so once.
+A pass is recorded once, or twice as a GPU graph. All batches must have one shape, at fixed addresses. A pass that
+cannot be captured is called, and the log says so once.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ REJECTED = 3  # passes in a row that are computed again, eagerly, because their 
 
 
 class CapturedPasses:
-    """The captured passes of one worker, by key; used by one thread.
+    """The recorded passes of one worker, for instance of training and of validation; for one thread.
 
     Args:
-        ops: the kernels of the worker.
         what: the name of the passes in the log.
-        create: creates a pass in its device memory.
 
     Attributes:
         last: the pass that computed the last result of :meth:`compute`; None if it returned none.
@@ -57,21 +55,21 @@ class CapturedPasses:
         return len(self._passes)
 
     def values(self) -> list[CapturedPass]:
-        """Return the captured passes, the last computed one last."""
+        """Return the recorded passes, the last computed one at the end."""
         return list(self._passes.values())
 
     @property
     def failures(self) -> list[str]:
-        """Why passes are called instead of replayed: each reason once."""
+        """Why passes are not recorded: each reason once."""
         return list(dict.fromkeys(self._failed.values()))
 
     @property
     def nbytes(self) -> int:
-        """The bytes of device memory that the passes hold."""
+        """How many bytes of device memory the recorded passes hold."""
         return sum(captured.memory.nbytes for captured in self._passes.values())
 
     def clear(self) -> None:
-        """Forget all graphs, because params have new addresses."""
+        """Forget all recordings, because params have new addresses."""
         self._passes.clear()
 
     def compute(
@@ -79,11 +77,10 @@ class CapturedPasses:
         params: Mapping[str, Array] | None = None, values: Mapping[str, Array] | None = None,
         replay: Callable[[], None] = lambda: None,
     ) -> PassResult | None:  # fmt: skip
-        """Launch or record the pass of ``ctx.step``; None if it must be called.
+        """Compute a pass by a launch, or record it; return None if the caller must compute it.
 
         With None no param has changed: the pass cannot be captured, or a metric is not finite. ``params`` may differ in
-        each pass: they are copied to the device like records, on a host only after their addresses change. ``values``
-        are params with fixed addresses. ``replay`` is called after a launch without a recording.
+        each pass; ``values`` are params with fixed addresses. ``replay`` is called after a launch without a recording.
         """
         if (last := self.last) is not None and last.key == key:
             with contextlib.suppress(Exception):  # which the launch below raises again
@@ -119,7 +116,7 @@ class CapturedPasses:
         return PassResult(metrics, captured.outputs)
 
     def _with_address(self, key: Hashable, params: Mapping[str, Array]) -> tuple[Hashable, ...] | None:
-        """Return the key of passes on a host with these params; None for changing addresses."""
+        """Return the key of passes with params at these addresses; None if addresses change often."""
         if not self._is_on_host or key in self._copying:
             return None
         addresses = self._addresses.setdefault(key, set())
@@ -135,10 +132,7 @@ class CapturedPasses:
     def launch(
         self, key: Hashable, records: Mapping[str, Records], step: int, after: CapturedPass | None = None
     ) -> CapturedPass | None:
-        """Launch the graph of a pass, ended by :meth:`finish`; None without a graph.
-
-        ``after`` is a pass that still runs; no other pass may be launched before it is finished.
-        """
+        """Start a recorded pass, which :meth:`finish` ends; None without a recording."""
         captured = self._passes.get(key := _with_shapes(key, records))
         if captured is None or not captured.memory.captured or after not in (None, captured):
             return None
@@ -151,9 +145,9 @@ class CapturedPasses:
         return captured
 
     def finish(self, captured: CapturedPass, net: NeuralNet) -> Metrics | None:
-        """Return the metrics of the earliest running pass; None if not finite or unknown.
+        """Wait for the earliest running pass: return its metrics, None if not finite or unknown.
 
-        With None neither this pass nor a later one has changed a param; later ones are cancelled.
+        With None neither this pass nor a later one has changed a param.
         """
         reason: Exception | None = None
         try:
@@ -171,7 +165,7 @@ class CapturedPasses:
         return metrics
 
     def _find(self, key: tuple[Hashable, ...], values: Mapping[str, Array] | None) -> CapturedPass | None:
-        """Return the pass of a key, perhaps new; None if the backend has none yet."""
+        """Return the recording for a key, perhaps a new one; None if the kernels cannot record yet."""
         captured = self._passes.get(key)
         if captured is not None and captured.uses(values):
             self._passes.move_to_end(key)
@@ -188,14 +182,14 @@ class CapturedPasses:
         return self._passes[key]
 
     def _is_worth_recording(self, key: tuple[Hashable, ...]) -> bool:
-        """Count a pass on a host; return whether to record it."""
+        """Count the passes on a host; return whether there were enough to record one."""
         self._calls[key] = count = self._calls.pop(key, 0) + 1
         if len(self._calls) > KEYS:
             del self._calls[next(iter(self._calls))]
         return count > (0 if key[0] in self._copying else self._ops.calls_before_capture)
 
     def _give_up(self, key: Hashable, error: Exception) -> None:
-        """Compute passes of this key eagerly in future; log each reason once."""
+        """Stop recording passes of this key, and log the reason once."""
         self._passes.pop(key, None)
         if isinstance(error, UserError):  # which the call will raise, too
             return
@@ -217,19 +211,19 @@ def _is_in_order(batch: Records) -> bool:
 
 
 def passes_of(ops: Ops, what: str) -> CapturedPasses | None:
-    """Return a worker's captured passes, named ``what`` in the log; None if the kernels capture none."""
+    """Return the recorder of a worker's passes, called ``what`` in the log; None if its kernels cannot record."""
     return CapturedPasses(ops, what) if ops.captures_passes else None
 
 
 def _check_layers(net: NeuralNet) -> None:
-    """Raise NotCapturable if a layer runs a user's code."""
+    """Raise NotCapturable if a layer runs a user's code, which cannot be recorded."""
     for stage in net.stages:
         if stage.layer.runs_user_code or is_user_code(stage.layer):
             raise NotCapturable(f"layer {stage.layer.name!r} runs code of the user's")
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why, and in which layer, a pass cannot be captured."""
+    """Say in one line why, and in which layer, a pass cannot be recorded."""
     reason = " ".join(f"{error}".split()) or type(error).__name__
     place = next((note for note in getattr(error, "__notes__", ()) if note.startswith("in ")), "")
     return f"{reason} ({place})" if place else reason

@@ -1,4 +1,4 @@
-"""The interface of a kernel backend for devices such as GPUs."""
+"""Defines the interface of kernels for devices such as GPUs, which an add-on registers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dsinga.ops.types import Ask, Devices, Groups
 
 
 class DeviceBackend(ABC):
-    """A registered backend with kernels on devices; it is never instantiated."""
+    """The interface of a registered backend with kernels for devices; it is never instantiated."""
 
     @staticmethod
     @abstractmethod
     def create() -> Ops:
-        """Return the kernels. Raises UserError if a device or driver is missing."""
+        """Open the kernels. Raises UserError if a device or driver is missing."""
 
     @staticmethod
     @abstractmethod
@@ -26,20 +26,19 @@ class DeviceBackend(ABC):
         job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
         ask: Ask, host: Callable[[str], str], is_required: bool,
     ) -> Devices:  # fmt: skip
-        """Return the device of each worker of ``groups``, None for CPU cores.
+        """Choose the device of each worker, None for CPU cores.
 
-        With ``is_required`` all workers get one, or this raises UserError. Other arguments:
-        :func:`dsinga.passes.processors.choose_devices`.
+        With ``is_required`` all workers get one, or this raises UserError.
         """
 
     @staticmethod
     @abstractmethod
     def describe_capture(job: Job, net: NeuralNet) -> str:
-        """Return how iterations on devices are captured, or why not, if known."""
+        """Say whether training steps on devices can be recorded, or why not."""
 
 
 class DeviceMemory(Protocol):
-    """The type of the hook ``device_memory``, which predicts a worker's memory."""
+    """The type of the hook ``device_memory``, which predicts how much device memory training needs."""
 
     def __call__(self, net: NeuralNet, slots: int, micro_batches: int) -> int:
-        """Return the device bytes to train a net with ``slots`` updater arrays."""
+        """Return the device bytes to train a net with an updater of ``slots`` state arrays."""

@@ -1,4 +1,4 @@
-"""Opens a phase of a job, runs forward passes in threads, and writes output layers."""
+"""Evaluates and predicts in this process: opens records, runs forward passes in threads, writes output layers."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 
 
 class PredictDataset(Protocol):
-    """The type of the hook ``predict_dataset``, for nets of windows."""
+    """The type of the hook ``predict_dataset``, which predicts xarray Datasets."""
 
     def __call__(
         self, job: Job, params: ParamArrays, layer: str, dataset: Any, phase: Phase, roots: Sequence[str], *,
         leads: int | None = None,
     ) -> Any:  # fmt: skip
-        """Return a lazy Dataset with predicted targets of a Dataset's windows."""
+        """Predict a Dataset's windows: return a lazy Dataset of the targets."""
 
 
 def open_phase(
     job: Job, params: ParamArrays, phase: Phase, roots: Sequence[str], layer: str | None = None
 ) -> tuple[NeuralNet, BatchReader]:
-    """Check a job and its params; return a phase's net and batch reader.
+    """Open the net and the records of a phase, for an evaluation or prediction with ``params``.
 
-    With a ``layer``, the net may lack layers that this layer does not need. Raises UserError.
+    With a ``layer``, the net may lack layers that this layer does not need.
     """
     reader = check_job(job, roots, [phase]).reader(phase)
     conf = without_labels(job.neuralnet, phase, reader.infos, layer) if layer else job.neuralnet
@@ -50,14 +50,14 @@ def open_phase(
 
 
 def output_layers(net: NeuralNet) -> list[LayerConf]:
-    """Return the layers of a net that write files."""
+    """Return the layers of a net that write their inputs to files."""
     return [node.layer.conf for node in net.nodes if node.layer.conf.type in OUTPUT_LAYERS]
 
 
 def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]:
-    """Return the output layers that a training run writes in a phase.
+    """Return the output layers that write their files in a phase of a training run.
 
-    A validation skips the layers that tests write.
+    Validation skips those that tests write.
     """
     layers = [layer.name for layer in output_layers(nets[phase])]
     tested = nets.get(Phase.kTest)
@@ -70,9 +70,9 @@ def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]
 def write_outputs(
     net: NeuralNet, reader: BatchReader, forward: Forward, batches: int = 0, layers: Sequence[str] | None = None
 ) -> None:
-    """Write output layers' files for the first ``batches`` batches, 0 for all records.
+    """Let output layers write their files, for ``batches`` batches, 0 for all records.
 
-    ``layers`` names the layers to write, by default all. Each needs its own forward pass.
+    Each of ``layers`` (default: all) needs its own forward pass.
     """
     for conf in output_layers(net):
         if layers is not None and conf.name not in layers:
@@ -82,7 +82,7 @@ def write_outputs(
 
 
 def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
-    """Write an output layer's features, batches (rows, ...): kCSVOutput as CSV, others as a store."""
+    """Write an output layer's batches (rows, ...): kCSVOutput as CSV, others as a store."""
     conf = layer.store_conf
     assert conf is not None, "checked when the layer was created"
     assert conf.path, "checked when the layer was created"
@@ -93,10 +93,7 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
 
 
 def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
-    """Return a function for forward passes here: one thread per core, or one on a GPU.
-
-    The bits equal a cluster's.
-    """
+    """Return a function for forward passes in this process: one thread per core, or one on a GPU."""
     return functools.partial(_forward_in_threads, job, params)
 
 

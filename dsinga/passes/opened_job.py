@@ -1,4 +1,4 @@
-"""A job with open stores and built nets, by phase."""
+"""Opens the stores of a job and builds its nets."""
 
 from __future__ import annotations
 
@@ -18,25 +18,19 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedJob(NamedTuple):
-    """The batch reader and whole net of each phase of a job.
-
-    ``complete`` has the passes of phases evaluated over all records. The first pass uses the phase's reader and net.
-    """
+    """A job that is ready to train: the batch reader and the net of each phase."""
 
     readers: Mapping[Phase, BatchReader]
     nets: Mapping[Phase, NeuralNet]
     complete: Mapping[Phase, Sequence[EvaluationPass]] = {}
 
     def passes(self, phase: Phase, batches: int) -> Sequence[EvaluationPass]:
-        """Return the evaluation passes over a phase's first ``batches`` batches, 0 for all records."""
+        """Return the passes that evaluate a phase: over its first ``batches`` batches, or all records for 0."""
         return [EvaluationPass(self.nets[phase], self.readers[phase], batches)] if batches else self.complete[phase]
 
 
 def open_job(checked: CheckedJob, workers: int = 1, groups: int = 1) -> OpenedJob:
-    """Open a job's stores for ``groups`` worker groups of ``workers`` workers, and build its nets.
-
-    Raises UserError if job, stores or nets are wrong.
-    """
+    """Open a job's stores and build its nets, for ``groups`` worker groups of ``workers`` workers."""
     job = checked.job
     readers = {  # a single group validates and tests
         phase: checked.reader(phase, workers, groups if phase is Phase.kTrain else 1) for phase in training_phases(job)

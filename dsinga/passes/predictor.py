@@ -1,4 +1,4 @@
-"""Defines Predictor: features and metrics of batches in any thread or process."""
+"""Defines Predictor, which computes outputs and metrics of batches in any thread or process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ReadFunction = Callable[[int], dict[str, Records]]
 
 
 class ThreadKernels(NamedTuple):
-    """The kernels of one thread, its copy of the params, and recorded passes, if supported."""
+    """A thread's kernels for forward passes, its copy of the params, and recorded passes."""
 
     ops: Ops
     params: dict[str, Array]
@@ -47,26 +47,23 @@ class ThreadKernels(NamedTuple):
 
     @classmethod
     def open(cls, ops: Ops, params: Mapping[str, Array], what: str) -> ThreadKernels:
-        """Open the calling thread's kernels; ``what`` names passes in the log."""
+        """Prepare the calling thread for forward passes; the log calls them ``what``."""
         ops.enter()
         return cls(ops, _load(ops, params), passes_of(ops, what))
 
 
 class Predictor:
-    """Computes features and metrics of batches with one net, in any thread or process.
+    """Computes a net's outputs and metrics for batches of records, in any thread or process.
 
-    Each calling thread opens kernels and copies the params to their device once. A pickled copy has the net and the
-    params, and opens new kernels.
+    Each thread opens kernels and copies the params to their device once.
 
     Args:
-        net: the whole net of a phase.
         params: float32 arrays by name, unknown ones are ignored; None if each call passes its own.
         seed: the job's seed, for the random numbers of the phase "train".
         phase: the phase in which layers compute, by default the net's.
         ops: returns the kernels of the calling thread, by default a processor's.
-        threads: how many cores a large kernel may use.
-        carries_state: whether states of rows (recurrent layers, kCachedAttention) begin with zeros and pass from each
-            batch of a thread to the next; else they are among ``params``.
+        carries_state: whether states of recurrent layers and kCachedAttention pass from each batch of a thread to the
+            next; else they are among ``params``.
     """
 
     def __init__(
@@ -89,7 +86,7 @@ class Predictor:
         return {**vars(self), "_ops": None, "_by_thread": {}}
 
     def for_net(self, net: NeuralNet) -> Predictor:
-        """Return a predictor of another net with the same kernels and shared params."""
+        """Return a predictor of another net that shares params and kernels with this one."""
         predictor = object.__new__(Predictor)
         vars(predictor).update(vars(self), net=net)
         return predictor
@@ -98,11 +95,11 @@ class Predictor:
         self, records: Mapping[str, Records], rows: int, keep: Collection[str] = (), *,
         params: Mapping[str, np.ndarray] | None = None, step: int = 0, processor: Processor = ONE_CORE,
     ) -> BatchResult:  # fmt: skip
-        """Compute a batch of ``rows`` records; return features and labels of the layers ``keep``, and the metrics.
+        """Compute a batch: return outputs and labels of the layers ``keep``, and the metrics.
 
-        ``records`` is by input layer. ``params`` replace the predictor's in this call. ``step`` selects random numbers
-        of the phase "train". ``processor`` is the calling thread's, unless the predictor has ``ops``. Raises UserError
-        for an unknown layer, and for records that the net cannot compute.
+        ``params`` replace the predictor's in this call. ``step`` selects random numbers of the phase "train".
+        ``processor`` is the calling thread's, unless the predictor has ``ops``. Raises UserError for an unknown layer,
+        and for wrong records.
         """
         ops, values, passes = self._open(processor)
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
@@ -120,7 +117,7 @@ class Predictor:
 
     @property
     def last_pass(self) -> CapturedPass | None:
-        """The captured pass of the thread's last batch; None if it was called."""
+        """The recorded pass that computed the thread's last batch; None if none did."""
         kernels = self._by_thread.get((threading.get_ident(), ONE_CORE))
         return None if kernels is None or kernels.passes is None else kernels.passes.last
 
@@ -128,10 +125,7 @@ class Predictor:
         self, passes: CapturedPasses, values: Mapping[str, Array], records: Mapping[str, Records],
         params: Mapping[str, np.ndarray] | None, ctx: Context, names: Collection[str],
     ) -> PassResult | None:  # fmt: skip
-        """Compute a batch with a recorded pass; None if that is not possible.
-
-        On a device this excludes nets with codes, which are not checked there: a feature does not reveal a wrong code.
-        """
+        """Compute a batch by a recorded pass; None if that is not possible."""
         if ctx.ops.device_count() and has_codes(self.net):
             return None
 
@@ -142,7 +136,7 @@ class Predictor:
         return passes.compute(key, self.net, records, ctx, compute, params, values if params is None else None)
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
-        """Return the feature (n, ...) of ``layer`` for records (n, ...), in bounded memory.
+        """Return the output of ``layer``, (n, ...), for any number of records (n, ...), in bounded memory.
 
         The net has one input layer. NaN and infinity are accepted.
         """
@@ -166,7 +160,7 @@ class Predictor:
 
 
 def has_codes(net: NeuralNet) -> bool:
-    """Whether a layer accepts codes, which must be checked in host memory."""
+    """Whether a net reads codes, such as words, which must be checked in host memory."""
     return any(node.layer.takes_codes for node in net.nodes)
 
 
@@ -179,7 +173,7 @@ def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def on_host(output: Output, ops: Ops) -> Records:
-    """Copy a feature to host memory, with its labels if they have one entry per row."""
+    """Copy a layer's output to host memory, with its labels if they have one entry per row."""
     feature, labels = np.ascontiguousarray(ops.to_numpy(output.feature)), output.labels
     if is_on_device(labels):  # of a recorded pass
         labels = ops.to_numpy(labels)
@@ -192,7 +186,7 @@ def _copied(records: Records) -> Records:
 
 
 def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) -> np.ndarray:
-    """Compute rows in batches of at most ``size`` with ``compute(start, stop)``, and join the results."""
+    """Compute many rows in batches of at most ``size``, and join the results."""
     result = None
     for start in range(0, max(rows, 1), size):
         stop = min(start + size, rows)
@@ -206,17 +200,17 @@ def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) 
 
 
 def batch_rows(net: NeuralNet) -> int:
-    """Return how many rows to compute at once, to fit features in FEATURE_BYTES."""
+    """Return how many rows to compute at once, so that all outputs fit into FEATURE_BYTES."""
     return max(1, FEATURE_BYTES // max(1, row_bytes(net)))
 
 
 def row_bytes(net: NeuralNet) -> int:
-    """Return the bytes of all layers' features for one row."""
+    """Return how many bytes the outputs of all layers need for one row."""
     return 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)
 
 
 class EvaluationPass(NamedTuple):
-    """Consecutive batches of one size: net (whole or cut), reader and number."""
+    """Batches of one size to evaluate: the net, its reader and their number."""
 
     net: Any
     reader: BatchReader
@@ -224,7 +218,7 @@ class EvaluationPass(NamedTuple):
 
 
 def evaluate(passes: Iterable[tuple[NeuralNet, Any, int]], compute: Forward) -> list[Metrics]:
-    """Return the metrics of each batch of ``passes``, given as (net, reader, number of batches)."""
+    """Return the metrics of each batch of several evaluation passes."""
     return [metrics for net, reader, batches in passes for _, metrics in compute(net, reader, (), batches)]
 
 
@@ -232,7 +226,7 @@ def forward_in_order(
     read_function: Callable[[NeuralNet, BatchReader], ReadFunction],
     compute: Callable[[NeuralNet, BatchReader, int, Mapping[str, Records]], Metrics],
 ) -> Forward:
-    """Return a function that computes metrics of batches in order, while a thread reads ahead.
+    """Return a function that evaluates batches in order, while a thread reads ahead.
 
     Args:
         read_function: returns a function that reads a batch, for a net and a reader.

@@ -1,4 +1,4 @@
-"""Chooses CPU cores or a GPU for each worker of a run."""
+"""Decides whether each worker of a run computes on CPU cores or on a GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_device() -> str:
 
 
 def describe_worker(group: int, number: int, address: str) -> str:
-    """Describe a Dask worker, or this process, for messages."""
+    """Name a worker in messages, with its Dask worker or this process."""
     return "this process" if address == THIS_PROCESS else f"the Dask worker {address}"
 
 
@@ -45,10 +45,10 @@ def choose_devices(
     job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
     ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)}, host: Callable[[str], str] = str,
 ) -> Devices:  # fmt: skip
-    """Return the GPU of each worker of ``groups``, None for CPU cores.
+    """Choose which GPU each worker computes on; None for CPU cores.
 
-    A worker gets a GPU if a ``gpu`` line of the job gives it one. Dask's setting ``dsinga.device`` takes precedence:
-    with "gpu" all workers get GPUs, or this raises UserError; with "cpu" none does.
+    The job's ``gpu`` lines decide, unless Dask's setting ``dsinga.device`` does: with "gpu" all workers get GPUs, or
+    this raises UserError; with "cpu" none does.
 
     Args:
         job: the job.
@@ -89,16 +89,13 @@ def check_precision(job: Job, devices: Devices) -> None:
 
 
 def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
-    """Return this process's processor: a GPU if requested, else a core."""
+    """Return the processor of this process: a GPU if one is requested, else a core."""
     ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
     return Processor(1, device, PRECISIONS[job.precision])
 
 
 def training_device(job: Job, net: NeuralNet) -> int | None:
-    """Return the GPU of this process to train a net, or None.
-
-    Raises UserError for a missing GPU, JobError for a precision that CPU cores lack.
-    """
+    """Return the GPU that this process trains a net on, or None for CPU cores."""
 
     def bytes_needed() -> int:
         device_memory: DeviceMemory = lookup("hook", "device_memory")
@@ -115,6 +112,6 @@ def forward_processor(job: Job, net: NeuralNet) -> Processor:
 
 
 def forward_bytes(net: NeuralNet, threads: int = 1) -> int:
-    """Return the device bytes of params and unreleased features of ``threads`` threads."""
+    """Return the device memory that forward passes of ``threads`` threads need, in bytes."""
     features = sum(size for stage in net.stages for size in feature_sizes(stage))
     return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)

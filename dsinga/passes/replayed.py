@@ -1,4 +1,4 @@
-"""Back-propagation that replays recorded passes instead of calling the net's layers."""
+"""Makes back-propagation faster: replays recorded passes instead of calling the net's layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dsinga.training.divergence import CheckedPush
 
 
 def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) -> Algorithm:
-    """Return an algorithm like ``algorithm`` that replays recorded passes where it can.
+    """Return an algorithm that replays recorded passes where it can, and else computes as ``algorithm`` does.
 
-    Only back-propagation is replayed; others are returned unchanged, as is any without ``passes``. With ``copies``
-    gradients outlive the pass; otherwise the next replay may overwrite them.
+    Only back-propagation is replayed. With ``copies`` gradients outlive the pass; otherwise the next replay may
+    overwrite them.
     """
     if passes is None or algorithm is not bp:
         return algorithm
@@ -47,7 +47,7 @@ def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) 
 def _replay(
     passes: CapturedPasses, net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
 ) -> PassResult | None:
-    """Return a replayed or recorded pass's metrics and gradients; None if it must be called."""
+    """Replay or record a pass: return its metrics and gradients, or None if it must be called."""
     if ctx.observer is not None:  # which is told each layer
         return None
     net = net.at(ctx.step)
@@ -63,7 +63,7 @@ def _replay(
 
 
 def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
-    """Return a replay's gradients: as copies if requested, since the next replay overwrites most of them."""
+    """Copy the gradients of a replay if requested, since the next one overwrites most of them."""
     if not copies and RecordedResult not in map(type, gradients.values()):
         return gradients
     return {
@@ -73,7 +73,7 @@ def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
 
 
 class _NoPeers:
-    """Stands for a group's other workers, and refuses to exchange arrays."""
+    """Stands for other workers while a pass is recorded: refuses to exchange arrays."""
 
     def send(self, *_: Any) -> None:
         raise NotCapturable("layers exchange arrays with other workers of the group")
@@ -83,7 +83,7 @@ class _NoPeers:
 
 
 def without_peers(ctx: Context) -> Context:
-    """Return a context for recording in which a layer that exchanges arrays raises NotCapturable."""
+    """Return a context for recording a pass, in which exchanges with other workers raise NotCapturable."""
     if ctx.peers is None:
         return ctx
     peers = _NoPeers()

@@ -1,4 +1,4 @@
-"""Runs the training steps of a round; with a GPU graph they overlap."""
+"""Runs several training steps in order; on a GPU the next is launched while one still computes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.training import Metrics
 
 
 class Timing(NamedTuple):
-    """The seconds of a worker's iteration, and the bytes sent and received.
+    """How long a worker's training step took, and how many bytes it sent and received.
 
     Attributes:
         total: seconds of the whole iteration.
@@ -33,7 +33,7 @@ class Timing(NamedTuple):
 
 
 class BegunStep(NamedTuple):
-    """A training step with its batch: number, records and seconds of waiting."""
+    """A training step that has read its batch: number, records and seconds of waiting."""
 
     step: int
     records: dict[str, Records]
@@ -41,14 +41,11 @@ class BegunStep(NamedTuple):
 
 
 class Round:
-    """Runs training steps in order and reports each; launches at most two at once.
+    """Runs training steps in order and reports each; up to two may be running.
 
     Args:
-        begin: reads the records of a step.
-        launch: launches a begun step if a graph can compute it at once; returns whether.
+        launch: launches a begun step if a graph can compute it; returns whether.
         captured: finishes the earliest launched step; None without launches.
-        compute: computes a begun step and waits for it.
-        report: receives each step in order, with its metrics and timing.
     """
 
     def __init__(
@@ -62,7 +59,7 @@ class Round:
         self._reported = 0.0
 
     def run(self, start: int, stop: int, seconds: float = math.inf) -> None:
-        """Run the steps ``start`` to ``stop`` - 1, beginning none after ``seconds`` seconds."""
+        """Train from step ``start`` to ``stop`` - 1, beginning no step after ``seconds`` seconds."""
         self._reported = time.perf_counter()
         end = self._reported + seconds
         for step in range(start, stop):
@@ -86,7 +83,7 @@ class Round:
         self._reported = time.perf_counter()
 
     def _end_running(self) -> bool:
-        """Report the running step; return False if it and the next must be repeated."""
+        """Report the step that is running; return False if it and the next must be repeated."""
         running, self._running = self._running, None
         if running is None:
             return True
@@ -103,5 +100,5 @@ class Round:
 def send_ahead(
     read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
 ) -> dict[str, Records]:
-    """Read a step's records, start copying them to the device, and return them."""
+    """Read a step's records, and start copying them to the device."""
     return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}

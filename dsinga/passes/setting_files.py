@@ -1,4 +1,4 @@
-"""Tells without importing Dask whether its configuration may have a setting."""
+"""Tells whether Dask's configuration may have a setting, without the cost of importing Dask."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from pathlib import Path
 
 
 def may_be_set(name: str) -> bool:
-    """Whether Dask's configuration may have a setting of this name, such as "dsinga".
-
-    False if Dask is not imported, no environment variable is Dask's, and no settings file has the name.
-    """
+    """Whether Dask's configuration may have a setting of this name, such as "dsinga"."""
     if "dask.config" in sys.modules or any(variable.startswith("DASK_") for variable in os.environ):
         return True
     return name in _text()
@@ -22,10 +19,7 @@ def may_be_set(name: str) -> bool:
 
 @functools.cache
 def _text() -> str:
-    """Return the text of Dask's default configuration files, read once.
-
-    Underscores become dashes.
-    """
+    """Return the text of Dask's default configuration files, with dashes for underscores."""
     prefixes = dict.fromkeys((Path(sys.prefix), *map(Path, site.PREFIXES)))
     folders = Path("/etc/dask"), *(prefix / "etc" / "dask" for prefix in prefixes), Path.home() / ".config" / "dask"
     texts = []

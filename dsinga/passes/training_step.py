@@ -1,4 +1,4 @@
-"""One training step: pushes a batch's gradients if all numbers are finite."""
+"""Runs a training step: computes a batch's gradients, and hands them over if all numbers are finite."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ MicroBatches = Iterable[tuple[Mapping[str, Records], Context]]
 
 
 class Updates(Protocol):
-    """Receives a step's gradients, to apply them here or send them to servers."""
+    """Receives the gradients of a training step, to apply them here or send them to servers."""
 
     def push(self, name: str, gradient: Any) -> None:
-        """Receive the gradient of a param, once per step."""
+        """Receive the gradient of a param."""
 
     def push_all(self, gradients: Mapping[str, Any]) -> str | None:
-        """Push all gradients if they are finite; else push none and return a bad one's name."""
+        """Receive all gradients of a step if they are finite; else return the name of one that is not."""
         lost = first_bad_gradient(gradients)
         for name, gradient in gradients.items() if lost is None else ():
             self.push(name, gradient)
         return lost
 
     def finish(self) -> None:
-        """End the step after all gradients have been pushed."""
+        """End the step, after all gradients."""
         return
 
     def skip(self) -> None:
@@ -54,14 +54,11 @@ class Updates(Protocol):
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Runs the training steps of a net with an algorithm.
+    """Runs training steps: an algorithm, such as back-propagation, on a net.
 
     Attributes:
-        algorithm: computes gradients and metrics of records.
-        net: the net, or a worker's part of it.
-        micro_batches: how many parts of a batch are computed in turn.
-        skips: whether to skip a batch with NaN or infinity instead of ending the run.
-        repeats: whether a pass may be repeated to find the layer of a bad gradient: it sends nothing.
+        skips: whether to skip a batch with NaN or infinity.
+        repeats: whether a pass may be repeated to find the layer of a bad gradient.
     """
 
     algorithm: Algorithm
@@ -71,10 +68,9 @@ class TrainingStep:
     repeats: bool = False
 
     def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
-        """Compute a step's micro-batches and push gradients; return the metrics, None if skipped.
+        """Compute and hand over the gradients of a step; return metrics, None if skipped.
 
-        Raises Diverged if a metric, or a gradient in host memory, is not finite. With ``skips``, it does so if a param
-        is not finite: every batch would be skipped.
+        Raises Diverged if a metric, or a gradient in host memory, is not finite; with ``skips`` only for a param.
         """
         if self.skips:
             return self._run_or_skip(step, params, batches, updates)
@@ -101,10 +97,7 @@ class TrainingStep:
     def _run_or_skip(
         self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates
     ) -> Metrics | None:
-        """Push gradients only if gradients, metrics and records are finite on all workers of the group.
-
-        All workers decide alike, from the number of workers with bad numbers.
-        """
+        """Hand over gradients only if all workers of the group have finite gradients, metrics and records."""
         gradients: list[tuple[str, Any]] = []
         contexts: list[Context] = []
         is_good = True

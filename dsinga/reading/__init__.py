@@ -1,1 +1,1 @@
-"""Reads batches from sources of records: opens a job's stores, orders the records, and prefetches batches."""
+"""Reads batches of training records: opens a job's stores, shuffles, and reads ahead in a thread."""

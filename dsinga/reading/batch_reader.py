@@ -1,4 +1,4 @@
-"""Reads batches of a phase: workers' rows in training, every record once in evaluations."""
+"""Reads batches: each worker's rows in training, every record once in evaluations."""
 
 from __future__ import annotations
 
@@ -21,20 +21,16 @@ from dsinga.reading.sampler import Run, Sampler
 
 @dataclass(frozen=True)
 class BatchReader:
-    """Reads the batches of one phase, for any worker of a group.
+    """Reads the batches of training, validation or test, for any worker of a group.
 
     All input layers of a phase read the same row numbers, so that an image and its text stay together.
 
     Attributes:
-        stores: the store of each input layer, by name.
-        infos: each layer's facts about its store.
+        infos: what each layer's net needs to know about its store.
         sampler: the order of the records.
         parts: each worker's rows of a batch, or of the first micro-batch.
-        groups: the number of worker groups that share the stores; 1 if each has its own.
-        micro_batches: the number of equal parts of a batch that are computed in turn.
-        augmentations: the augmentations of input layers, by name.
+        groups: the number of worker groups that share the stores.
         offset: the position of step 0 in the order of the records; see :class:`Epochs`.
-        steps: the number of training steps; 0 for other phases.
     """
 
     stores: Mapping[str, RecordSource]
@@ -49,7 +45,7 @@ class BatchReader:
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs, counted over the records of all worker groups."""
+        """Converts between steps and epochs, over all worker groups."""
         return Epochs(len(self), self.batchsize * self.groups, self.offset)
 
     @property
@@ -59,40 +55,37 @@ class BatchReader:
 
     @property
     def batchsize(self) -> int:
-        """The rows of a worker group's batch."""
+        """How many rows a worker group's batch has."""
         return self.parts[-1].total * self.micro_batches
 
     def stop(self, earlier_steps: int = 0) -> int | None:
-        """Return the number of the first micro-batch after training, or None without an end."""
+        """Return the number of the first micro-batch that training does not need; None without an end."""
         return (earlier_steps + self.steps) * self.micro_batches if self.steps else None
 
     @property
     def shared_stores(self) -> Mapping[str, RecordSource]:
-        """The stores that all processes read, by input layer."""
+        """The stores that all processes read, by input layer; {} if each site has its own."""
         return self.stores
 
     def of_group(self, group: int) -> BatchReader:
-        """Return a worker group's reader: this one, unless groups have their own stores."""
+        """Return the reader of a worker group: this one, unless groups have their own stores."""
         return self
 
     def __len__(self) -> int:
         return min(len(store) for store in self.stores.values())
 
     def micro_batch(self, number: int) -> Rows | None:
-        """Return the rows of a micro-batch; None if batches are not divided."""
+        """Return which rows of a batch a micro-batch has; None if batches are not divided."""
         size = self.parts[-1].total
         return None if self.micro_batches == 1 else Rows(number * size, (number + 1) * size, self.batchsize)
 
     def rows(self, worker: int, number: int = 0) -> Rows:
-        """Return a worker's rows of a micro-batch."""
+        """Return which rows of a micro-batch a worker computes."""
         micro_batch = self.micro_batch(number)
         return self.parts[worker] if micro_batch is None else rows_of_batch(self.parts[worker], micro_batch)
 
     def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
-        """Return a reader of only the points that a worker's input layers need.
-
-        Augmentations, and sources that cannot read parts, read whole records, which ``Layer.take_region`` cuts.
-        """
+        """Return a reader of only the points that a worker needs."""
         stores = {
             layer.name: self.stores[layer.name].in_region(*layer.regions_read())
             for layer in layers
@@ -101,7 +94,7 @@ class BatchReader:
         return replace(self, stores={**self.stores, **stores})
 
     def read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
-        """Return augmented rows of a batch."""
+        """Read rows of a batch for an input layer, with random augmentation."""
         augmentations = self.augmentations[layer]
         before = range(rows.start - augmentations.partners, rows.start)
         parts = [*((place % rows.total, place % rows.total + 1) for place in before), (rows.start, rows.stop)]
@@ -111,7 +104,7 @@ class BatchReader:
         return Records(*augmentations.augment(*drawn, numbers, epochs))
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
-        """Return the records ``start`` to ``stop`` in store order, by input layer."""
+        """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
         numbers = range(start, min(stop, len(self)))
         records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
         for name, augmentations in self.augmentations.items():
@@ -121,7 +114,7 @@ class BatchReader:
         return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
-        """Return the bytes that a worker with this net reads per batch, and its kept records' bytes."""
+        """Estimate memory: return the bytes of a worker's batch, and of the records that it keeps."""
         batch, shares = 0, []
         for stage in net.stages:
             if stage.layer.is_input and stage.layer.name in self.stores:
@@ -132,13 +125,7 @@ class BatchReader:
 
 
 class WorkerBatches:
-    """Reads a worker's rows of micro-batches, numbered through all steps; for one thread.
-
-    Args:
-        reader: reads the phase.
-        rows: the worker's rows, by input layer.
-        group: the number of the worker group.
-    """
+    """Reads a worker's part of each micro-batch, numbered through all steps; for one thread."""
 
     def __init__(self, reader: BatchReader, rows: Mapping[str, Rows], group: int = 0):
         self._reader, self._group = reader, group % reader.groups
@@ -147,7 +134,7 @@ class WorkerBatches:
         self._ended = -1  # the last epoch that has been read
 
     def __call__(self, number: int) -> dict[str, Records]:
-        """Return the rows of micro-batch ``number``, by input layer."""
+        """Return the worker's records of micro-batch ``number``, by input layer."""
         reader, sampler = self._reader, self._reader.sampler
         step, place = divmod(number, reader.micro_batches)
         batch, first = step * reader.groups + self._group, place * reader.parts[-1].total
@@ -166,7 +153,7 @@ class WorkerBatches:
         return records
 
     def _rows(self, batch: int, start: int, stop: int) -> np.ndarray:
-        """Return the rows of :meth:`Sampler.rows`, from the run that was drawn last if they are in it."""
+        """Return the record numbers of a part of a batch, from the last drawn rows if they have it."""
         sampler, count = self._reader.sampler, stop - start
         position = sampler.skip + batch * sampler.batchsize + start
         first, run = self._run
@@ -177,7 +164,7 @@ class WorkerBatches:
 
 
 def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
-    """Return the rows of each micro-batch of a batch. Raises UserError if unequal."""
+    """Divide a batch into equal micro-batches: return the rows of each. Raises UserError if unequal."""
     if rows % micro_batches:
         raise UserError(
             f"a batch of {rows} records cannot be divided into {micro_batches} equal micro_batches, as the job has"
@@ -186,24 +173,21 @@ def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:
-    """Return the bytes of an input layer's batch; if cut by space, a share of each record.
-
-    ``record`` and ``label`` are the bytes of a record and a label.
-    """
+    """Return the bytes of an input layer's batch, or of a worker's share if records are cut."""
     rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
     shares = [region.share if region else 1 for region in (stage.layer.region, stage.layer.label_region)]
     return rows * int(record * shares[0] + label * shares[1])
 
 
 class ReaderOfSites(Protocol):
-    """The type of the hook ``site_reader``, for sites with their own stores."""
+    """The type of the hook ``site_reader``, for groups of workers at sites with their own stores."""
 
     def __call__(self, reader: BatchReader, open_site: Callable[[int], BatchReader]) -> BatchReader:
-        """Return a reader of sites' own stores, based on the checked job's."""
+        """Return a reader of the sites' own stores, based on the checked job's reader."""
 
 
 def site_job(job: Job, site: int) -> Job:
-    """Return the job that trains on a site's stores, with ``site_path`` as ``path``."""
+    """Return the job that trains on one site's stores: with ``site_path`` as ``path``."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(path=layer.store_conf.site_path[site], site_path=[]))
         if layer.store_conf is not None and layer.store_conf.site_path
@@ -214,17 +198,16 @@ def site_job(job: Job, site: int) -> Job:
 
 
 def tests_all_records(job: Job, phase: Phase) -> bool:
-    """Whether training evaluates all records of ``phase``, having no number of batches."""
+    """Whether training evaluates all records of ``phase``, because the job gives no number of batches."""
     steps = {Phase.kVal: job.validate_steps, Phase.kTest: job.test_steps}
     return steps.get(phase) == 0
 
 
 def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
-    """Return one or two readers that together read each record once, in store order.
+    """Return one or two readers that together read each record once, in the order of the store.
 
-    The first reader's batches are one row larger than the second's, as in ``numpy.array_split``. To need no more
-    memory, no batch is larger than in ``reader``, unless a worker would get no rows. With fewer records than workers,
-    one batch has each record equally often, which preserves means.
+    The first one's batches are one row larger, as in ``numpy.array_split``, and at most as large as in ``reader``. With
+    fewer records than workers, one batch has each record equally often, which preserves means.
     """
     records, workers = len(reader), min(len(reader.parts), reader.batchsize)  # fewer rows where points are cut
     if records < workers:
@@ -238,7 +221,7 @@ def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
 
 
 def count_batches(readers: Sequence[BatchReader]) -> list[int]:
-    """Return the number of batches of each of :func:`readers_of_all_records`."""
+    """Return how many batches each of :func:`readers_of_all_records` reads."""
     starts = [*(reader.sampler.skip for reader in readers), len(readers[0])]
     return [
         -(-(stop - start) // reader.batchsize) for reader, start, stop in zip(readers, starts, starts[1:], strict=False)
@@ -252,7 +235,7 @@ def _resized(reader: BatchReader, batchsize: int, start: int) -> BatchReader:
 
 
 def _scale(parts: Sequence[Rows], total: int) -> tuple[Rows, ...]:
-    """Divide a batch of ``total`` rows among workers in proportion to ``parts``, at least 1 row each."""
+    """Divide a batch of ``total`` rows among workers as ``parts`` does, with at least 1 row each."""
     sizes = [part.stop - part.start for part in parts]
     if total > parts[-1].total or max(sizes) - min(sizes) <= 1:
         return tuple(cut_evenly(total, len(parts)))

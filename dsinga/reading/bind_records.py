@@ -1,4 +1,4 @@
-"""Binds records to a job's input layers, and converts batches of numpy arrays to records."""
+"""Lets a job read given data instead of stores; converts batches of numpy arrays to records."""
 
 from __future__ import annotations
 
@@ -41,21 +41,18 @@ def bind_records(
     roots: Sequence[str] = (),
     trained: Mapping[str, RecordNames] | None = None,
 ) -> Job:
-    """Return the job with input layers that read ``data`` instead of their stores.
+    """Return the job with ``data``, such as arrays, in place of its stores.
 
-    Other fields of an input layer, such as batch size, mean and shape of a record, stay. In other phases a layer reads
-    its previous store.
+    Other fields of an input layer, such as its batch size, stay.
 
     Args:
         job: the job, which is not changed.
-        data: a source for the input layer of ``phase``, as in :func:`dsinga.data.open_records`, such as an array or a
-            pair (x, y); or the input of its ``store_conf``: a Dataset for ``windows``, a data frame for ``table``; or a
-            dict of sources by phase ("train", "val", "test", "deploy"). For several input layers, a dict of sources by
-            layer replaces a source.
+        data: a source as in :func:`dsinga.data.open_records`, such as a pair (x, y); a Dataset for ``windows``; or a
+            data frame for ``table``. It may be a dict by phase ("train", "val", "test", "deploy"). For several input
+            layers, a source is a dict by layer.
         phase: the phase of data that name none.
         roots: folders where a relative path is looked up after the working directory.
-        trained: names of classes and columns of the training records, by input layer; ``data`` have these codes and
-            this order. By default the names of records bound to the job. None if ``data`` are trained.
+        trained: the training records' classes and columns, by input layer, by default of the job's bound records.
 
     Raises:
         UserError: a source cannot be read, or the net has no input layer for it.
@@ -77,7 +74,7 @@ def bind_records(
 def _open(
     net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
-    """Open a layer's source in training order. Raises JobError for one with weights."""
+    """Open the data for an input layer, ordered like the training data."""
     definition, of_layer = _definition(net, layer), names.get(layer.name, RecordNames())
     frame = source[0] if isinstance(source, tuple) else source
     if of_layer.order == ENCODED and is_table(frame) and definition_for(definition, source) is None:
@@ -149,12 +146,12 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
 
 
 def input_layer(name: str) -> LayerConf:
-    """Return an input layer for arrays, such as features, actions or targets."""
+    """Return an input layer for arrays in place of a store, such as actions or targets."""
     return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
 
 
 def with_batchsize(job: Job, batchsize: int) -> Job:
-    """Return the job with this batch size in each layer that reads a store."""
+    """Return the job with another batch size in each layer that reads a store."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(batchsize=[batchsize]))
         if layer.store_conf is not None and layer_class(layer).is_input
@@ -165,7 +162,7 @@ def with_batchsize(job: Job, batchsize: int) -> Job:
 
 
 def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[str]) -> dict[str, RecordInfo]:
-    """Describe arrays for each input layer of a phase, like a store."""
+    """Describe arrays for each input layer, as a store is described, to build a net for them."""
     layers = input_layers(job.neuralnet, phase)
     arrays = by_layer(x, [layer.name for layer in layers], "records")
     labels = by_layer(y, [layer.name for layer in layers], "labels") if y is not None else {}
@@ -196,10 +193,9 @@ def batch_records(
     first: int = 0,
     allows_nonfinite: bool = False,
 ) -> tuple[dict[str, Records], int]:
-    """Return the records of a batch for ``net``'s input layers, and their number.
+    """Convert a batch of numpy arrays to records for the input layers of ``net``; return them with their number.
 
-    ``first`` is the number of the first record, for messages. Raises UserError if records do not fit the layers'
-    ``infos``, or have NaN or infinity, unless allowed.
+    Raises UserError if records do not fit the layers' ``infos``, or have NaN or infinity, unless allowed.
     """
     layers = net.inputs
     arrays = by_layer(x, layers, "records")
@@ -228,10 +224,7 @@ def batch_records(
 
 
 def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
-    """Raise UserError for NaN or infinity in a batch; ``what`` is "x" or "y".
-
-    Losses handle NaN in labels that are fields, (B, C, ...).
-    """
+    """Raise UserError for NaN or infinity in a batch, except for NaN in labels that are fields."""
     if (bad := find_nonfinite(array, allows_nan=what == "y" and array.ndim > 2)) is not None:
         place = place_of(bad.position)
         raise nonfinite_error(f"numpy array: {what!r} of layer {name!r}", bad.value, first + bad.row, place)
@@ -242,7 +235,7 @@ def _converted(x: Any, y: Any) -> Records:
 
 
 def by_layer(batch: Batch, layers: Sequence[str], what: str) -> Mapping[str, Any]:
-    """Return the arrays of a batch by input layer. Raises UserError if one is missing."""
+    """Return the arrays of a batch by input layer."""
     if not isinstance(batch, Mapping):
         if len(layers) == 1 or (what == "labels" and layers):
             return {layers[0]: batch}
@@ -254,14 +247,14 @@ def by_layer(batch: Batch, layers: Sequence[str], what: str) -> Mapping[str, Any
 
 
 def part_of_batch(batch: Batch, start: int, stop: int) -> Batch:
-    """Return the rows ``start`` to ``stop`` - 1 of each array of a batch."""
+    """Return the rows ``start`` to ``stop`` - 1 of a batch of arrays."""
     if isinstance(batch, Mapping):
         return {name: array[start:stop] for name, array in batch.items()}
     return batch[start:stop]
 
 
 def has_no_rows(data: Any) -> bool:
-    """Whether all arrays, in a pair or by layer, have 0 rows; lengths may be unknown."""
+    """Whether data have 0 rows, as an empty array to predict; lengths may be unknown."""
     if isinstance(data, (dict, tuple)):  # an xarray Dataset is a Mapping, too
         parts = [part for part in (data.values() if isinstance(data, dict) else data) if part is not None]
         return bool(parts) and all(map(has_no_rows, parts))
@@ -271,7 +264,7 @@ def has_no_rows(data: Any) -> bool:
 
 
 def row_of_zeros(data: Any) -> Any:
-    """Return a row of zeros like empty data, to find a net's output shape."""
+    """Return one row of zeros shaped like empty data, to find the shape of a net's output."""
     if isinstance(data, Mapping):
         return {name: row_of_zeros(part) for name, part in data.items()}
     if isinstance(data, tuple):
@@ -283,5 +276,5 @@ def row_of_zeros(data: Any) -> Any:
 
 
 def length_of(batch: Batch) -> int:
-    """Return the number of rows of a batch."""
+    """Return how many rows a batch has."""
     return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch)

@@ -1,4 +1,4 @@
-"""Checks a job, opens its stores, and builds workers' nets, each once."""
+"""Checks a job, opens its stores, and builds nets for its workers, each only once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ from dsinga.reading.sampler import Sampler, SequenceLengths
 
 @dataclass(frozen=True, eq=False)
 class CheckedJob:
-    """A job without faults; each store is opened once, on first use.
-
-    Attributes:
-        job: the job.
-        roots: the folders where relative paths are looked up after the working directory.
-    """
+    """A job that has been checked; it opens its stores and builds its nets on first use."""
 
     job: Job
     roots: Sequence[str] = ()
@@ -39,26 +34,22 @@ class CheckedJob:
     _opened: dict[int, tuple[LayerConf, RecordSource, RecordInfo]] = field(default_factory=dict, repr=False)
 
     def with_job(self, job: Job) -> CheckedJob:
-        """Return a CheckedJob of ``job``, which has the same input layers, with the open stores."""
+        """Return a changed job, which has the same input layers, with the stores that are already open."""
         return replace(self, job=job)
 
     def net(self, phase: Phase) -> NeuralNet:
-        """Return a phase's whole net. Raises UserError if net or stores are wrong."""
+        """Build the whole net of a phase. Raises UserError if the net or its stores are wrong."""
         return create_net(self.job.neuralnet, phase, self.reader(phase).infos)
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs of all worker groups. Raises UserError for bad training records."""
+        """Converts between steps and epochs, over all worker groups. Raises UserError for bad training records."""
         sizes = [len(layer.store_conf.batchsize) for layer in self.job.neuralnet.layer if layer.store_conf]
         # How the rows of a batch are cut does not matter here, but uneven sizes are one for each worker.
         return self.reader(Phase.kTrain, max(sizes, default=1), _worker_groups(self.job)).epochs
 
     def reader(self, phase: Phase, workers: int = 1, groups: int = 1) -> BatchReader:
-        """Return the batch reader of a phase, for ``groups`` worker groups of ``workers`` workers.
-
-        kTrain is read in the job's ``micro_batches``. Raises UserError (from the store, or naming the layer) if a store
-        is missing or unlike the others.
-        """
+        """Open the stores of a phase: return the reader of its batches."""
         job, layers = self.job, input_layers(self.job.neuralnet, phase)
         if not layers:
             raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
@@ -112,7 +103,7 @@ A model's ``job_changes`` hold for all its nets, and see records only if the job
 
 
 def changed(checked: CheckedJob, changes: Iterable[JobChange]) -> CheckedJob:
-    """Return a job after all changes, applied in order."""
+    """Apply changes to a job, such as an extension's, in order: return the changed job."""
     for change in changes:
         checked = checked.with_job(change(checked))
     return checked
@@ -121,9 +112,9 @@ def changed(checked: CheckedJob, changes: Iterable[JobChange]) -> CheckedJob:
 def check_job(
     job: Job | CheckedJob, roots: Sequence[str] = (), phases: Sequence[Phase] | None = None, needs_paths: bool = True
 ) -> CheckedJob:
-    """Check a job and return it as a CheckedJob, without opening stores; a CheckedJob is unchanged.
+    """Check a job without opening its stores. Raises JobError for the first mistake.
 
-    Arguments: :func:`dsinga.job.check`. Raises JobError for the first mistake.
+    Arguments: :func:`dsinga.job.check`. A CheckedJob is returned unchanged.
     """
     if isinstance(job, CheckedJob):
         return job
@@ -180,7 +171,7 @@ def _by_length(
 
 
 def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
-    """Return the rows of each of ``count`` micro-batches. Raises JobError if unequal."""
+    """Return how many rows each micro-batch has. Raises JobError if they cannot be equal."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
     uneven = [size for size in sizes if size % count]
     if uneven:
@@ -193,7 +184,7 @@ def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
 
 
 def _with_arrays(fault: str, job: Job, phase: Phase) -> str:
-    """Return the fault of a missing store, with how to give arrays instead in Python."""
+    """Add to an error on a missing store how to give arrays instead, in Python."""
     bound = [layer for layer in job.neuralnet.layer if layer.store_conf and layer.store_conf.records is not None]
     names = {name: value for name, value in PHASES.items() if any(layer.in_phase(value) for layer in bound)}
     if not names:
@@ -212,10 +203,9 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
 
 
 def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool) -> tuple[Rows, ...]:
-    """Divide a batch, or its first micro-batch, among the workers: return the rows of each.
+    """Divide a batch among workers: return the rows of each.
 
-    They are cut evenly, or by SINGA's repeated ``batchsize``, one per worker. With ``few_rows`` a worker may have none:
-    it computes points or features of others' rows.
+    They are cut evenly, or by SINGA's repeated ``batchsize``, one per worker. With ``few_rows`` a worker may have none.
     """
     sizes = [size // micro_batches for size in layer.store_conf.batchsize] if layer.store_conf else [batchsize]
     where = layer.store_conf or layer
@@ -238,11 +228,10 @@ def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few
 
 
 def resolve_epochs(checked: CheckedJob) -> CheckedJob:
-    """Convert a job's ``epochs`` to ``train_steps``; without ``epochs`` return the same job.
+    """Convert a job's ``epochs`` to ``train_steps``, by the number of its records.
 
-    An epoch of N records in batches of B rows over all worker groups is N/B steps. The last of E epochs ends with step
-    ceil(E·N/B), or another one after a resume with another batch size. Raises UserError for different ``train_steps``,
-    and for bad training records.
+    The last of E epochs of N records, in batches of B rows over all worker groups, ends with step ceil(E·N/B). Raises
+    UserError for different ``train_steps``.
     """
     job = checked.job
     if not job.epochs:
@@ -268,7 +257,7 @@ def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> Batch
 
 
 def rows_per_step(job: Job) -> int:
-    """Return the training records per step of all worker groups; 0 if unknown."""
+    """Return how many records a training step reads over all worker groups; 0 if unknown."""
     for layer in map(with_store, input_layers(job.neuralnet, Phase.kTrain)):
         conf = layer.char_rnn_conf if layer.type is LayerType.kCharRNN else layer.store_conf
         sizes = [] if conf is None else [conf.batchsize] if isinstance(conf.batchsize, int) else conf.batchsize
@@ -277,15 +266,15 @@ def rows_per_step(job: Job) -> int:
 
 
 class FitToMemory(Protocol):
-    """The type of the planner's hook ``fit_to_memory``."""
+    """The type of the planner's hook ``fit_to_memory``, which saves memory on a single worker."""
 
     def __call__(self, checked: CheckedJob, limit: int) -> CheckedJob:
-        """Return a job of ``partition: auto`` with one worker's micro-batches and recomputation."""
+        """Return the job with micro-batches and recomputation that fit into ``limit`` bytes."""
 
 
 @contextmanager
 def planning(job: Job) -> Iterator[None]:
-    """Turn a UserError, such as for a missing planner, into a JobError of ``partition: auto``."""
+    """Turn an error of planning, such as a missing planner, into a JobError about ``partition: auto``."""
     try:
         yield
     except UserError as error:
@@ -293,7 +282,7 @@ def planning(job: Job) -> Iterator[None]:
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
-    """Raise UserError if a net's param is missing in the training net, or of another shape."""
+    """Raise UserError if a phase's net has a param that the training net lacks, or another shape."""
     train = nets[Phase.kTrain].params
     for phase, net in nets.items():
         for name, param in net.params.items():
@@ -308,7 +297,7 @@ ENCODED = (("encoded by a table",),)  # the order of records that only the defin
 
 
 def names_of_training(net: NetConf) -> dict[str, RecordNames]:
-    """Return the names of classes and columns of training's bound records."""
+    """Return the names of classes and columns of the training records bound to a job."""
     stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
     names = {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None}
     for name, conf in stores.items():
@@ -318,10 +307,7 @@ def names_of_training(net: NetConf) -> dict[str, RecordNames]:
 
 
 def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
-    """Raise UserError if codes of texts, labels or columns differ in meaning from training's.
-
-    Except for a text's words, only names known in both phases are compared.
-    """
+    """Raise UserError if labels, columns or words mean something else in validation or test than in training."""
     for phase, reader in readers.items():
         for name, store in reader.stores.items():
             train = readers[Phase.kTrain].stores.get(name)

@@ -1,4 +1,4 @@
-"""Opens the data that users give input layers, with columns, classes and channels ordered as in the training data."""
+"""Opens users' data with columns, classes and channels in the order of the training data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNNAMED = RecordNames()
 
 
 def definition_for(definition: Definition, given: Any) -> RecordsDefinition | None:
-    """Return the definition that opens an input's data, or None."""
+    """Return how records are made of an input's data; None if they are records already."""
     return next((by for by in definition.values() if by.takes(given)), None)
 
 
@@ -33,12 +33,12 @@ def open_given(
     layer: str, given: Any, names: RecordNames = UNNAMED, definition: Definition = UNDEFINED, *,
     has_labels: bool = True, reorders: bool = True, roots: Sequence[str] = (), phase: str = "",
 ) -> RecordSource:  # fmt: skip
-    """Return an input layer's data, records or a pair (x, y), as records like training's.
+    """Open a user's data for an input layer, records or a pair (x, y), as records like training's.
 
     Args:
         layer: the name of the input layer.
         given: an input of the ``definition``, such as a data frame, or a source as in :func:`dsinga.data.open_records`.
-        names: the training records' classes and columns, in the order to use.
+        names: the training records' classes and columns.
         definition: the training records' definition: windows of a Dataset, or a table.
         has_labels: whether the definition reads labels.
         reorders: whether to reorder windows of another layout than training's, or refuse them.
@@ -46,7 +46,7 @@ def open_given(
         phase: the name of the phase, for messages.
 
     Raises:
-        UserError: it cannot be read, or is unlike the training records.
+        UserError: the data cannot be read, or are unlike the training records.
     """
     if (by := definition_for(definition, given)) is not None:
         defined: RecordSource = by.open_records(layer, given, has_labels)
@@ -63,15 +63,12 @@ def open_given(
 
 @dataclass
 class PhaseRecords:
-    """The records of each input in one phase.
+    """The records that a user gave ``fit`` or ``predict`` for each input, opened and described.
 
     Attributes:
         sources: opened sources of records, by input; empty for numpy arrays that are only described.
         stores: the ``store_conf`` fields of records that a job names: paths, and users' own sources.
         definitions: the definition of windows or tables, by its ``store_conf`` field.
-        shapes: the shape of a record.
-        label_shapes: the shape of a row's label, None without labels.
-        names: the names of the classes and columns, in the order of training.
     """
 
     sources: dict[str, Any] = field(default_factory=dict)
@@ -82,27 +79,26 @@ class PhaseRecords:
     names: dict[str, RecordNames] = field(default_factory=dict)
 
     def bound(self) -> dict[str, Any]:
-        """Return the opened sources to pass to a job, which names the others by path."""
+        """Return the opened sources, to bind them to a job; paths are named in the job."""
         return {name: source for name, source in self.sources.items() if name not in self.stores}
 
     def described(self) -> PhaseRecords:
-        """Drop opened records and weights; keep the names of stores and the shapes."""
+        """Return a copy without records and weights, which keeps names and shapes."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
         return PhaseRecords({}, self.stores, self.definitions, shapes, self.label_shapes, self.names)
 
     def store_fields(self, name: str) -> dict[str, Any]:
-        """Return the ``store_conf`` fields that name and define an input's records."""
+        """Return the ``store_conf`` fields that make a job read an input's records."""
         return self.definitions.get(name, {}) | self.stores.get(name, {})
 
     def assume_labels(self) -> None:
-        """Forget which inputs have no labels, for a net that only predicts."""
+        """Forget that inputs have no labels, for a net that only predicts."""
         self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
 
     def add_weights(self, weights: Any) -> np.ndarray:
-        """Add sample weights as the input layer "sample_weight", and return them, (n, ...) float32.
+        """Add sample weights as another input, "sample_weight"; return them as (n, ...) float32.
 
-        They are (n,), or (n, steps) and (n, *space) for labels of each step or point. Raises UserError for other
-        shapes.
+        They are (n,), or (n, steps) and (n, *space) for labels of each step or point.
         """
         if SAMPLE_WEIGHT in self.sources:
             raise UserError("the records have weights, and sample_weight gives others; leave one of the two out")
@@ -129,12 +125,12 @@ class JobArguments:
     fields: dict[str, Any] = field(default_factory=dict)
 
     def described(self) -> JobArguments:
-        """Return the arguments without the opened records."""
+        """Return a copy without the opened records."""
         phases = {phase: records.described() for phase, records in self.phases.items()}
         return JobArguments(phases, self.batch_size, self.fields)
 
     def steps_of_epoch(self) -> int:
-        """Return the number of training steps in an epoch."""
+        """Return how many training steps an epoch has."""
         records = [len(source) for source in self.phases["train"].sources.values()] if self.phases else [1]
         return max(1, -(-min(records, default=1) // (self.batch_size or 1)))
 
@@ -147,9 +143,9 @@ def open_inputs(
     has_labels: bool = True,
     reorders: bool = True,
 ) -> PhaseRecords:
-    """Open the records of each input with :func:`open_given`, and split off weights.
+    """Open the records of each input, and split off sample weights.
 
-    ``names`` and ``definitions`` describe the training records, by input. Raises UserError for unreadable records.
+    ``names`` and ``definitions`` describe the training records, by input; other arguments are :func:`open_given`'s.
     """
     records = PhaseRecords()
     for name, (x, y) in pairs.items():
@@ -182,7 +178,7 @@ def store_fields(x: Any) -> dict[str, Any]:
 
 
 def as_weights(sample_weight: Any) -> np.ndarray:
-    """Return weights as (n, ...) float32. Raises UserError for other than arrays, and for NaN, infinity and < 0."""
+    """Return sample weights as (n, ...) float32. Raises UserError for NaN, infinity and numbers below 0."""
     try:
         array = np.asarray(sample_weight, np.float32)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Preserves running statistics of batch normalisation when starting from trained params."""
+"""Keeps running statistics of batch normalisation when training starts from trained params."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ ROLE, PLACE = "mean", 2  # of the running means among the params of a layer
 def with_learnt_statistics(
     checked: CheckedJob, params: Mapping[str, np.ndarray] | None, workspace: Path | None, resume: bool | Path
 ) -> CheckedJob:
-    """Return the job with running statistics weighted by the steps that learnt them.
+    """Keep the running statistics in trained params, which the first batch would otherwise replace.
 
-    Otherwise the first batch would replace the statistics in ``params`` or ``checkpoint_path``. Layers may set
-    ``earlier_steps``. A resumed run keeps its original values.
+    They are weighted by the steps that learnt them, ``earlier_steps`` of the returned job's layers.
     """
     job = checked.job
     layers = normalised(job)
@@ -38,9 +37,9 @@ def with_learnt_statistics(
 
 
 def weighed(job: Job, params: Mapping[str, np.ndarray], unsaid: int = MANY) -> Job:
-    """Return the job with weighted running statistics if the params are not initial values.
+    """Let a job's running statistics count as learnt from earlier batches, unless they are initial values.
 
-    ``unsaid`` is the number of earlier steps of layers that say 0.
+    ``unsaid`` is the number of earlier batches of layers that say 0.
     """
     layers = normalised(job)
     learnt = {conf.name: bool(np.any(params.get(_mean_name(conf), 0))) for conf in layers}
@@ -49,18 +48,18 @@ def weighed(job: Job, params: Mapping[str, np.ndarray], unsaid: int = MANY) -> J
 
 
 def normalised(job: Job) -> list[LayerConf]:
-    """Return the layers of a job that have running statistics."""
+    """Return the layers of a job that have running statistics, such as batch normalisation."""
     return [conf for conf in job.neuralnet.layer if conf.type in (LayerType.kBM, LayerType.kCudnnBM)]
 
 
 def earlier_steps(net: NeuralNet) -> int:
-    """Return the most ``earlier_steps`` of a net's layers."""
+    """Return how many batches a net's running statistics have seen."""
     settings = [node.layer.conf.bm_conf for node in net.nodes]
     return max((conf.earlier_steps for conf in settings if conf is not None), default=0)
 
 
 def with_steps(job: Job, steps: Mapping[str, int]) -> Job:
-    """Return the job with ``earlier_steps`` by layer."""
+    """Return the job with the number of batches that each layer's running statistics have seen."""
 
     def changed(conf: LayerConf) -> LayerConf:
         if conf.name not in steps or steps[conf.name] == (conf.bm_conf.earlier_steps if conf.bm_conf else 0):

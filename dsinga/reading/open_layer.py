@@ -1,4 +1,4 @@
-"""Opens the records of an input layer: bound records, a store, windows, a table, or a user's source."""
+"""Opens the records of an input layer: a store, windows, a table, or a user's source."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dsinga.net.layer_classes import layer_class
 
 
 def with_store(layer: LayerConf) -> LayerConf:
-    """Return the layer with its bound records or the store_conf from its class.
+    """Return an input layer with its store: bound records, the given store, or its class's own.
 
-    If it names only stores of sites, the path is the first site's.
+    For stores of sites it is the first one.
     """
     if layer.store_conf is not None and layer.store_conf.records is not None:
         return layer
@@ -31,10 +31,7 @@ def with_store(layer: LayerConf) -> LayerConf:
 
 
 def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordInfo]:
-    """Open an input layer's records; return them with the facts that its net needs.
-
-    Raises UserError (from the store, or naming the layer) if they are missing or unsuitable.
-    """
+    """Open the records of an input layer, and describe them for building its net."""
     if (opened := layer_class(layer).open_records(layer, roots)) is not None:
         return opened
     conf = layer.store_conf
@@ -59,11 +56,7 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
 
 
 def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, phase: Phase) -> tuple[RecordInfo, Any]:
-    """Return the description of augmented records, and the augmentations or None.
-
-    ``info`` describes the stored records, ``dtype`` is their dtype, ``seed`` the job's. Raises UserError if an
-    augmentation does not support them.
-    """
+    """Return how augmentation changes the description of records, and the augmentations or None."""
     if layer.store_conf is None or not layer.store_conf.augment:
         return info, None
     first = resolve_class(layer.store_conf.augment[0])
@@ -71,7 +64,7 @@ def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, ph
 
 
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
-    """Return "mean" and "std" from an input layer's files, None if not named."""
+    """Read the mean and std files of an input layer: "mean" and "std", None if not named."""
     paths = {"mean": conf.mean_file, "std": conf.std_file} if conf else {}
     if not any(paths.values()):
         return dict.fromkeys(paths)

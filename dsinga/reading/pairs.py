@@ -1,4 +1,4 @@
-"""Pairs records and labels with a net's inputs, reads batches, splits data."""
+"""Matches records, labels and sample weights with a net's inputs; splits data for validation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Data = tuple[Any, Any, Any]  # records, labels and weights
 
 
 class WeighedPairs(NamedTuple):
-    """Each input's records and labels in one phase, and sample weights or None."""
+    """The records and labels of each input in one phase, and sample weights or None."""
 
     pairs: dict[str, Pair]
     weights: Any
@@ -37,10 +37,9 @@ ALL_VALIDATE = "validation_steps is for batches of a generator: validation reads
 def read_iterable(
     data: Data, batches: int | None = None, size: int | None = None, seed: int | None = 0, otherwise: str = ""
 ) -> tuple[Data, int | None]:
-    """Read all batches of iterable data; return (x, y, weights) and the rows of the first batch.
+    """Read a generator into memory: return (x, y, weights), and the first batch's rows.
 
-    Other data are returned unchanged, with None. Raises UserError for labels or weights in addition to an iterable, and
-    with the text ``otherwise`` for ``batches`` with other data.
+    Other data are returned unchanged, with None.
     """
     x, y, weights = data
     if not is_iterable(x):
@@ -55,7 +54,7 @@ def read_iterable(
 
 
 def split_data(data: Any) -> Data:
-    """Return (x, y, weights) of (x, y), (x, y, weights), or records alone."""
+    """Return data as (x, y, weights), given as records alone, (x, y) or (x, y, weights)."""
     if isinstance(data, tuple) and len(data) == 3:
         return data
     if isinstance(data, (tuple, list)) and len(data) > 3 and (isinstance(data, tuple) or any(x is None for x in data)):
@@ -64,7 +63,7 @@ def split_data(data: Any) -> Data:
 
 
 def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
-    """Return (x, y) as a user gave them: with one input ``x`` may be the pair. Raises UserError for another length."""
+    """Return (x, y) as a user gave them; with one input ``x`` may be the pair."""
     if not isinstance(x, tuple) or y is not None or len(inputs) != 1:
         return x, y
     if len(x) != 2:
@@ -74,17 +73,13 @@ def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
 
 
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
-    """Return each input layer's records with labels, None for inputs without separate labels.
+    """Match records and labels with the inputs of a net: return a pair by input layer.
 
     Args:
-        x: a source as in :func:`dsinga.data.open_records`; for several inputs a list, or a dict by name.
+        x: a source as in :func:`dsinga.data.open_records`; for several inputs a list or dict of sources.
         y: labels, None if in ``x`` or missing; for several outputs a list in order.
         inputs: the names of the inputs.
-        label_inputs: the input layers with the labels of each output; one that is no input also has the labels as
-            records.
-
-    Raises:
-        UserError: the numbers of sources and inputs, or labels and outputs, differ.
+        label_inputs: the input layers with the labels of each output.
     """
     if x is None and y is not None:
         raise UserError("labels y are given without records; give x, too")
@@ -100,7 +95,7 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
 
 
 def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return each name's source, from a dict, a list in order, or a single source."""
+    """Return the source of each input or output, from a dict, a list, or a single source."""
     if is_of(sources, "datasets", "DatasetDict", "IterableDatasetDict"):
         raise UserError(
             f"{what} is a {type(sources).__name__}; give one of its datasets, as in x[{next(iter(sources), '')!r}]"
@@ -111,7 +106,7 @@ def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
-    """Return the values by name, from a list in order or a single value."""
+    """Return values by name, from a list in order or a single value."""
     if len(names) == 1:
         return {names[0]: values}
     count = len(values) if isinstance(values, (list, tuple)) else 1
@@ -121,11 +116,7 @@ def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, A
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
-    """Return labels of a zarr array or its path as numpy array, above 128 MiB as column read by blocks.
-
-    With several outputs ``y`` may be a list. Other labels are returned unchanged. Raises UserError for an unreadable
-    path.
-    """
+    """Read labels at a path or in a zarr array; above 128 MiB they are read by blocks."""
     if outputs > 1 and isinstance(y, list):
         return [read_label_paths(labels, 1) for labels in y]
     if not (is_path(y) or is_of(y, "zarr", "Array")) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":
@@ -138,9 +129,9 @@ def read_label_paths(y: Any, outputs: int) -> Any:
 
 
 def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPairs]:
-    """Split records, labels and weights in two; the last part has a ``share`` of the records.
+    """Split records, labels and weights for validation: the second part has the last ``share`` of the records.
 
-    Of n records the first floor(n·(1 - share)) stay. Raises UserError for other than arrays, and for an empty part.
+    Of n records the first floor(n·(1 - share)) stay.
     """
     if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
         is_percent = isinstance(share, numbers.Real) and 2 <= share < 100
@@ -162,7 +153,7 @@ def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPa
 
 
 def _rows(data: Any) -> Any:
-    """Make records support slices: lists become arrays. Raises UserError for others."""
+    """Make records sliceable: lists become arrays."""
     data = np.asarray(data) if isinstance(data, (list, tuple)) else data
     is_source = isinstance(data, RecordSource) and not isinstance(data, DrawnRecords)
     kinds = data.job_settings().values() if is_source else ()
@@ -189,7 +180,7 @@ def _part(data: Any, rows: slice) -> Any:
 
 
 class PartOfRecords(RecordSource):
-    """The records ``first`` to ``stop`` of a source that is read by row, in training order."""
+    """A part of a source of records, in the order of training: ``first`` to ``stop``."""
 
     def __init__(self, source: RecordSource, first: int, stop: int):
         parts = [_column_part(column, first, stop) for column in source.columns]
@@ -197,7 +188,7 @@ class PartOfRecords(RecordSource):
         self._job_settings = source.job_settings()
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the settings of all records."""
+        """Return the settings of the whole source."""
         return self._job_settings
 
 

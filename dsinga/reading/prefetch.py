@@ -1,4 +1,4 @@
-"""Reads batches ahead in a thread, so that steps need not wait."""
+"""Reads batches ahead in a thread, so that training does not wait for them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _END: Any = object()  # an item that wakes the consumer when the queue is closed
 
 
 class Prefetch(Generic[T], Iterator[T]):
-    """Reads ``read(step)`` ahead in a thread, as an iterator over steps ``start``, ``start + 1``, ...
+    """Reads ahead in a thread: an iterator over ``read(step)`` for steps ``start``, ``start + 1``, ...
 
-    The thread ends with :meth:`close`, after the last step, after an error, or with the iterator's garbage collection
-    (``read`` must not refer to it).
+    The thread also ends when the iterator is deleted, so ``read`` must not refer to it.
 
     Args:
         read: called on the thread, one step at a time.
@@ -55,7 +54,7 @@ class Prefetch(Generic[T], Iterator[T]):
         return item
 
     def close(self) -> None:
-        """End the thread and discard results; wait at most a second for a running ``read``."""
+        """End the thread; wait at most a second for a running ``read``."""
         if self._finalizer.alive:
             self._finalizer()
             self._thread.join(timeout=1.0)
@@ -68,10 +67,9 @@ class Prefetch(Generic[T], Iterator[T]):
 
 
 class _Queue(Generic[T]):
-    """The queue between the reading thread and the consumer.
+    """Hands items from the reading thread to the consumer, a limited number ahead.
 
-    The reader needs a ticket for each read, and the consumer returns one for each item. Both use C queues: a Condition
-    would wake the threads several times a batch, and take the interpreter lock from the computing thread.
+    Both use C queues: a Condition would take the interpreter lock from the computing thread several times a batch.
     """
 
     def __init__(self, depth: int):
@@ -88,7 +86,7 @@ class _Queue(Generic[T]):
             self._discard_items()
 
     def fail(self, error: BaseException) -> None:
-        """Hand an error to the consumer, who gets it after the items that were read before."""
+        """Let the consumer raise an error, after the items that were read before."""
         self._error = error
         self._items.put(_END)
 
@@ -104,7 +102,7 @@ class _Queue(Generic[T]):
         self._items.put(_END)
 
     def wait_for_room(self) -> bool:
-        """Wait for room for an item; return False if the queue is closed."""
+        """Wait until another item may be read ahead; return False if the queue is closed."""
         self._tickets.get()
         return not self._closed
 

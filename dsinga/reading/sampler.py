@@ -1,4 +1,4 @@
-"""Chooses the rows of each step's batch: shuffled, or of similar sequence lengths."""
+"""Chooses which records each batch has: shuffled, or of similar sequence lengths."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ Chunk = int | tuple[int, ...]  # rows of each chunk, or the row after each of un
 
 @dataclass(frozen=True)
 class Sampler:
-    """The order of training records: the rows of each batch as a pure function of seed and step.
+    """Shuffles training records: gives the rows of each batch, which depend on seed and step only.
 
-    Every epoch visits every record once; a batch may span epochs. To decode few chunks, records are shuffled in two
-    levels:
+    Every epoch visits every record once; a batch may span epochs. To decode few chunks of a store:
 
     - The chunks of an epoch are permuted.
     - The records of each chunk are permuted and dealt over 8 consecutive *slots*.
     - Each slot, an eighth of each of 8 chunks, is permuted.
 
-    So batches of a store sorted by class mix classes, one new chunk is read per chunk's worth of records, and a step
-    costs O(batchsize) on average. Chunks of unequal rows are parts of a table, costly to decode. Then a batch's rows
-    are sorted by the turns 0 to 7 of their chunks, so that each worker's consecutive rows need few chunks.
+    So batches of a store sorted by class mix classes, and one new chunk is read per chunk's worth of records. With
+    chunks of unequal rows, a batch's rows are sorted by the turns 0 to 7 of their chunks, so that each worker's
+    consecutive rows need few chunks.
 
     Attributes:
         length: number of records in the store.
@@ -41,8 +40,7 @@ class Sampler:
         seed: determines the order; ignored if ``shuffle`` is False.
         chunk: rows of a chunk; for unequal chunks, the row after each.
         shuffle: False gives the store's order, for test and validation.
-        skip: the position of step 0 in the endless order: SINGA's ``random_skip``, the records skipped at the start.
-            Negative if earlier steps had smaller batches.
+        skip: the records skipped at the start: SINGA's ``random_skip``. Negative if earlier steps had smaller batches.
         lengths: the records' lengths, for batches of similar lengths; unused without ``shuffle``.
         grouped: how many batches are sorted by length at a time.
     """
@@ -60,15 +58,12 @@ class Sampler:
         assert min(self.length, self.batchsize) > 0, self
 
     def rows(self, step: int, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return the row numbers (stop - start,) int64 of a part of the batch of ``step``, counted from 0.
-
-        By default it is the whole batch. The cost of a part does not depend on the batch size.
-        """
+        """Return the record numbers (stop - start,) int64 of a batch, or a part of it."""
         first = self.skip + step * self.batchsize
         return _between(first + start, first + (self.batchsize if stop is None else stop), self.run)
 
     def run(self, position: int) -> Run:
-        """Return the run at ``position`` of the endless order, a shared array."""
+        """Return consecutive rows of the shuffled order around ``position``, which may be read together."""
         if not self.shuffle:
             first = position - position % IN_ORDER
             return first, np.arange(first, first + IN_ORDER) % self.length
@@ -84,14 +79,14 @@ class Sampler:
         return epoch * self.length + int(ends[number]) - len(rows), rows
 
     def _sorted_batch(self, position: int, ends: tuple[int, ...]) -> Run:
-        """Return a position's batch within one epoch, sorted by the turns of chunks."""
+        """Return the batch around a position, sorted so that each worker needs few chunks."""
         first, last = self._stretch(position, self.batchsize)
         rows = _between(first, last, self._slot)
         turns = _epoch_order(self.length, ends, self.seed, position // self.length).turns
         return first, rows[np.argsort(turns[np.searchsorted(ends, rows, side="right")], kind="stable")]
 
     def _stretch(self, position: int, size: int) -> tuple[int, int]:
-        """Return the ends of the ``size`` positions around one, counted from step 0, within one epoch."""
+        """Return where the group of ``size`` positions around one starts and ends, within one epoch."""
         number, epoch = (position - self.skip) // size, position // self.length
         first = max(self.skip + number * size, epoch * self.length)
         return first, min(self.skip + (number + 1) * size, (epoch + 1) * self.length)
@@ -101,11 +96,7 @@ class Sampler:
         return first, self._grouped_rows(first, last, lengths)
 
     def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
-        """Return the rows at positions ``first`` to ``last`` of one epoch, as batches of similar lengths.
-
-        Rows sorted by length are dealt out to batches, or parts of batches, at random. Rows of a batch stay in shuffled
-        order, so that its parts are alike.
-        """
+        """Order rows of an epoch so that each batch has sequences of similar lengths."""
         shuffled = _between(first, last, self._slot)
         by_length = np.argsort(lengths.of(shuffled), kind="stable")
         inner = np.arange(first + 1, last)
@@ -119,13 +110,13 @@ class Sampler:
         return rows
 
     def epochs(self, step: int, start: int, stop: int) -> np.ndarray:
-        """Return the epoch number, from 0, of each row in a part of the batch, (stop - start,) int64."""
+        """Return the epoch, from 0, of each row of a part of a batch: (stop - start,) int64."""
         first = self.skip + step * self.batchsize
         return np.arange(first + start, first + stop) // self.length
 
 
 def _between(start: int, stop: int, run: Callable[[int], Run]) -> np.ndarray:
-    """Return the rows at positions ``start`` to ``stop`` - 1 of an endless order, joined from runs."""
+    """Join the rows at positions ``start`` to ``stop`` - 1 of an endless order."""
     parts = [np.empty(0, np.int64)]
     while start < stop:
         first, rows = run(start)
@@ -136,10 +127,7 @@ def _between(start: int, stop: int, run: Callable[[int], Run]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _EpochOrder:
-    """The order of chunks in one epoch, and the end of each slot, a group of rows of several chunks.
-
-    ``turns`` (chunks,) uint8 are the chunks' turns: 0 to 7, repeated.
-    """
+    """The shuffled order of chunks in one epoch, and where each group of mixed rows ends."""
 
     chunks: np.ndarray
     slot_ends: np.ndarray
@@ -169,7 +157,7 @@ def _epoch_order(length: int, chunk: Chunk, seed: int, epoch: int) -> _EpochOrde
 
 @lru_cache(maxsize=8)
 def _slot_rows(length: int, chunk: Chunk, seed: int, epoch: int, slot: int) -> np.ndarray:
-    """Return the rows of a slot: share 0 of its chunk, share 1 of the previous chunk, and so on, cyclically."""
+    """Return rows that are shuffled together: one share of each of several chunks."""
     chunks = _epoch_order(length, chunk, seed, epoch).chunks
     shares = min(MIXED_CHUNKS, len(chunks))
     parts = []
@@ -194,10 +182,7 @@ def _share_start(size: np.ndarray | int, share: int, shares: int) -> np.ndarray 
 
 
 def _permutation(count: int, seed: int, epoch: int, stream: int, index: int = 0) -> np.ndarray:
-    """Return a random permutation of ``count`` numbers, determined by the other arguments.
-
-    It sorts raw output of Philox, which numpy promises never to change, unlike ``Generator.permutation``.
-    """
+    """Return a random permutation of ``count`` numbers that is the same in all versions of numpy."""
     key = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF, epoch], np.uint64)  # a list of such numbers becomes float64
     bits = np.random.Philox(key=key, counter=[0, 0, index, stream]).random_raw(count)
     order = np.argsort(bits)  # four times faster than a stable sort, and the same where all numbers differ
@@ -211,16 +196,12 @@ def _read_only(rows: np.ndarray) -> np.ndarray:
 
 
 class SequenceLengths:
-    """The lengths of the sequences of a source, read block by block on first use.
+    """The lengths of a source's sequences, for batches of similar lengths; read on first use.
 
-    A record's length is the number of its codes that are not -1; for other records, of its labels by step.
+    A record's length is the number of its codes, or labels by step, that are not -1.
 
     Args:
-        source: the records.
         steps: the number of steps of a record in the net, perhaps fewer than stored.
-
-    Raises:
-        UserError: the records are no sequences.
     """
 
     def __init__(self, source: RecordSource, steps: int | None = None):
@@ -233,7 +214,7 @@ class SequenceLengths:
         self._blocks: dict[int, np.ndarray] = {}
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the lengths (n,) int64 of the records with these numbers (n,)."""
+        """Return the lengths (n,) int64 of records, by their numbers (n,)."""
         block = self._source.block
         lengths = np.empty(len(rows), np.int64)
         for number in np.unique(rows // block).tolist():
@@ -254,7 +235,7 @@ class SequenceLengths:
 
 
 def _are_codes(source: RecordSource) -> bool:
-    """Whether records with one axis look like codes: the first record has whole numbers from -1."""
+    """Whether records look like sequences of codes: the first one has whole numbers from -1."""
     if source.dtype == np.int32:
         return True
     numbers = source.without_labels().read(np.arange(1))[0]
@@ -262,9 +243,7 @@ def _are_codes(source: RecordSource) -> bool:
 
 
 def padding_share(lengths: Sequence[np.ndarray]) -> float:
-    """Return the share of padding in batches as long as their longest sequence.
-
-    ``lengths`` (n,) are the lengths of each batch's sequences.
+    """Return which share of batches is padding; ``lengths`` (n,) are each batch's sequence lengths.
 
     >>> padding_share([np.array([4, 2]), np.array([1, 1])])
     0.2

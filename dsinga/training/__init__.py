@@ -1,4 +1,4 @@
-"""Training algorithms (back-propagation, contrastive divergence), updaters, schedules, initialisers and metrics."""
+"""Trains nets: algorithms such as back-propagation, optimizers, learning-rate schedules, initial values, metrics."""
 
 from dsinga.base.components import lazy_names
 from dsinga.training.bp import Push, bp

@@ -1,4 +1,4 @@
-"""Finds a job's training algorithm (kBP, kBPTT, kCD or a user's), and runs it on micro-batches."""
+"""Finds a job's training algorithm, such as back-propagation or a user's, and runs it on micro-batches."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Algorithm = Callable[[NeuralNet, Mapping[str, Array], Mapping[str, Records], Con
 
 
 def algorithm(conf: AlgConf) -> Algorithm:
-    """Return the algorithm that the job names.
+    """Return the algorithm that a job names: a function that computes the gradients of a batch.
 
     Register your own by ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a class that
-    is made from the AlgConf and called like it. Raises JobError if it is not registered.
+    is made from the AlgConf and called like it.
     """
     if conf.function is not None:
         return conf.function
@@ -38,7 +38,7 @@ def algorithm(conf: AlgConf) -> Algorithm:
 
 
 def check_algorithm_metrics(metrics: Any) -> Metrics:
-    """Return an algorithm's metrics. Raises UserError unless they are {name: (sum, count)}."""
+    """Check the metrics of a user's algorithm: UserError unless they are {name: (sum, count)}."""
     if isinstance(metrics, dict):
         for metric in metrics.values():  # a loop, for each step of a small net runs it
             if not is_metric(metric):
@@ -56,12 +56,10 @@ def accumulate(
     count: int,
     push: Push,
 ) -> Metrics:
-    """Run ``algorithm`` on ``count`` micro-batches; push the summed gradients, and return the summed metrics.
+    """Compute a batch in ``count`` parts, to save memory: push the summed gradients, return the summed metrics.
 
-    A loss divides by the rows of the whole batch (``Context.rows.total``). A mean of micro-batch means would differ if
-    sequences have different lengths or rows have weights. ``micro_batches`` gives records and context, each when the
-    previous one is computed. A sum is pushed as soon as it is complete, during the last micro-batch. The callee owns
-    the pushed arrays.
+    A loss divides by the rows of the whole batch (``Context.rows.total``). ``micro_batches`` gives records and context.
+    A sum is pushed as soon as it is complete; the callee owns the array.
     """
     if count == 1:
         ((records, ctx),) = micro_batches
@@ -84,7 +82,7 @@ def accumulate(
 
 
 def _add(total: Any, gradient: Any) -> Any:
-    """Return the sum of two gradients of a param, in the first one's memory if both are arrays."""
+    """Add two gradients of a param, in the first one's memory if both are arrays."""
     if isinstance(total, SparseRows) or isinstance(gradient, SparseRows):
         return add_up([total, gradient])
     if type(total) is np.ndarray and not total.flags.writeable:

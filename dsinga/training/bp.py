@@ -1,6 +1,6 @@
-"""Back-propagation (kBP, kBPTT): a forward and a backward pass that pushes each gradient when it is complete.
+"""Back-propagation (kBP, kBPTT): a forward and a backward pass that hands over each gradient when complete.
 
-Gradients for params can wait for the next collective. Features can be recomputed instead of kept.
+Gradients for params can wait for the next collective. Outputs of layers can be recomputed instead of kept.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ MOST_DEFERRED = 2  # gradients that wait: each keeps a feature and its gradient 
 
 
 class Recomputation:
-    """Frees features of a tape and recomputes them, in one forward and backward pass.
+    """Saves memory: frees outputs after the forward pass, and computes them again in the backward pass.
 
-    Layers with ``recompute`` are computed again from the nearest kept features below, with the same params and random
-    numbers, so gradients have the same bits. Sums and rows from other workers are small and are kept: nothing is sent
-    again. State, labels and metrics come from the first pass (Chen et al., Training Deep Nets with Sublinear Memory
-    Cost, 2016).
+    Layers with ``recompute`` are computed again from the nearest kept outputs below, with the same params and random
+    numbers, so gradients have the same bits. Sums and rows from other workers are kept: nothing is sent again. State,
+    labels and metrics come from the first pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
     """
 
     def __init__(self, net: NeuralNet, observer: PassObserver | None):
@@ -49,7 +48,7 @@ class Recomputation:
         self._freed = [stage.recompute for stage in net.stages]
 
     def free(self, entry: TapeEntry) -> TapeEntry:
-        """Return the tape entry without features that can be recomputed."""
+        """Free the outputs of a layer that can be recomputed in the backward pass."""
         stage, params, sources, output, ctx = entry
         stages = self._net.stages
         if stage.edges:
@@ -60,7 +59,7 @@ class Recomputation:
         return TapeEntry(stage, params, sources, output, ctx)
 
     def restore(self, tape: list[TapeEntry]) -> None:
-        """Recompute the freed features that the tape's last entry needs."""
+        """Recompute the freed outputs that the next layer of the backward pass needs."""
         needed, pending = set[int](), [len(tape) - 1]
         while pending:
             position = pending.pop()
@@ -73,7 +72,7 @@ class Recomputation:
             self._freed[position] = False
 
     def _sources(self, position: int) -> list[int]:
-        """Return the sources of a layer that are recomputed."""
+        """Return which sources of a layer are recomputed."""
         stages = self._net.stages
         return [edge.node for edge in stages[position].edges if stages[edge.node].recompute and not edge.labels]
 
@@ -102,10 +101,9 @@ class Recomputation:
 
 
 class Deferral:
-    """Delays gradients of params until the pass waits for a collective, then computes and pushes them.
+    """Computes gradients of params while the backward pass would wait for messages of other workers.
 
     Args:
-        net: the net.
         waiting: the functions that collectives call (:attr:`Context.meanwhile`).
         push: receives the gradient of a param.
     """
@@ -114,10 +112,9 @@ class Deferral:
         self._net, self._waiting, self._push = net, waiting, push
 
     def source_gradients(self, entry: TapeEntry, grad: Any, begun: AbstractSet[str]) -> Sequence[Array | None] | None:
-        """Return the gradients for a layer's sources, and delay the gradients for its params.
+        """Return a layer's gradients for its sources at once, and compute its params' gradients later.
 
-        Returns None if the layer computes both together, or if a param has other uses: below, or above with gradients
-        that have ``begun`` to add up.
+        Returns None if the layer computes both together, or if other layers use a param.
         """
         stage, params, sources, output, ctx = entry
         layer, names = stage.layer, stage.params
@@ -145,14 +142,14 @@ class Deferral:
         return for_sources
 
     def finish(self, left: int = 0) -> None:
-        """Compute and push delayed gradients, oldest first, until at most ``left`` remain."""
+        """Compute and push the gradients that were left for later, until at most ``left`` remain."""
         while len(self._waiting) > left:
             self._waiting.popleft()()
 
 
 @cache
 def defers(cls: type[Layer]) -> bool:
-    """Whether a layer class has a ``defer_gradient`` that matches its ``compute_gradient``."""
+    """Whether a layer class can compute gradients for sources and params separately."""
     owner = next(base for base in cls.__mro__ if "compute_gradient" in vars(base))
     return owner is not Layer and "defer_gradient" in vars(owner)
 
@@ -169,19 +166,15 @@ def bp(
     kBPTT is the same algorithm: time steps are layers over sequences, or copies of layers.
 
     ``values[name]`` is looked up right before the first layer that uses the param, and may block. ``push(name,
-    gradient)`` is called once for every param, from the top layer down, as soon as the gradient is complete. The
-    gradient of a shared param is summed and pushed after its lowest layer. The callee owns the array. For a param that
-    is not trainable, the new state times this part's share of the batch is pushed, so that parts add up. A param that
-    affects no loss gets zeros; a static param is not pushed.
+    gradient)`` is called once for every param, from the top layer down, as soon as the gradient is complete. The callee
+    owns the array. For a param that is not trainable, such as a running mean, the new value times this part's share of
+    the batch is pushed, so that parts add up. A param that affects no loss gets zeros; a static param is not pushed.
 
-    Features of layers with ``recompute`` are freed after the forward pass and recomputed in the backward pass.
+    Raises UserError if the net has no loss layer. Unless the job skips such batches, raises Diverged if a loss, or a
+    gradient of a user's function or layer, is not finite.
 
-    Raises UserError if the net has neither a loss layer nor a bridge to one. Raises Diverged before anything is pushed
-    if a loss is not finite. Raises Diverged, too, if a gradient of a user's function or layer is not finite. A job that
-    skips such batches raises no Diverged.
-
-    Your own algorithm is called like this function for each micro-batch of each worker, and gradients add up. It
-    returns metrics, ``{"loss": (sum, count)}``. This example scales each gradient to length 1 at most:
+    Your own algorithm is called like this function, and returns metrics, ``{"loss": (sum, count)}``. This example
+    scales each gradient to length 1 at most:
 
     >>> import numpy as np
     >>> import dsinga
@@ -198,7 +191,7 @@ def bp(
 
 
 def no_loss(phase: str, algorithm: str) -> str:
-    """Return the error text for a net without a loss layer."""
+    """Return the error text that a net has no loss layer."""
     return (
         f"the net has no loss layer in phase {phase}: {algorithm} has no gradient to follow; add one, or call "
         "model.compile(...) first, if it is a model of dsinga.nn"
@@ -208,7 +201,7 @@ def no_loss(phase: str, algorithm: str) -> str:
 def back_propagate(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
 ) -> Metrics:
-    """Run :func:`bp` layer by layer, even if layers could be fused."""
+    """Run :func:`bp` layer by layer, without fused kernels or recorded passes."""
     if not net.losses and not net.bridged:
         raise UserError(no_loss(net.phase.name or "", "kBP"))
     tape: list[TapeEntry] = []
@@ -267,7 +260,7 @@ def back_propagate(
 
 
 def metrics_of_layers(net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context) -> Metrics:
-    """Return the metrics of a forward pass. Raises Diverged for a loss that is not finite."""
+    """Return the metrics of a forward pass. Raises Diverged if a loss is not finite."""
     layer_metrics = ((entry.stage.layer.name, entry.output.metrics) for entry in tape if entry.output.metrics)
     if ctx.unread is not None:  # the update then asks on the device whether losses are finite
         return defer_metrics(layer_metrics, ctx)
@@ -279,7 +272,7 @@ def metrics_of_layers(net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context) -
 
 
 def cast_gradients(computed: Any, sources: Sequence[Any], ctx: Context) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return a layer's gradients, each source's in the dtype of the source."""
+    """Convert a layer's gradients to the dtypes of its sources."""
     is_pair = isinstance(computed, tuple) and len(computed) == 2
     if not is_pair or not isinstance(computed[0], (tuple, list)) or len(computed[0]) != len(sources):
         return computed  # check_gradients says what is wrong
@@ -295,7 +288,7 @@ def accumulate_gradients(
     sums: dict[str, Array],
     add: Callable[[Array, Array], Array],
 ) -> None:
-    """Add a layer's gradients to the gradients of its sources and params."""
+    """Add up the gradients that layers compute for the same sources and params."""
     for_sources, for_params = computed
     for i, edge in stage.feeds:
         gradient, node = for_sources[i], edge.node
@@ -314,17 +307,16 @@ def accumulate_gradients(
 
 
 def add_params(first: Array, second: Array, add: Callable[[Array, Array], Array]) -> Array:
-    """Return the sum of two gradients of a param."""
+    """Add up two gradients of a param."""
     if isinstance(first, SparseRows) or isinstance(second, SparseRows):
         return add_up([first, second])
     return add(first, second)
 
 
 def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx: Context) -> Array:
-    """Return a part's contribution to a lasting state; parts add up to the new state.
+    """Return a part's contribution to a lasting state, such as a running mean: all parts add up to it.
 
-    It is the part's share of the new state, or of the old state if the layer returned none. For a state by rows it is
-    the part's rows, and 0 in others.
+    It is a share of the new state, or of the old one if the layer returned none; for a state by rows, the part's rows.
     """
     if spec.by_rows:
         return with_zero_rows(old.copy() if new is None else new, spec, ctx)
@@ -335,7 +327,7 @@ def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx:
 
 
 def with_zero_rows(part: Array, spec: ParamSpec, ctx: Context) -> Array:
-    """Return a worker's rows of a state as an array of all rows, with 0 in other rows."""
+    """Extend a worker's rows of a state, such as a running mean, to all rows, with 0 in others."""
     start, stop, _ = ctx.rows
     if stop - start == spec.shape[0]:
         return part
@@ -345,7 +337,7 @@ def with_zero_rows(part: Array, spec: ParamSpec, ctx: Context) -> Array:
 
 
 def zero_gradient(net: NeuralNet, name: str, ctx: Context) -> Array | SparseRows:
-    """Return a zero gradient for a param that affects no loss."""
+    """Return the gradient of a param that affects no loss."""
     if net.params[name].spec.sparse:
         return no_rows(net.params[name].shape)
     return ctx.ops.xp.zeros(net.params[name].shape, np.float32)

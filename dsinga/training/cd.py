@@ -1,4 +1,4 @@
-"""Contrastive divergence (kCD), which trains the restricted Boltzmann machines of a net only."""
+"""Contrastive divergence (kCD), which trains the restricted Boltzmann machines (RBMs) of a net."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 
 
 class Machine(NamedTuple):
-    """An RBM after the forward pass: both layers, their params, and the params' names."""
+    """The two layers of an RBM after the forward pass, with their params."""
 
     visible: RBMVis
     hidden: RBMHid
@@ -30,7 +30,7 @@ class Machine(NamedTuple):
 
 
 class UnitStatistics(NamedTuple):
-    """Visible units (B, n), and the means of the hidden units given the visible units (B, hdim)."""
+    """Visible units (B, n), and the means of the hidden units given them, (B, hdim)."""
 
     visible: Array
     hidden: Array
@@ -38,27 +38,25 @@ class UnitStatistics(NamedTuple):
 
 @register("algorithm", kCD=2)
 class ContrastiveDivergence(Configured):
-    """CD-k, contrastive divergence for restricted Boltzmann machines, with ``cd_k`` Gibbs steps.
+    """Trains restricted Boltzmann machines by contrastive divergence (CD-k), with ``cd_k`` Gibbs steps.
 
     The gradient for W is (h'ᵀv' - hᵀv)/B, as in SINGA (Hinton, Training Products of Experts by Minimizing Contrastive
-    Divergence, 2002). The gradients for the biases have the same form. v are the data, and h the means of the hidden
-    units given the data. v' is what the last sample of the hidden units reconstructs, without sampling. h' are the
+    Divergence, 2002). The biases' have the same form. Here v are the data, and h the means of the hidden units given
+    the data. The reconstruction v' comes from the last sample of the hidden units, without sampling, and h' are the
     means given v'.
 
     If the hidden layer is ``persistent``, v' is a sample after ``cd_k`` steps of Markov chains, one chain for each row
     of the batch. The chains continue from iteration to iteration (Tieleman, Training Restricted Boltzmann Machines
-    using Approximations to the Likelihood Gradient, 2008). Both sides are sampled then, because the chains must follow
-    the model's distribution. Chains start from hidden units that are all 0.
+    using Approximations to the Likelihood Gradient, 2008). Both sides are sampled then. Chains start from hidden units
+    that are all 0.
 
-    Layers below a machine are computed, not trained. If a net has several machines, each is trained on the output of
-    the machines below it: a deep belief net. There are no deep Boltzmann machines.
+    Of several machines each is trained on the output of those below it: a deep belief net.
 
-    Both sides of a machine are cut by rows, also with ``partition_dim: 1``. Random numbers depend on the row, so
-    several workers compute the same as one, up to rounding. The chains of ``persistent`` are in checkpoints.
+    Machines are always cut by rows; several workers compute the same as one, up to rounding.
     """
 
     class Conf(Settings, name="CDConf"):
-        """Settings of kCD."""
+        """Settings of contrastive divergence (kCD)."""
 
         cd_k: Annotated[int, Range(1, 10_000)] = setting(1, "the number of Gibbs steps")
 
@@ -67,10 +65,9 @@ class ContrastiveDivergence(Configured):
     def __call__(
         self, net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
     ) -> Metrics:
-        """Train on the records of a batch or of a part of it, like :func:`dsinga.training.bp`.
+        """Train on the records of a batch, or of a part of it, like :func:`dsinga.training.bp`.
 
-        Only params of the machines' own layers are pushed. Raises UserError if the sides of a machine are on different
-        workers.
+        Only params of RBMs are pushed. Raises UserError if the sides of an RBM are on different workers.
         """
         metrics = []
         hidden: dict[str, TapeEntry] = {}
@@ -85,7 +82,7 @@ class ContrastiveDivergence(Configured):
         return report_metrics(net, read_metrics(metrics, ctx.ops))
 
     def train(self, reconstruction: TapeEntry, hidden: TapeEntry | None, push: Push) -> None:
-        """Push the gradients of a machine, and its chain states if it is persistent."""
+        """Push the gradients of an RBM, and the states of its Markov chains if it is persistent."""
         layer, ctx = reconstruction.stage.layer, reconstruction.ctx
         assert isinstance(layer, Reconstruction)
         if hidden is None:
@@ -104,7 +101,7 @@ class ContrastiveDivergence(Configured):
 
 
 def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> UnitStatistics:
-    """Return the statistics after ``steps`` Gibbs steps; ``visible`` are the means after the first."""
+    """Return visible and hidden units after ``steps`` Gibbs steps; ``visible`` are the means after the first."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
     for step in range(1, steps):
         sample = hidden_side.sample(hidden_side.mean(hidden_params, visible, ctx.ops), ctx, f"/{step}")
@@ -113,7 +110,7 @@ def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> U
 
 
 def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> tuple[UnitStatistics, Array]:
-    """Return the statistics ``steps`` Gibbs steps after the samples ``hidden``, and the last hidden samples."""
+    """Continue a persistent Markov chain by ``steps`` Gibbs steps: return its units, and its last hidden samples."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
     for step in range(steps):
         visible = visible_side.sample(visible_side.mean(visible_params, hidden, ctx.ops), ctx, f"/{step}")
@@ -123,10 +120,7 @@ def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> t
 
 
 def push_gradients(machine: Machine, data: UnitStatistics, model: UnitStatistics, ctx: Context, push: Push) -> None:
-    """Push the gradients of biases and weight: model minus data statistics, averaged over the batch.
-
-    One matrix product computes the weight's gradient, with the data's hidden units negated.
-    """
+    """Hand over an RBM's gradients of biases and weight: model minus data statistics, averaged over the batch."""
     weight, ops, share = machine.visible_params[0], ctx.ops, 1.0 / ctx.rows.total
     visible = ops.xp.concatenate((model.visible, data.visible))
     hidden = ops.xp.concatenate((model.hidden * share, data.hidden * -share))

@@ -1,4 +1,4 @@
-"""Learning rate schedules in parts: polynomial, cosine restarts, one cycle, and sequences of schedules."""
+"""Learning-rate schedules of several parts: polynomial, cosine restarts, one cycle, and sequences."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ AtLeastOne = Annotated[float, Range(1)]
 
 @register("schedule", kPolynomial=8)
 class Polynomial(Schedule):
-    """(base - final_lr)·(1 - r)^power + final_lr, r = step / change_freq, at most 1.
+    """A polynomial fall from base to final_lr: (base - final_lr)·(1 - r)^power + final_lr, r = step / change_freq.
 
-    It is Keras' PolynomialDecay and, with final_lr 0, PyTorch's PolynomialLR.
+    r is at most 1. It is Keras' PolynomialDecay and, with final_lr 0, PyTorch's PolynomialLR.
     """
 
     class Conf(Settings):
@@ -40,12 +40,12 @@ class Polynomial(Schedule):
 
 @register("schedule", kCosineRestarts=9)
 class CosineRestarts(Schedule):
-    """Half a cosine from base to alpha·base in change_freq steps, again and again.
+    """Cosine annealing with restarts: half a cosine from base to alpha·base in change_freq steps, again and again.
 
-    Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017). The rate is base·(alpha + (1 -
-    alpha)·m_mul^i·(1 + cos(pi·r)) / 2) in period i, counted from 0. The period lasts change_freq·t_mul^i steps, and r
-    is the share of it that has passed. With the defaults it is PyTorch's CosineAnnealingWarmRestarts; Keras'
-    CosineDecayRestarts has t_mul 2.
+    Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017). The rate in period i, counted
+    from 0, is base·(alpha + (1 - alpha)·m_mul^i·(1 + cos(pi·r)) / 2). The period lasts change_freq·t_mul^i steps; r is
+    the share that has passed. With the defaults it is PyTorch's CosineAnnealingWarmRestarts; Keras' CosineDecayRestarts
+    has t_mul 2.
     """
 
     class Conf(Settings, field="restarts_conf"):
@@ -65,7 +65,7 @@ class CosineRestarts(Schedule):
         return float(self.base * (conf.alpha + height * half_cosine(share)))
 
     def _position(self, step: int) -> tuple[int, float]:
-        """Return the number of a step's period, and the share of the period that has passed."""
+        """Return which period a step is in, and the share of the period that has passed."""
         length = float(self.settings.change_freq)
         if self.settings.t_mul == 1.0:
             return step // self.settings.change_freq, step % self.settings.change_freq / length
@@ -80,11 +80,11 @@ class CosineRestarts(Schedule):
 
 @register("schedule", kOneCycle=10)
 class OneCycle(Schedule):
-    """One cycle: half a cosine from base / div_factor up to base, and one down to base / (div_factor·final_div_factor).
+    """One cycle: half a cosine up from base / div_factor to base, and one down to base / (div_factor·final_div_factor).
 
-    Smith and Topin, Super-Convergence (2019), in the form of PyTorch's OneCycleLR with two phases. The rate is base at
-    step pct_start·change_freq - 1. It is lowest at step change_freq - 1 and later. ``momentum_conf { one_cycle: true
-    }`` moves the momentum the other way.
+    Smith and Topin, Super-Convergence (2019), as PyTorch's OneCycleLR with two phases. The rate is base at step
+    pct_start·change_freq - 1, and lowest from step change_freq - 1. ``momentum_conf { one_cycle: true }`` moves the
+    momentum the other way.
     """
 
     class Conf(Settings):
@@ -105,11 +105,11 @@ class OneCycle(Schedule):
 
     @property
     def _peak(self) -> float:
-        """The step, not always whole, with rate base_lr."""
+        """The step, not always whole, at which the rate is highest."""
         return max(self.settings.pct_start * self.settings.change_freq - 1.0, 0.0)
 
     def share(self, step: int) -> float:
-        """Return a step's rate as a share: 0 at the lowest rate of both ends, 1 at base_lr."""
+        """Return how high a step's rate is, from 0 (the lowest) to 1 (base_lr)."""
         last, peak = self.settings.change_freq - 1, self._peak
         if step <= peak:
             return half_cosine(1.0 - step / peak) if peak else 1.0
@@ -118,9 +118,9 @@ class OneCycle(Schedule):
 
 @register("schedule", kSequential=11)
 class SequentialSchedule(Schedule):
-    """Several schedules, one after another. Each counts its steps from its boundary; base_lr has no effect.
+    """Several schedules, one after another; each counts its steps from its boundary.
 
-    It is PyTorch's SequentialLR; the milestones are the boundaries.
+    It is PyTorch's SequentialLR with the boundaries as milestones; base_lr has no effect.
     """
 
     class Conf(Settings, name="SequentialConf", needed=True):
@@ -151,10 +151,10 @@ class SequentialSchedule(Schedule):
 
 
 def momentum_share(conf: UpdaterConf) -> Rate:
-    """Return a function of the step: how far the momentum has moved from base to final.
+    """Return a function of the step: how far the momentum has moved from base to final, from 0 to 1.
 
     It is step / saturation_step, at most 1, as in cxxnet, or with ``one_cycle`` :meth:`OneCycle.share` of the learning
-    rate. Raises JobError for a ``momentum_conf`` without an end, or a learning rate without a cycle.
+    rate.
     """
     moving, rate = conf.momentum_conf, conf.learning_rate
     assert moving is not None

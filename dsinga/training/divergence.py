@@ -1,4 +1,4 @@
-"""Checks that losses, gradients and params are finite, and names step and layer of the first failure."""
+"""Notices NaN and infinity in training, and names the step and layer where they appeared first."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
 
 
 def is_finite_gradient(gradient: Any) -> bool:
-    """Whether a gradient, or each of several, is finite; gradients on a device are not checked.
-
-    A fast sum of squares is tried first; it may be infinite for finite gradients.
-    """
+    """Whether a gradient, or each of several, is finite; on a device this is not checked."""
     if isinstance(gradient, (tuple, list)):
         return all(map(is_finite_gradient, gradient))
     array = gradient.values if isinstance(gradient, SparseRows) else gradient
@@ -56,7 +53,7 @@ def first_bad_gradient(gradients: Mapping[str, Any]) -> str | None:
 
 
 def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Context) -> None:
-    """Raise Diverged if a layer computes non-finite gradients from a finite ``gradient``."""
+    """Raise Diverged, naming the layer, if it computes gradients that are not finite from a finite one."""
     if is_finite_gradient(computed) or not is_finite_gradient(gradient):
         return
     what = f"the gradient of {'the function of' if _calls_function(layer) else 'layer'} {layer.name!r}"
@@ -67,7 +64,7 @@ def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Contex
 def find_bad_gradient(
     algorithm: Callable[..., Metrics], net: NeuralNet, params: Any, records: Mapping[str, Records], ctx: Context
 ) -> None:
-    """Repeat a pass, and raise Diverged for the first layer with non-finite gradients."""
+    """Repeat a pass to find the first layer with gradients that are not finite, and raise Diverged."""
 
     def observe(layer: Layer, direction: str, compute: Any, *arguments: Any) -> Any:
         computed = compute(*arguments)
@@ -80,45 +77,44 @@ def find_bad_gradient(
 
 
 class CheckedPush:
-    """Pushes finite gradients to a step's updates, and calls ``fail`` with the param's name for others."""
+    """Passes on the gradients of a step if they are finite; else calls ``fail``."""
 
     def __init__(self, updates: Any, fail: Callable[[str], NoReturn]):
         self.updates, self.fail = updates, fail
 
     def __call__(self, name: str, gradient: Any) -> None:
-        """Push the gradient of a param."""
+        """Pass on the gradient of a param."""
         if not is_finite_gradient(gradient):
             self.fail(name)
         self.updates.push(name, gradient)
 
     def push_all(self, gradients: Mapping[str, Any]) -> None:
-        """Push all gradients of a step together, which is faster than one by one."""
+        """Pass on all gradients of a step together, which is faster than one by one."""
         if (lost := self.updates.push_all(gradients)) is not None:
             self.fail(lost)
 
 
 def param_gradient_fault(name: str, step: int) -> str:
-    """Return the error text for a param with a non-finite gradient."""
+    """Return the error text that a param's gradient is not finite."""
     return f"the gradient of param {name!r} is not finite at step {step}; {ADVICE}"
 
 
 def are_finite(records: Mapping[str, Records]) -> bool:
-    """Whether a batch's records are finite. The loss may not show it, because saturated layers hide infinity."""
+    """Whether a batch's records are finite: saturated layers may hide it from the loss."""
     return is_finite([*records.values()])
 
 
 def check_metrics(metrics: Metrics, step: int) -> None:
-    """Raise Diverged, with step and metric, unless all metrics are finite."""
+    """Raise Diverged, naming step and metric, unless all metrics are finite."""
     if not all_finite(metrics):
         name = next(name for name, metric in metrics.items() if not all_finite({name: metric}))
         raise Diverged(f"{name!r} is not finite at step {step}; {ADVICE}")
 
 
 def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ctx: Context) -> None:
-    """Raise Diverged unless all metrics are finite, with step, loss and the first layer at fault.
+    """Raise Diverged, with step, loss and layer, if a forward pass has a metric that is not finite.
 
-    ``reports`` are the metrics of the forward pass on ``tape``. The tape's arrays are read only if a metric is not
-    finite. Raises UserError if targets are the cause (:meth:`dsinga.layers.Layer.check_sources`).
+    Raises UserError if targets are the cause.
     """
     for loss, metrics in reports:
         if not all_finite(metrics):
@@ -129,7 +125,7 @@ def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ct
 
 
 def check_params_finite(params: Mapping[str, Any], step: int) -> None:
-    """Raise Diverged if a param is not finite: then no later loss can be finite."""
+    """Raise Diverged if a param is not finite, because no later loss can be finite then."""
     lost = first_not_finite(params)
     if lost is not None:
         why = f"param {lost!r} is not finite at step {step}, so that no batch can have a finite loss"
@@ -137,7 +133,7 @@ def check_params_finite(params: Mapping[str, Any], step: int) -> None:
 
 
 def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
-    """Return a text on the first non-finite param or feature, with advice."""
+    """Say which param or layer was not finite first, with advice."""
     labels = _label_nodes(tape)
     for stage, params, sources, output, _ in tape:
         for edge, source in zip(stage.edges, sources, strict=False):
@@ -154,7 +150,7 @@ def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
 
 
 def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
-    """Return the nodes with features made of labels only, such as a kLabel layer."""
+    """Return the positions of layers that compute with labels only, such as a kLabel layer."""
     nodes: set[int] = set()
     for stage, *_ in tape:
         if stage.edges and all(edge.labels or edge.node in nodes for edge in stage.edges):
@@ -163,7 +159,7 @@ def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
 
 
 def _feature(layer: Layer, feature: Any) -> str:
-    """Return the error text for a layer with a non-finite feature; for an input layer, name the record."""
+    """Say that a layer's output is not finite; for an input layer, name the record."""
     if _calls_function(layer):
         return f"the function of {layer.name!r} is the first that is not; {GUARD}"
     if not layer.is_input:
@@ -178,5 +174,5 @@ def _feature(layer: Layer, feature: Any) -> str:
 
 
 def _calls_function(layer: Layer) -> bool:
-    """Whether a built-in layer calls a user's function."""
+    """Whether a built-in layer computes by a user's function."""
     return layer.runs_user_code and not is_user_code(layer)

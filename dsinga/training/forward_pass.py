@@ -1,4 +1,4 @@
-"""The forward pass: computes features layer by layer and records a tape for the backward pass."""
+"""The forward pass: computes a net's layers in order, and keeps inputs and outputs for the backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report
 
 
 class TapeEntry(NamedTuple):
-    """The inputs and output of a layer in a forward pass, for the backward pass."""
+    """The inputs and the output of a layer in the forward pass, kept for the backward pass."""
 
     stage: Stage
     params: list[Array]
@@ -33,10 +33,9 @@ def forward(
     ctx: Context,
     keep: Collection[str] = (),
 ) -> tuple[dict[str, Output], Metrics]:
-    """Compute the features of ``net``; return the outputs of layers in ``keep``, and the metrics.
+    """Run a forward pass: return the outputs of the layers ``keep``, and the metrics.
 
-    ``values[name]`` is looked up right before the first layer that uses the param, and may block. Other features are
-    freed once no layer needs them. Raises UserError for an unknown name in ``keep``.
+    ``values[name]`` is looked up right before the first layer that uses the param, and may block.
     """
     positions = {net.position(name) for name in keep}
     outputs: dict[str, Output] = {}
@@ -56,7 +55,7 @@ def forward(
 def forward_pass(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
 ) -> Iterator[TapeEntry]:
-    """Yield a tape entry for each layer in order; keep a feature only while a later layer needs it."""
+    """Compute the layers in order; yield inputs and output of each, kept only while needed."""
     features: list[Any] = []
     labels: list[Any] = []
     params_by_name: dict[str, Array] = {}
@@ -108,14 +107,14 @@ def forward_pass(
 
 
 def sources_of_layer(layer: Layer, sources: list[Any], ctx: Context) -> list[Any]:
-    """Return source features as a layer accepts them: float32 unless it supports bfloat16."""
+    """Convert a layer's inputs to dtypes that it accepts: float32 unless it supports bfloat16."""
     if not ctx.ops.has_bf16_features or layer.bf16 is Bfloat16.kFeatures or layer.is_input:
         return sources
     return [ctx.ops.to_float32(source) for source in sources]
 
 
 def without_features(entry: TapeEntry) -> TapeEntry:
-    """Return the tape entry of a layer without gradients, without its features."""
+    """Drop the inputs and outputs of a layer that gets no gradient, to free memory."""
     output = entry.output
     return TapeEntry(
         entry.stage, entry.params, [], Output(None, None, output.labels, output.metrics, output.state), entry.ctx
@@ -123,13 +122,13 @@ def without_features(entry: TapeEntry) -> TapeEntry:
 
 
 def part_of(features: list[Any], edge: Edge) -> Any:
-    """Return the feature on an edge of the graph: a whole feature or a part."""
+    """Return the input that a layer reads from a source: the source's whole output or a part."""
     feature = features[edge.node]
     return feature if edge.part == WHOLE_FEATURE else feature[edge.part]
 
 
 def labels_of(labels: list[Any], edge: Edge) -> Any:
-    """Return the labels on an edge of the graph; one part's labels if parts have their own."""
+    """Return the labels that come with an input of a layer."""
     node_labels = labels[edge.node]
     if not isinstance(node_labels, tuple):
         return node_labels

@@ -1,4 +1,4 @@
-"""Computes initial values of params, by SINGA's methods or a user's, and checks given values."""
+"""Computes the initial values of params, by SINGA's methods or a user's, and checks given values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from dsinga.net import NeuralNet, Param
 class Initialiser(Configured, ABC):
     """Base class of initialisers with settings, which a subclass declares as ``Conf``.
 
-    The settings are fields of the message ``init { }``, next to ``user_type``. SINGA's brackets also work: ``init {
-    user_type: "FooParam" [fooparam_conf] { x: 10 } }`` sets the ``x`` of ``Conf``. An initialiser without settings is a
+    The settings are fields of the message ``init { }``, next to ``user_type``. An initialiser without settings is a
     function. Draw random numbers from ``rng``: it depends on the job's seed and the param's name.
 
     >>> import numpy as np
@@ -37,15 +36,11 @@ class Initialiser(Configured, ABC):
 
     @abstractmethod
     def __call__(self, shape: Shape, rng: np.random.Generator) -> Any:
-        """Return the values of a param of ``shape``, drawn from ``rng``."""
+        """Return the initial values of a param of ``shape``, drawn from ``rng``."""
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
-    """Return the initial value of each param, float32 by name. It depends on (seed, name, shape, init) only.
-
-    A param without ``init`` is filled with its layer's constant ``ParamSpec.initial``. Raises JobError for an ``init``
-    that does not fit the shape.
-    """
+    """Return the initial values of params, float32, which depend on (seed, name, shape, init) only."""
     values = {}
     for name, param in params.items():
         if param.conf.init is None:
@@ -57,7 +52,7 @@ def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarr
 
 
 def param_rng(seed: int, name: str) -> np.random.Generator:
-    """Return a param's random generator: Philox, keyed by the job's seed and the param's name."""
+    """Return the random generator for a param's initial values, from the job's seed and the param's name."""
     name_key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     key = np.array(
         [seed & 0xFFFF_FFFF_FFFF_FFFF, name_key], np.uint64
@@ -66,12 +61,7 @@ def param_rng(seed: int, name: str) -> np.random.Generator:
 
 
 def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param: str = "") -> np.ndarray:
-    """Return a new float32 array of ``shape`` with initial values by ``conf``; errors name ``param``.
-
-    Register your own by ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array, or a subclass of
-    :class:`Initialiser`. Raises JobError if the method needs a matrix and ``shape`` has one axis. Raises JobError if
-    user code returns anything but finite numbers of that shape.
-    """
+    """Return the initial values of a param of ``shape``, float32; errors name ``param``."""
     entry = resolve(conf)
     filled = entry(conf)(shape, rng) if isinstance(entry, type) else entry(shape, conf, rng)
     name = f"initialiser {conf.user_type!r}" + (f" of param {param!r}" if param else "")
@@ -86,14 +76,14 @@ def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param
 
 
 def rows_columns(shape: Shape, conf: ParamGenConf) -> tuple[int, int]:
-    """Return (rows, columns) of a param as a matrix: the first axis, and the product of the others."""
+    """Return the shape of a param as a matrix: its first axis, and the product of the others."""
     if len(shape) < 2:
         raise conf.error(f"{conf.type.name} fills params with rows and columns, not one of shape {shape}", "type")
     return shape[0], math.prod(shape[1:])
 
 
 def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.ndarray:
-    """Multiply ``values`` in place by ``conf.value`` and ``factor``."""
+    """Multiply random numbers in place by ``conf.value`` and ``factor``."""
     if conf.value * factor != 1.0:
         values *= np.float32(conf.value * factor)
     return values
@@ -101,13 +91,13 @@ def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.nd
 
 @register("initialiser", kConstant=0, kConst=0)
 def constant(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Fill with the constant ``value``."""
+    """Give a param the constant ``value`` as initial value."""
     return np.full(shape, conf.value, np.float32)
 
 
 @register("initialiser", kGaussian=1)
 def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
-    """Draw from value·N(mean, std²)."""
+    """Draw normal initial values: value·N(mean, std²)."""
     values = rng.standard_normal(shape, dtype=np.float32)
     values *= np.float32(conf.std)
     values += np.float32(conf.mean)
@@ -116,7 +106,7 @@ def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor:
 
 @register("initialiser", kUniform=2)
 def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
-    """Draw from value·U[low, high)."""
+    """Draw uniform initial values: value·U[low, high)."""
     if conf.high < conf.low:
         raise conf.error(f"high {conf.high} is less than low {conf.low}", "high")
     values = rng.random(shape, dtype=np.float32)
@@ -127,39 +117,40 @@ def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: 
 
 @register("initialiser", kGaussianSqrtFanIn=4)
 def gaussian_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·N(mean, std²) / √columns."""
+    """Draw normal initial values, scaled by the inputs: value·N(mean, std²) / √columns."""
     return gaussian(shape, conf, rng, rows_columns(shape, conf)[1] ** -0.5)
 
 
 @register("initialiser", kUniformSqrtFanIn=5)
 def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high)·√(3 / columns). U[-1, 1) gives the variance 1 / columns.
+    """Draw uniform initial values, scaled by the inputs: value·U[low, high)·√(3 / columns).
 
-    This is the factor in SINGA's source. SINGA's Param page lacks the √3: ``value: 0.57735027`` gives these numbers.
+    U[-1, 1) gives the variance 1 / columns. This is the factor in SINGA's source; its Param page lacks the √3: ``value:
+    0.57735027`` gives these numbers.
     """
     return uniform(shape, conf, rng, (3.0 / rows_columns(shape, conf)[1]) ** 0.5)
 
 
 @register("initialiser", kUniformSqrtFanInOut=6)
 def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high) / √(rows + columns), as SINGA's source does."""
+    """Draw uniform initial values as SINGA's source does: value·U[low, high) / √(rows + columns)."""
     return uniform(shape, conf, rng, sum(rows_columns(shape, conf)) ** -0.5)
 
 
 @register("initialiser", kUniformFanInOut=7)
 def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high)·√(6 / (rows + columns)), as SINGA's Param page says."""
+    """Draw uniform initial values as SINGA's Param page says: value·U[low, high)·√(6 / (rows + columns))."""
     return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)
 
 
 def check_start(known: Collection[str], params: Mapping[str, Any]) -> None:
-    """Raise UserError if no name in ``params`` is among the net's ``known`` params."""
+    """Raise UserError if the params to start from have no name in common with the net's."""
     if params and known and not any(name in known for name in params):
         raise UserError(f"none of the given params ({listed(params)}) is a param of the net, which has {listed(known)}")
 
 
 def check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:
-    """Raise UserError if ``params``, such as a checkpoint's, lack a param of the net or differ in shape."""
+    """Raise UserError if params, such as a checkpoint's, do not fit a net's names and shapes."""
     for name, param in net.params.items():
         if param.spec.by_rows:
             continue

@@ -1,4 +1,4 @@
-"""Defines JoinedParams: small params that an updater changes as one array."""
+"""Defines JoinedParams, which updates many small params in one array operation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 1 << 14  # numbers of a joined param; a call takes as long as an updat
 
 
 def joinable(updater: Updater, param: Param) -> bool:
-    """Whether a param may be updated within a larger array, and is small enough to gain from it."""
+    """Whether a param is small enough to gain from an update within a larger array."""
     return (
         param.trainable
         and param.size <= LARGEST
@@ -31,12 +31,9 @@ def joinable(updater: Updater, param: Param) -> bool:
 
 
 class JoinedParams:
-    """Small params that an updater changes together as one array, and their state.
-
-    The formulas are elementwise, so each param gets the same bits as alone.
+    """Updates small params together as one array, which is faster; each gets the same bits as alone.
 
     Args:
-        updater: the updater of these params.
         shapes: the shape of each param, by name.
 
     Attributes:
@@ -57,7 +54,7 @@ class JoinedParams:
         self._programs: dict[bool, BoundProgram | None] = {}  # by whether the params enter their averages
 
     def join(self, gradients: Mapping[str, Any]) -> None:
-        """Join the gradients of the params."""
+        """Copy the gradients of the params into one array."""
         np.concatenate(list(map(gradients.__getitem__, self._names)), axis=None, out=self.gradient)
 
     def is_finite(self) -> bool:
@@ -67,7 +64,7 @@ class JoinedParams:
     def update(
         self, step: int, params: Mapping[str, np.ndarray], state: MutableMapping[str, dict[str, np.ndarray]]
     ) -> None:
-        """Change the params, and their ``state`` by name and slot, by the joined gradient; keep the memory here."""
+        """Change the params, and their ``state`` by name and slot, by the joined gradient."""
         for name, value, slots in self._views:
             value[...] = params[name]
             if (given := state.get(name)) is not slots:  # also after a restore
@@ -87,7 +84,7 @@ class JoinedParams:
             params[name][...] = value
 
     def _bind(self, numbers: Sequence[Any]) -> BoundProgram | None:
-        """Return the formula's program, bound to the arrays; None if there is none or a compiled one is faster."""
+        """Return the updater's program for the joined array; None if there is none or a faster one."""
         arrays = [self._value, self.gradient, *(self._state[slot] for slot in self._updater.state_slots)]
         missing = tuple([each is None for each in numbers])
         traced = trace_series(self._formulas, len(arrays) - 2, missing)

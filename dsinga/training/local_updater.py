@@ -1,4 +1,4 @@
-"""Defines LocalUpdater, which applies gradients to params in this process, on the host or a device."""
+"""Defines LocalUpdater: an optimizer with its state, for params in this process or on its device."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ Joined = tuple[list[JoinedParams], list[str]]  # groups of params whose gradient
 
 
 class LocalUpdater:
-    """An updater with its state, for params in this process. Used by one thread at a time.
+    """Applies gradients to params of this process, and keeps the optimizer's state; for one thread.
 
     Args:
-        updater: the updater of all params.
-        params: the params by name; a worker of a cut net has parts, under their own names.
         ops: the kernels of the device that holds values and state; by default numpy.
 
     Attributes:
         steps: the number of steps done, which sets the learning rate; may be set.
         values: the values that :meth:`push` changes, float32 by name.
         state: the updater's arrays by param and slot, float32 (size,), such as the momentum.
-        static: the params that keep their values and get no gradient.
+        static: the params that keep their values.
     """
 
     def __init__(self, updater: Updater, params: Mapping[str, Param], ops: Ops | None = None):
@@ -72,7 +70,7 @@ class LocalUpdater:
         self.set_rate_factors(state["rate_factors"])
 
     def copy(self, ops: Ops | None = None) -> LocalUpdater:
-        """Return an independent copy with state, on the processor of ``ops``, without param values."""
+        """Return an independent copy with the state, on the device of ``ops``, without param values."""
         copied = LocalUpdater(create_updater(self.updater.conf), self.params, ops)
         copied.steps = self.steps
         copied.set_rate_factors(self._rate_factors)
@@ -80,19 +78,16 @@ class LocalUpdater:
         return copied
 
     def rate(self, step: int) -> float:
-        """Return the schedule's learning rate at a step, before factors of single params."""
+        """Return the learning rate at a step by the schedule, without single params' factors."""
         return self.updater.rate(step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by factors, each starting at its step."""
+        """Multiply the learning rate by factors, each starting at the step that is its key."""
         self._rate_factors = dict(factors)
         self.updater.set_rate_factors(factors)
 
     def put(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
-        """Copy all params' values, and optionally an updater state; create missing states.
-
-        Raises UserError for another updater's state.
-        """
+        """Copy the values of all params, and optionally a state, into the updater."""
         self.values = {name: self._placed(np.array(values[name], np.float32)) for name in self.params}
         if state is not None:
             self.resume(state)
@@ -101,7 +96,7 @@ class LocalUpdater:
                 self._create_state(name, values[name])
 
     def resume(self, state: Slots) -> None:
-        """Continue with a copy of a checkpoint's state. Raises UserError for another updater's state."""
+        """Continue with a copy of a checkpoint's optimizer state. Raises UserError for another updater's."""
         for name, param in self.params.items():
             if param.trainable:
                 self._updaters[name].check_state(name, state.get(name, {}))
@@ -111,39 +106,35 @@ class LocalUpdater:
         self._set_state(copies)
 
     def _set_state(self, state: Slots) -> None:
-        """Take ownership of a state and its arrays."""
+        """Use a state and its arrays, without a copy."""
         self.state = {
             name: {slot: self._placed(array.reshape(-1)) for slot, array in slots.items()}
             for name, slots in state.items()
         }
 
     def resume_learnt(self, state: Slots, steps: int) -> None:
-        """Continue after ``steps`` steps with a copy of a state, which may lack params without a gradient.
-
-        Raises UserError for another updater's state.
-        """
+        """Continue after ``steps`` steps with a copy of a state that may lack params without a gradient."""
         fresh = {name: updater.create_state(self.params[name].size) for name, updater in self._updaters.items()}
         trained = {name: slots for name, slots in fresh.items() if self.params[name].trainable}
         self.resume({**trained, **self.state, **state})
         self.steps = steps
 
     def copy_values(self, names: Collection[str] | None = None) -> ParamArrays:
-        """Return copies of params' values, by default all, in host memory."""
+        """Copy params' values to host memory, by default all."""
         return {name: self._copy(self.values[name]) for name in (self.values if names is None else names)}
 
     def copy_state(self, names: Collection[str] | None = None) -> dict[str, ParamArrays]:
-        """Return a copy of params' state, by default all, in host memory."""
+        """Copy the optimizer's state of params to host memory, by default all."""
         state = {name: slots for name, slots in self.state.items() if names is None or name in names}
         return {name: {slot: self._copy(array) for slot, array in slots.items()} for name, slots in state.items()}
 
     def step(
         self, params: MutableMapping[str, np.ndarray], gradients: Mapping[str, Gradient], max_norm: float = 0.0
     ) -> None:
-        """Change ``params`` in place by their gradients; replace a lasting state, such as a running mean.
+        """Do a training step: change ``params`` in place by their gradients.
 
-        Params without a gradient stay unchanged. An array that cannot be changed in place is replaced. ``clip_norm``
-        uses the whole param's norm. ``max_norm``, if above 0, and ``clip_global_norm`` bound the norm of all gradients
-        together. Raises UserError for a gradient of a wrong name or shape.
+        A lasting state, such as a running mean, and an array that cannot be changed in place, are replaced.
+        ``max_norm``, if above 0, and ``clip_global_norm`` bound the norm of all gradients together.
         """
         self._check_gradients(gradients)
         for name in gradients:
@@ -156,7 +147,7 @@ class LocalUpdater:
         self.finish(max_norm=max_norm)
 
     def check_gradient(self, name: str, gradient: Gradient) -> None:
-        """Raise UserError unless a gradient of this step is valid for a whole param."""
+        """Raise UserError unless a gradient of this step has the name and shape of a param."""
         check_gradient(name, gradient, self._shapes, (), self.steps)
 
     def _check_gradients(self, gradients: Mapping[str, Gradient]) -> None:
@@ -167,11 +158,10 @@ class LocalUpdater:
                 self.check_gradient(name, gradient)
 
     def push(self, name: str, gradient: Gradient) -> None:
-        """Queue the gradient of a param. It is applied in :meth:`finish` or before, and must not change until then.
+        """Hand over the gradient of a param, which must not change before :meth:`finish`.
 
-        In host memory a large gradient is applied at once, while in the caches, unless all are clipped together. Others
-        are applied together, as are all on a device. A param that is not trained is replaced. Before its first step a
-        param stays unchanged.
+        In host memory a large gradient is applied at once, unless all are clipped together. A param that is not trained
+        is replaced.
         """
         if self.steps < self.params[name].first_step:
             return
@@ -183,10 +173,9 @@ class LocalUpdater:
             self._apply(name, gradient)
 
     def push_all(self, gradients: Mapping[str, Gradient]) -> str | None:
-        """Queue all gradients of a step if they are finite; else return the name of the first that is not.
+        """Hand over all gradients of a step if they are finite; else return a bad one's name.
 
-        Nothing is applied before :meth:`finish`. Gradients on a device count as finite. Raises UserError for a gradient
-        of a wrong name or shape.
+        Nothing is applied before :meth:`finish`. Gradients on a device count as finite.
         """
         self._check_gradients(gradients)
         if self._ops is not None:
@@ -201,7 +190,7 @@ class LocalUpdater:
 
     @property
     def squares(self) -> dict[str, float]:
-        """The sums of squares of queued gradients, by param."""
+        """The sum of squares of each gradient that waits, by param, for the norm of all."""
         return {
             name: sum_of_squares(values_of(gradient))
             for name, gradient in self._waiting.items()
@@ -209,9 +198,9 @@ class LocalUpdater:
         }
 
     def finish(self, factor: float | None = None, max_norm: float = 0.0) -> None:
-        """Apply the queued gradients, times ``factor``, and count the step.
+        """Apply the gradients that wait, times ``factor``, and count the step.
 
-        Without a factor, ``max_norm`` above 0 and ``clip_global_norm`` bound their joint norm.
+        Without a factor, ``max_norm`` and ``clip_global_norm`` bound their joint norm.
         """
         if self._ops is not None:
             self._finish_on_device(self._ops, self._clip_factor() if factor is None else factor)
@@ -233,13 +222,13 @@ class LocalUpdater:
         self.steps += 1
 
     def discard(self) -> None:
-        """Drop the queued gradients."""
+        """Drop the gradients that wait, without a step."""
         self._waiting, self._joined = {}, None
 
     def update(self, step: int, name: str, start: int, gradient: Gradient) -> None:
-        """Apply at once the gradient of the elements that begin at ``start``; it replaces a param that is not trained.
+        """Apply at once the gradient of a slice of a param, which begins at the element ``start``.
 
-        Before its first step a param stays unchanged.
+        It replaces a param that is not trained.
         """
         if step < self.params[name].first_step:
             return
@@ -262,7 +251,7 @@ class LocalUpdater:
         self.update(self.steps, name, 0, flat)
 
     def _finish_on_device(self, ops: Ops, factor: float) -> None:
-        """Apply the queued gradients by one launch for each value of ``clip_norm``."""
+        """Apply the gradients that wait by one launch for each value of ``clip_norm``."""
         gradients, self._waiting = self._waiting, {}
         updates = [self._create_update(name, gradient, factor) for name, gradient in gradients.items()]
         if ops.is_recording:
@@ -272,7 +261,7 @@ class LocalUpdater:
         self.steps += 1
 
     def _create_update(self, name: str, gradient: Gradient, factor: float) -> tuple[float, Update]:
-        """Return a device param's ``clip_norm``, and its update by ``factor`` times the gradient."""
+        """Return the update of a param on a device, and its ``clip_norm``, for one launch of many."""
         param, updater, value = self.params[name], self._updaters[name], self.values[name].reshape(-1)
         flat = gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1)
         if not param.trainable:
@@ -309,19 +298,19 @@ class LocalUpdater:
         return groups, single
 
     def _create_state(self, name: str, value: np.ndarray) -> None:
-        """Create a param's initial updater state from its value in host memory."""
+        """Create the initial optimizer state of a param."""
         slots = self._updaters[name].initial_state(value.reshape(-1))
         self.state[name] = {slot: self._placed(array) for slot, array in slots.items()}
 
     def _placed(self, array: np.ndarray) -> Array:
-        """Return an array copied to the device; on the host, the same array."""
+        """Copy an array to the device; on the host return the same array."""
         return array if self._ops is None else self._ops.asarray(array)
 
     def _copy(self, array: Array) -> np.ndarray:
         return array.copy() if self._ops is None else np.array(self._ops.to_numpy(array))
 
     def _moved(self, name: str, gradient: Gradient) -> Gradient:
-        """Return a gradient moved to the memory of values and state."""
+        """Move a gradient to the memory of the params."""
         if self._ops is None:
             return gradient
         is_sparse = isinstance(gradient, SparseRows)
@@ -338,7 +327,7 @@ class LocalUpdater:
 def check_gradient(
     name: str, gradient: Gradient, shapes: Mapping[str, tuple[int, ...]], pushed: Collection[str], step: int
 ) -> None:
-    """Raise UserError unless a gradient is float32, of its param's shape, and the step's first for it."""
+    """Raise UserError unless a gradient is float32, of its param's shape, and its first in this step."""
     if name not in shapes:
         raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, shapes)}")
     if name in pushed:
@@ -353,7 +342,7 @@ def check_gradient(
 
 
 def norm_of(gradients: Sequence[np.ndarray | SparseRows]) -> float:
-    """Return the Euclidean norm of several gradients together."""
+    """Return the Euclidean norm of all gradients together."""
     arrays = [values_of(gradient).reshape(-1) for gradient in gradients]
     return math.sqrt(sum(float(np.dot(array, array)) for array in arrays))
 

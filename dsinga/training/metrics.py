@@ -1,4 +1,4 @@
-"""Merges the metrics of a net's layers, and adds the layer's name to metrics of several layers."""
+"""Merges the metrics of a net's layers into one dictionary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Reports = Sequence[tuple[str, Mapping[str, tuple[Any, float]]]]
 
 
 def add_metrics(parts: Iterable[Metrics]) -> Metrics:
-    """Return the sums and counts of several parts, added in order."""
+    """Add up the metrics of several parts of a batch or run: sums and counts by name."""
     sums: Metrics = {}
     for part in parts:
         for name, (total, count) in part.items():
@@ -30,18 +30,13 @@ def add_metrics(parts: Iterable[Metrics]) -> Metrics:
 
 
 def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:
-    """Return layer metrics as Python numbers; copy numbers on a device to the host together."""
+    """Turn metrics of layers into Python numbers; copy all numbers on a device at once."""
     unread = UnreadMetrics(reports)
     return unread.with_numbers(ops.read(unread.arrays)) if unread.arrays else unread.reports
 
 
 class UnreadMetrics:
-    """The metrics of the layers in a pass; some numbers are still on a device.
-
-    Attributes:
-        reports: the metrics of each layer, by name.
-        arrays: the numbers that are on a device.
-    """
+    """The metrics of a pass while some numbers are still on a device."""
 
     def __init__(self, reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]]):
         self.reports = list(reports)
@@ -55,7 +50,7 @@ class UnreadMetrics:
         self.arrays = [self.reports[k][1][name][index] for k, name, index in self._places]
 
     def with_numbers(self, numbers: Sequence[float]) -> Reports:
-        """Return the metrics of each layer with ``numbers`` in place of device arrays."""
+        """Return the metrics of each layer, with ``numbers`` copied from the device."""
         reports = list(self.reports)
         for (k, name, index), number in zip(self._places, numbers, strict=True):
             layer, metrics = reports[k]
@@ -65,7 +60,7 @@ class UnreadMetrics:
 
 
 def defer_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]], ctx: Context) -> Metrics:
-    """Register a recorded pass's metrics in ``ctx.unread``, to read after each replay; return no metrics."""
+    """Remember where a recorded pass computes its metrics, to read them after each replay."""
     assert ctx.unread is not None
     unread = UnreadMetrics(reports)
     if any(isinstance(total, MetricState) for _, metrics in unread.reports for total, _ in metrics.values()):
@@ -77,7 +72,7 @@ def defer_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]]
 
 
 def merge_metrics(reports: Reports) -> Metrics:
-    """Merge the metrics of a net's layers, in the order of the net, into one dictionary.
+    """Merge the metrics of a net's layers into one dictionary, in the order of the net.
 
     If several layers report the same metric, each is called ``<layer>/<metric>``. The plain name then holds the total
     of losses, which training minimises, or the last layer's value for other metrics. Copies of an unrolled layer count
@@ -98,7 +93,7 @@ def merge_metrics(reports: Reports) -> Metrics:
 
 
 def _join_copies(reports: Reports) -> Reports:
-    """Sum the metrics of copies ``0#x``, ``1#x``, ... of a layer x, under the name x."""
+    """Add up the metrics of an unrolled layer's time steps: copies ``0#x``, ``1#x``, ... of x."""
     joined: dict[str, Metrics] = {}
     for name, metrics in reports:
         if not metrics:  # most layers have none
@@ -111,15 +106,14 @@ def _join_copies(reports: Reports) -> Reports:
 
 
 def _total(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    """Return the sum of two means as (sum, count) with the count of ``first``."""
+    """Add two means, given as (sum, count); keep the count of ``first``."""
     return first[0] + (second[0] * first[1] / second[1] if second[1] else 0.0), first[1]
 
 
 def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
-    """Merge the metrics of ``net``'s layers under the names that a single worker reports.
+    """Merge the metrics of one worker's layers under names that other workers' also get.
 
-    One of several workers does not know other workers' metrics. It uses ``<layer>/<metric>`` for all;
-    :func:`name_metrics` then names the sums.
+    One of several workers uses ``<layer>/<metric>``; :func:`name_metrics` then names the sums.
     """
     if not net.bridged:
         return merge_metrics(reports)
@@ -127,17 +121,14 @@ def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
 
 
 def declared_metrics(net: NeuralNet) -> list[str]:
-    """Return the names of all metrics that layers of ``net`` declare, as a single worker reports them.
-
-    A user's layer may report more.
-    """
+    """Return the names of the metrics that a net's layers declare, as a training run reports them."""
     return list(
         merge_metrics([(node.layer.name, dict.fromkeys(node.layer.metric_names, (0, 0))) for node in net.nodes])
     )
 
 
 def name_metrics(net: NeuralNet, sums: Metrics) -> Metrics:
-    """Rename metrics summed over workers to the names that a single worker reports."""
+    """Give metrics that were summed over workers the names that users know."""
     by_layer: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in net.positions}
     for key, value in sums.items():
         layers = [key[:end] for end, letter in enumerate(key) if letter == "/" and key[:end] in by_layer]

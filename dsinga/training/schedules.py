@@ -1,4 +1,4 @@
-"""Learning rate schedules (SINGA's LRGenerator), and the decay of running averages of params."""
+"""Learning-rate schedules (SINGA's LRGenerator), and the decay of averages of params."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ Rate = Callable[[int], float]
 
 
 def schedule(conf: LRGenConf) -> Rate:
-    """Return the learning rate as a function of the step, counted from 0.
+    """Return a job's learning rate as a function of the step, counted from 0.
 
     Register your own by ``@register("schedule", "name")``: a subclass of :class:`Schedule`, or a function that maps the
-    LRGenConf to a function of the step. Raises JobError if the type's configuration is missing or wrong, and if a
-    user's rate, at any step, is not finite or is below 0.
+    LRGenConf to a function of the step. A user's rate must be finite and at least 0.
     """
     with error_note("in the schedule of the learning rate"):
         rate: Rate = resolve(conf)(conf)
@@ -41,14 +40,14 @@ def schedule(conf: LRGenConf) -> Rate:
 
 
 def _checked(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return a user's schedule that raises JobError for a rate that is not finite or below 0."""
+    """Check each rate of a user's schedule: JobError unless it is finite and at least 0."""
     least = 0.0 if conf.minimum_lr is None else -math.inf
 
     return lambda step: _number(rate(step), f"schedule {conf.type_name!r}", step, conf, least)
 
 
 def _number(value: Any, what: str, step: int, conf: LRGenConf, least: float = 0.0) -> float:
-    """Return a rate from user code. Raises JobError if it is not finite or below ``least``."""
+    """Check a rate from user code: JobError unless it is a finite number of at least ``least``."""
     with contextlib.suppress(TypeError, ValueError):  # a number of JAX or PyTorch, too
         number = float(value)
         if math.isfinite(number) and number >= least:
@@ -57,7 +56,7 @@ def _number(value: Any, what: str, step: int, conf: LRGenConf, least: float = 0.
 
 
 def _bounded(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return base_lr before start_step, then ``rate``, at least minimum_lr (cxxnet's UpdaterParam)."""
+    """Keep the rate at base_lr before start_step, and at minimum_lr or above afterwards (cxxnet's UpdaterParam)."""
     start, base, least = conf.start_step, conf.base_lr, conf.minimum_lr or 0.0
     return lambda step: base if step < start else max(rate(step), least)
 
@@ -68,9 +67,9 @@ def half_cosine(share: float) -> float:
 
 
 def _warmed_up(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return a linear warm-up from warmup_lr to the first rate in warmup_steps, then ``rate`` from its step 0.
+    """Put a linear warm-up before a schedule: from warmup_lr to the schedule's first rate in warmup_steps.
 
-    At step t of a warm-up of n steps, the rate is warmup_lr + (rate(0) - warmup_lr)·t / n.
+    At step t of n, the rate is warmup_lr + (rate(0) - warmup_lr)·t / n.
     """
     count, low, high = conf.warmup_steps, conf.warmup_lr, rate(0)
     return lambda step: low + (high - low) * step / count if step < count else rate(step - count)
@@ -79,7 +78,7 @@ def _warmed_up(rate: Rate, conf: LRGenConf) -> Rate:
 class Schedule(Configured, ABC):
     """Base class of schedules: the learning rate as a function of the step, counted from 0.
 
-    ``conf`` is the configuration. A subclass may declare settings as ``Conf``; the job's are then in ``settings``.
+    A subclass may declare settings as ``Conf``; the job's are then in ``settings``.
 
     >>> import dsinga
     >>> from dsinga.job import Settings, required
@@ -104,12 +103,12 @@ class Schedule(Configured, ABC):
 
     @abstractmethod
     def __call__(self, step: int) -> float:
-        """Return the rate at this step."""
+        """Return the learning rate at a step."""
 
 
 @register("schedule", kFixed=0)
 class Fixed(Schedule):
-    """base_lr at every step."""
+    """A constant learning rate: base_lr at every step."""
 
     def __call__(self, step: int) -> float:
         return self.base
@@ -117,7 +116,7 @@ class Fixed(Schedule):
 
 @register("schedule", kFunction=12)
 class FunctionOfStep(Schedule):
-    """A function of the step, from 0; base_lr has no effect."""
+    """A learning rate that a user's function of the step, from 0, returns; base_lr has no effect."""
 
     class Conf(Settings, name="FunctionOfStepConf", field="function_conf"):
         """Settings of kFunction."""
@@ -139,7 +138,7 @@ class FunctionOfStep(Schedule):
 
 @register("schedule", kInverseT=1)
 class InverseT(Schedule):
-    """base / (1 + step / final_lr)."""
+    """A rate that falls as base / (1 + step / final_lr)."""
 
     class Conf(Settings):
         """Settings of kInverseT."""
@@ -154,7 +153,7 @@ class InverseT(Schedule):
 
 @register("schedule", kInverse=2)
 class Inverse(Schedule):
-    """base·(1 + gamma·⌊step / change_freq⌋)^(-pow); cxxnet's polydecay."""
+    """A rate that falls by a power: base·(1 + gamma·⌊step / change_freq⌋)^(-pow); cxxnet's polydecay."""
 
     class Conf(Settings, needed=True):
         """Settings of kInverse."""
@@ -173,7 +172,7 @@ class Inverse(Schedule):
 
 @register("schedule", kExponential=3)
 class Exponential(Schedule):
-    """base·gamma^(step / change_freq), without rounding; cxxnet's expdecay."""
+    """An exponential fall: base·gamma^(step / change_freq), without rounding; cxxnet's expdecay."""
 
     class Conf(Settings):
         """Settings of kExponential."""
@@ -189,7 +188,10 @@ class Exponential(Schedule):
 
 @register("schedule", kLinear=4)
 class Linear(Schedule):
-    """(1 - r)·base + r·final_lr with r = step / change_freq; after change_freq it may fall below 0."""
+    """A linear change from base to final_lr at step change_freq: (1 - r)·base + r·final_lr, r = step / change_freq.
+
+    After change_freq the rate may fall below 0.
+    """
 
     class Conf(Settings):
         """Settings of kLinear."""
@@ -206,7 +208,7 @@ class Linear(Schedule):
 
 @register("schedule", kStep=5)
 class Step(Schedule):
-    """base·gamma^⌊step / change_freq⌋; cxxnet's factor."""
+    """A rate that is multiplied by gamma every change_freq steps: base·gamma^⌊step / change_freq⌋; cxxnet's factor."""
 
     class Conf(Settings):
         """Settings of kStep."""
@@ -222,7 +224,10 @@ class Step(Schedule):
 
 @register("schedule", kFixedStep=6)
 class FixedStep(Schedule):
-    """step_lr[i] of the last step[i] <= step, step_lr[0] before step[0]; base_lr has no effect."""
+    """A rate from a table: step_lr[i] of the last step[i] <= step, step_lr[0] before step[0].
+
+    base_lr has no effect.
+    """
 
     class Conf(Settings):
         """Settings of kFixedStep."""
@@ -246,7 +251,7 @@ class FixedStep(Schedule):
 
 @register("schedule", kCosine=7)
 class Cosine(Schedule):
-    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq.
+    """A fall by half a cosine to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq.
 
     Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without restarts: r stays 1,
     as in Keras. PyTorch's CosineAnnealingLR rises again after that.
@@ -266,12 +271,11 @@ class Cosine(Schedule):
 
 
 def decay_at(conf: EMAConf | None, step: int) -> float | None:
-    """Return the decay d of the averages of params at ``step``, counted from 0; None if it does not enter them.
+    """Return the decay d at ``step`` of the averages of params, a = d·a + (1 - d)·w; None if they skip the step.
 
-    The moving average a of a param w becomes d·a + (1 - d)·w. It is in the updater's state, in the slot ``EMA_SLOT``:
-    exact for any cut of the net and any place of updates, and kept in checkpoints. Every ``every``-th update enters.
-    The first has d = 0, which copies the params as in Keras and PyTorch. Later d is ``decay`` or, with ``warmup``,
-    min(decay, 1 - (1 + t)^(-2/3)) for the t-th, counted from 0, as in timm and diffusers.
+    The averages are in the updater's state, in the slot ``EMA_SLOT``. The first update has d = 0, which copies the
+    params. Later d is ``decay`` or, with ``warmup``, min(decay, 1 - (1 + t)^(-2/3)) for the t-th, counted from 0, as in
+    timm and diffusers.
     """
     if conf is None or (step + 1) % conf.every:
         return None

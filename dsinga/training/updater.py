@@ -2,10 +2,8 @@
 
 First the gradient is clipped to [clip_low, clip_high], if this is an interval, or scaled down to the norm
 ``clip_norm``, if it is not 0. Then ``weight_decay·wd_scale·w`` is added. lr is the schedule's rate times ``lr_scale``.
-Decoupled decay is no part of the gradient: w -= lr·weight_decay·wd_scale·w comes before the formula (Loshchilov and
-Hutter, 2019), with the step's rate, as in PyTorch, Keras and optax. With ``nan_to_zero``, NaN becomes 0 before
-everything else, as in cxxnet. SINGA clips in four updaters only, and its AdaGrad ignores ``delta``. Here all updaters
-clip and add ``delta``.
+Decoupled decay, w -= lr·weight_decay·wd_scale·w, comes before the formula (Loshchilov and Hutter, 2019), as in PyTorch,
+Keras and optax. With ``nan_to_zero``, NaN becomes 0 before everything else, as in cxxnet.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ PARAM_SETTINGS = (
 
 
 def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf:
-    """Return the updater configuration for params that ``settings`` match. Raises JobError for a contradiction."""
+    """Return the updater configuration for the params that a pattern of ``param_settings`` matches."""
     if settings.base_lr is not None and settings.learning_rate is not None:
         raise settings.error("gives base_lr and learning_rate: put base_lr into learning_rate", "base_lr")
     changes = {name: value for name in PARAM_SETTINGS if (value := getattr(settings, name)) is not None}
@@ -56,7 +54,7 @@ def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf
 
 
 def check_patterns(conf: UpdaterConf, params: Collection[str]) -> None:
-    """Raise JobError for a pattern that matches no param, and suggest similar names."""
+    """Raise JobError for a pattern of ``param_settings`` that matches no param, and suggest similar names."""
     patterns: list[tuple[Message, str, int, str]] = [(each, "match", 0, each.match) for each in conf.param_settings]
     cls = resolve(conf)
     if cls.Conf is not None and cls.pattern_settings:
@@ -70,7 +68,7 @@ def check_patterns(conf: UpdaterConf, params: Collection[str]) -> None:
 
 
 def describe_settings(conf: UpdaterConf, params: Collection[str]) -> list[str]:
-    """Return a line for each entry of param_settings: the matching params and the settings."""
+    """Say which params each pattern of ``param_settings`` matches, and their settings, a line for each."""
     left, described = list(params), []
     for settings in conf.param_settings:
         matched = [param for param in left if fnmatchcase(param, settings.match)]
@@ -86,10 +84,9 @@ Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  #
 
 
 def create_updater(conf: UpdaterConf) -> Updater:
-    """Return the updater that the job configures. Raises JobError for a missing or wrong configuration.
+    """Make the optimizer that a job configures.
 
-    Register your own, a subclass of Updater, by ``@register("updater", "name")``. Here it updates three numbers, so
-    that a fault shows before training.
+    A user's updater is tried on three numbers, so that a fault shows before training.
     """
     updater = _create(conf)
     updater.variants = tuple(
@@ -99,7 +96,7 @@ def create_updater(conf: UpdaterConf) -> Updater:
 
 
 def _create(conf: UpdaterConf) -> Updater:
-    """Return the updater without its param_settings."""
+    """Make the optimizer, without the settings of single params."""
     if conf.clip_norm and conf.clip_high > conf.clip_low:
         raise conf.error("clips twice: give clip_norm, or clip_low and clip_high", "clip_norm")
     if (conf.clip_norm or conf.clip_global_norm) and conf.nan_to_zero:
@@ -136,18 +133,17 @@ IGNORE_MOMENTUM = ("kAdaGrad", "kRMSProp", "kAdaDelta", "kAdam", "kAdamMax")  # 
 
 
 def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
-    """Return the factor at ``step`` from a rising table of (first step, factor); 1 before the first."""
+    """Look up the factor of the learning rate at ``step``, in a table of (first step, factor); 1 before the first."""
     return next((factor for start, factor in reversed(factors) if start <= step), 1.0)
 
 
 class Updater(Configured, ABC):
-    """Changes params by their gradients, element by element. It has no state, so threads can share it.
+    """Base class of optimizers: changes params by their gradients. It has no state, so threads can share it.
 
-    With ``whole`` it changes whole params: servers do not slice them, and :meth:`change` gets arrays of the param's
-    shape.
+    With ``whole``, :meth:`change` gets whole params in their shapes, which servers do not slice.
 
     A subclass names its state arrays in ``slots`` and defines :meth:`change`, which updates a block of a param. It may
-    declare settings as ``Conf``; the job's are then in ``settings``.
+    declare settings as ``Conf``.
 
     >>> import numpy as np
     >>> import dsinga
@@ -190,22 +186,18 @@ class Updater(Configured, ABC):
         self.decoupled = self.decoupled or conf.decoupled_weight_decay
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the schedule's rate by ``factors[s]``, starting at step s, up to the next step of the table.
-
-        It replaces an earlier table. Other threads may be updating: a step with the same factor in both tables keeps
-        its rate.
-        """
+        """Multiply the schedule's rate by ``factors[s]`` from step s on, up to the next step of the table."""
         self._rate_factors = tuple(sorted(factors.items()))
         for _, variant in self.variants:
             variant.set_rate_factors(factors)
 
     def of(self, param: str, shape: tuple[int, ...] = ()) -> Updater:
-        """Return the updater for a param by its full name: of the first matching pattern, or this one."""
+        """Return the updater for a param: of the first pattern that matches its name, or this one."""
         matching = (variant for pattern, variant in self.variants if fnmatchcase(param, pattern))
         return next(matching, self).for_param(param, shape)
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return the updater for a param of this shape: this one, or another for some params."""
+        """Return the updater for a param of this shape: this one, or another."""
         return self
 
     @property
@@ -214,40 +206,40 @@ class Updater(Configured, ABC):
         return self.conf.clips_norms or any(each.whole for each in (self, *(variant for _, variant in self.variants)))
 
     def momentum_at(self, step: int) -> float:
-        """Return the momentum at ``step``: ``momentum``, or base + (final - base)·share (``momentum_share``)."""
+        """Return the momentum at ``step``, which may move from base to final."""
         if (conf := self.conf.momentum_conf) is None or self._momentum_share is None:
             return self.conf.momentum
         return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * self._momentum_share(step)
 
     def rate(self, step: int) -> float:
-        """Return the schedule's learning rate at ``step``; steps of an earlier run count."""
+        """Return the learning rate at ``step`` by the schedule; steps of an earlier run count."""
         return float(self.schedule(step + self.conf.earlier_steps))  # a numpy float64 would make blocks float64
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate at ``step``: the schedule's rate times the step's rate factor."""
+        """Return the learning rate at ``step``, with factors that extensions have set."""
         return self.rate(step) * factor_at(self._rate_factors, step) if self._rate_factors else self.rate(step)
 
     def create_state(self, size: int) -> dict[str, np.ndarray]:
-        """Return the initial state for ``size`` elements: float32 zeros, by slot."""
+        """Return the initial optimizer state for ``size`` elements: float32 zeros, by slot."""
         return {slot: np.zeros(size, np.float32) for slot in self.slots}
 
     @property
     def has_state(self) -> bool:
-        """Whether the updater keeps arrays between updates."""
+        """Whether the optimizer keeps arrays, such as a momentum, between updates."""
         return any(updater.state_slots for updater in (self, *(variant for _, variant in self.variants)))
 
     @property
     def state_slots(self) -> tuple[str, ...]:
-        """The names of all state arrays: ``slots``, and the param's average if the job asks for it."""
+        """The names of all state arrays: ``slots``, and the param's average if the job asks for averages."""
         return (*self.slots, EMA_SLOT) if self.conf.ema_conf else self.slots
 
     def initial_state(self, value: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the initial state for a param's value (size,): zeros, and the value as its average."""
+        """Return the initial optimizer state of a param: zeros, and its value (size,) as its average."""
         state = self.create_state(value.size)
         return state | {EMA_SLOT: np.array(value, np.float32)} if self.conf.ema_conf else state
 
     def check_state(self, param: str, state: Collection[str]) -> None:
-        """Raise UserError if a checkpoint's state of a param is from another kind of updater."""
+        """Raise UserError if a checkpoint has the state of another kind of optimizer."""
         expected = self.initial_state(np.zeros(1, np.float32)).keys()
         if set(state) != expected:
             raise UserError(
@@ -266,15 +258,12 @@ class Updater(Configured, ABC):
         wd_scale: float = 1.0,
         shape: tuple[int, ...] = (),
     ) -> None:
-        """Change ``value`` and ``state``, 1-d float32 arrays, in place; the 1-d ``gradient`` stays unchanged.
+        """Apply a gradient: change ``value`` and ``state``, 1-d float32 arrays, in place.
 
-        Arrays of any backend with numpy's ufuncs work, such as CuPy's.
+        The update is elementwise and exactly rounded: a slice of a param gets the same bits alone as within the whole.
+        Only clip_norm needs the param's whole gradient.
 
-        The update is elementwise, in exactly rounded operations: a slice of a param gets the same bits alone as within
-        the whole. Only clip_norm needs the param's whole gradient, or all of it that is not 0.
-
-        A sparse gradient changes its rows of ``value`` and ``state`` only: other rows get neither weight decay nor
-        momentum. An updater of whole params makes it dense; ``shape`` is then the param's.
+        A sparse gradient changes its rows only: others get neither weight decay nor momentum.
         """
         apply(self.create_update(step, value, gradient, state, lr_scale, wd_scale, shape), self.conf.clip_norm)
 
@@ -288,10 +277,7 @@ class Updater(Configured, ABC):
         wd_scale: float = 1.0,
         shape: tuple[int, ...] = (),
     ) -> Update:
-        """Return the update as a formula with its arrays, so that ``Ops.update`` can apply many at once.
-
-        ``Ops.update`` clips by ``clip_norm``. For ``clip_global_norm``, the caller has scaled the gradient.
-        """
+        """Return an update that is not applied yet, so that ``Ops.update`` can apply many at once."""
         formula = Formulas(self, lr_scale, wd_scale, shape if self.whole else ()).at(step)
         slots = [state[slot] for slot in self.state_slots]
         if self.whole:
@@ -303,17 +289,17 @@ class Updater(Configured, ABC):
         return Update(formula, value, gradient, slots)
 
     def change_at(self, step: int) -> Change:
-        """Return the function that changes a block at ``step``: by default :meth:`change`."""
+        """Return the function that changes a block of a param at ``step``: by default :meth:`change`."""
         return self.change
 
     def averages_at(self, step: int) -> bool:
-        """Whether the params of ``step`` enter their averages."""
+        """Whether the averages of params move at ``step``."""
         return decay_at(self.conf.ema_conf, step + self.conf.earlier_steps) is not None
 
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Apply the weight decay and then ``change`` to a block."""
+        """Apply the weight decay, coupled or decoupled, and then ``change`` to a block of a param."""
         if decay and self.decoupled:
             w -= np.multiply(w, lr * decay, out=s)
         elif decay:
@@ -322,7 +308,7 @@ class Updater(Configured, ABC):
 
     @abstractmethod
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Change ``w`` and ``slots``, blocks of equal length, in place, elementwise.
+        """Apply the optimizer's formula to ``w`` and ``slots``, blocks of equal length, in place, elementwise.
 
         ``t`` and ``s`` are scratch. ``g`` may be ``t`` itself; do not write to it otherwise.
         """
@@ -334,7 +320,7 @@ def _names(names: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Formulas:
-    """The update formulas of a param, one for each step, with its scales of rate and decay."""
+    """The formulas that change a param at each step, with the param's scales."""
 
     updater: Updater
     lr_scale: float = 1.0
@@ -343,24 +329,21 @@ class Formulas:
 
     @property
     def programs(self) -> dict[Any, TracedSeries | None]:
-        """The programs of these formulas, which the updater keeps."""
+        """The traced programs of these formulas, which the updater keeps."""
         return self.updater.programs.setdefault((self.lr_scale, self.wd_scale, self.shape), {})
 
     def __call__(self, numbers: Sequence[Any]) -> Formula:
-        """Return the formula with symbols for the numbers of :meth:`numbers_at`.
-
-        Raises Untraceable for a user's updater, which may branch on a number.
-        """
+        """Return the formula with symbols for a step's numbers, to compile it once."""
         if is_user_code(self.updater):
             raise Untraceable(f"{type(self.updater).__name__} is the user's")
         return Formula(self, tuple(numbers))
 
     def at(self, step: int) -> Formula:
-        """Return the formula of a step."""
+        """Return the formula of a step, a function of blocks."""
         return Formula(self, self.numbers_at(step))
 
     def numbers_at(self, step: int) -> tuple[float, int, float | None]:
-        """Return a step's learning rate, the number of steps before it, and the average's share, if any."""
+        """Return the numbers of a step: learning rate, steps before it, and the average's decay, if any."""
         updater, conf = self.updater, self.updater.conf
         counted = step + conf.earlier_steps
         ema_decay = None if conf.ema_conf is None else decay_at(conf.ema_conf, counted)
@@ -369,7 +352,7 @@ class Formulas:
 
 @dataclass(frozen=True)
 class Formula:
-    """An updater's formula at one step, a function of blocks (:data:`dsinga.ops.update.Formula`), without clip_norm."""
+    """An updater's formula at one step, as a function of blocks, without clip_norm."""
 
     series: Formulas
     numbers: tuple[Any, ...]  # see Formulas.numbers_at

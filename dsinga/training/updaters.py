@@ -1,4 +1,4 @@
-"""The formulas of SINGA's seven updaters, of AdamW and of Lion."""
+"""The optimizers SGD, Nesterov, AdaGrad, RMSProp, AdaDelta, Adam, AdaMax (SINGA's), AdamW and Lion."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from dsinga.training.updater import SMALLEST, Block, Change, Updater
 
 
 def average(h: Block, x: Block, rho: float, s: Block) -> None:
-    """Set h = rho·h + (1 - rho)·x, with scratch ``s``, which may be ``x``."""
+    """Move an average: h = rho·h + (1 - rho)·x, with scratch ``s``, which may be ``x``."""
     h *= rho
     h += np.multiply(x, 1.0 - rho, out=s)
 
 
 def descend(w: Block, g: Block, h: Block, delta: float, lr: float, t: Block, s: Block) -> None:
-    """Subtract lr·g / √(h + delta) from w, with scratch ``t``, which may be ``g``, and ``s``."""
+    """Do a step of AdaGrad or RMSProp: w -= lr·g / √(h + delta), with scratch ``t``, which may be ``g``, and ``s``."""
     np.multiply(g, lr, out=t)
     t /= np.sqrt(np.add(h, delta, out=s), out=s)
     w -= t
 
 
 class MomentumUpdater(Updater):
-    """Base of updaters with a momentum, which may change with the step (``momentum_conf``)."""
+    """Base class of optimizers with a momentum, which may change with the step (``momentum_conf``)."""
 
     def change_at(self, step: int) -> Change:
         """Return :meth:`change`, with the momentum of ``step`` if it changes."""
         return functools.partial(self.change_with, self.momentum_at(step)) if self.conf.momentum_conf else self.change
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by :meth:`change_with`, with the job's ``momentum``."""
+        """Apply the formula with the job's constant momentum."""
         self.change_with(self.conf.momentum, lr, w, g, slots, t, s)
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Change ``w`` and ``slots`` in place with momentum ``m``; other arguments as in :meth:`change`."""
+        """Apply the formula with momentum ``m``; other arguments as in :meth:`change`."""
         raise NotImplementedError
 
 
@@ -56,7 +56,7 @@ class SGD(MomentumUpdater):
         self.slots = ("history",) if conf.momentum or conf.momentum_conf else ()
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas, with momentum m."""
+        """Apply SGD's formula with momentum m."""
         np.multiply(g, lr, out=t)
         if not slots:
             w -= t
@@ -71,13 +71,13 @@ class SGD(MomentumUpdater):
 class Nesterov(MomentumUpdater):
     """Nesterov's accelerated gradient: v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v.
 
-    The form is from Sutskever et al. (ICML 2013).
+    Sutskever et al. (ICML 2013).
     """
 
     slots = ("history",)
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas, with momentum m."""
+        """Apply Nesterov's formula with momentum m."""
         (h,) = slots
         np.multiply(g, lr, out=t)
         h *= m
@@ -90,13 +90,13 @@ class Nesterov(MomentumUpdater):
 class AdaGrad(Updater):
     """AdaGrad of Duchi, Hazan and Singer (JMLR 2011): h += g²; w -= lr·g / √(h + δ).
 
-    SINGA ignores ``delta`` here. Keras starts h at 0.1; here it starts at 0.
+    Keras starts h at 0.1; here it starts at 0.
     """
 
     slots = ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply AdaGrad's formula to a block."""
         (h,) = slots
         h += np.multiply(g, g, out=s)
         descend(w, g, h, self.conf.delta, lr, t, s)
@@ -125,7 +125,7 @@ class RMSProp(Updater):
         self.slots = ("squares", "mean") if self.settings.centered else ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply RMSProp's formula to a block."""
         h, *means = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
         for m in means:
@@ -156,7 +156,7 @@ class AdaDelta(Updater):
         self.rho = self.settings.rho
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply AdaDelta's formula to a block."""
         h, u = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
         np.sqrt(np.add(u, self.conf.delta, out=s), out=s)
@@ -171,8 +171,8 @@ class AdaDelta(Updater):
 class Adam(Updater):
     """Adam of Kingma and Ba (2015): a = β₁·a + (1 - β₁)·g; v = β₂·v + (1 - β₂)·g²; w -= lr·a / √(v + δ).
 
-    With ``bias_correction`` it is the published form, as in PyTorch and in ``nn.Adam``: w -= lr·â / (√v̂ + δ), with â =
-    a / (1 - β₁ᵗ) and v̂ = v / (1 - β₂ᵗ) at the t-th step. SINGA's form has no correction.
+    With ``bias_correction`` it is the published form, as in PyTorch and ``nn.Adam``: w -= lr·â / (√v̂ + δ). Here â = a
+    / (1 - β₁ᵗ) and v̂ = v / (1 - β₂ᵗ) at the t-th step.
     """
 
     class Conf(Settings):
@@ -186,20 +186,20 @@ class Adam(Updater):
     slots = ("mean", "squares")
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by SINGA's formulas, without correction."""
+        """Apply SINGA's form of Adam, without bias correction, to a block."""
         m, v = slots
         average(v, np.multiply(g, g, out=s), self.settings.beta2, s)
         average(m, g, self.settings.beta1, s)
         descend(w, m, v, self.conf.delta, lr, t, s)
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change`, or with ``bias_correction`` :meth:`change_corrected`."""
+        """Return the function that applies Adam at ``step``, with bias correction if requested."""
         return functools.partial(self.change_corrected, step + 1) if self.settings.bias_correction else self.change
 
     def change_corrected(
         self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Update by the formulas with bias correction, for update ``count``."""
+        """Apply Adam with bias correction, as update number ``count``, to a block."""
         set_corrected_step(count, lr, self.settings, self.conf.delta, g, slots, t, s)
         w -= t
 
@@ -207,7 +207,7 @@ class Adam(Updater):
 def set_corrected_step(
     count: int, lr: float, settings: Any, delta: float, g: Block, slots: Sequence[Block], t: Block, s: Block
 ) -> None:
-    """Update Adam's moments m and v; set t = lr·m̂ / (√v̂ + delta), corrected for update ``count``."""
+    """Update Adam's moments m and v, and set t to the corrected step, lr·m̂ / (√v̂ + delta)."""
     m, v = slots
     average(v, np.multiply(g, g, out=s), settings.beta2, s)
     average(m, g, settings.beta1, s)
@@ -231,7 +231,7 @@ class AdamW(Adam):
     decoupled = True
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`Adam.change_corrected` for update ``step`` + 1."""
+        """Return the function that applies Adam with bias correction at ``step``."""
         return functools.partial(self.change_corrected, step + 1)
 
 
@@ -252,7 +252,7 @@ class AdamMax(Updater):
     slots = ("mean", "norm")
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply AdaMax's formula to a block."""
         m, u = slots
         u *= self.settings.beta2
         np.maximum(u, np.abs(g, out=s), out=u)
@@ -281,7 +281,7 @@ class Lion(Updater):
     slots = ("mean",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by the class's formulas."""
+        """Apply Lion's formula to a block."""
         (m,) = slots
         np.subtract(g, m, out=s)
         s *= 1.0 - self.settings.beta1

@@ -1,4 +1,4 @@
-"""The updaters LAMB and Muon, which need norms of whole params, or whole matrices."""
+"""The optimizers LAMB and Muon, which need norms of whole params, or whole matrices."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Lamb(Updater):
     whole = True
 
     def change_at(self, step: int) -> Change:
-        """Return a function that updates the moments and writes the direction of update ``step`` + 1 to ``t``."""
+        """Return a function that writes the unscaled direction of update ``step`` + 1 to ``t``."""
         return functools.partial(self._direct, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Set t = m̂ / (√v̂ + delta) of the first update."""
+        """Write the direction of the first update to ``t``."""
         self._direct(1, lr, w, g, slots, t, s)
 
     def _direct(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Set ``t`` to Adam's step with bias correction, at a learning rate of 1."""
+        """Write Adam's step with bias correction, at a learning rate of 1, to ``t``."""
         set_corrected_step(count, 1.0, self.settings, self.conf.delta, g, slots, t, s)
 
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Update by the class's formulas."""
+        """Apply LAMB's formula, weight decay included, to a whole param."""
         change(lr, w, g, slots, t, s)
         if decay:
             t += np.multiply(w, decay, out=s)
@@ -100,25 +100,25 @@ class Muon(Updater):
         self._adamw = AdamW(conf.replace(type=UpdaterType.kAdamW, muon_conf=None, adamw_conf=betas, param_settings=[]))
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return this updater for a matrix, and AdamW for other params and matches of ``adamw_match``."""
+        """Return the updater of a param: Muon for a matrix, AdamW for others and matches of ``adamw_match``."""
         matches = any(fnmatchcase(param, pattern) for pattern in self.settings.adamw_match)
         return self._adamw if matches or len(shape) != 2 else self
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rates of all params by factors, each starting at its step."""
+        """Multiply the learning rates of all params by factors, each starting at the step that is its key."""
         super().set_rate_factors(factors)
         self._adamw.set_rate_factors(factors)
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change` for update ``step`` + 1."""
+        """Return the function that applies Muon at ``step``."""
         return functools.partial(self._change, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Change a matrix, or a vector as a one-row matrix, by the first update."""
+        """Change a matrix, or a vector as a one-row matrix, by the formula of the first update."""
         self._change(1, lr, w, g, slots, t, s)
 
     def _change(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update a matrix by the class's formulas, for update ``count``."""
+        """Apply Muon's formula, as update number ``count``, to a matrix."""
         (m,), beta = slots, self.settings.beta
         average(m, g, beta, s)
         np.multiply(g, (1.0 - beta) / (1.0 - beta**count), out=t)
@@ -129,9 +129,9 @@ class Muon(Updater):
 
 
 def orthogonal(matrix: Array, delta: float) -> Array:
-    """Return approximately the nearest matrix with orthonormal rows or columns (singular values 0.7 to 1.2).
+    """Return nearly the closest matrix with orthonormal rows or columns (singular values 0.7 to 1.2).
 
-    Five iterations x = a·x + (b·A + c·A²)·x with A = x·xᵀ start at x = matrix / (‖matrix‖ + delta).
+    Five Newton-Schulz iterations x = a·x + (b·A + c·A²)·x with A = x·xᵀ start at x = matrix / (‖matrix‖ + delta).
     """
     a, b, c = NEWTON_SCHULZ
     rows, columns = matrix.shape

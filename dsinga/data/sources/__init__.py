@@ -1,1 +1,1 @@
-"""Sources of records, in one file for each kind of object; open_records has the table of the kinds."""
+"""Opens records from arrays, data frames, datasets and files, each kind in its own module."""

@@ -1,4 +1,4 @@
-"""Opens arrays in memory as records; defines Kind, the interface of all kinds of records."""
+"""Opens arrays in memory as records; defines Kind, the interface for opening each kind of object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONVERTED_BYTES = 16 << 20  # the most bytes of rows that are converted at once 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of :func:`dsinga.data.open_records`, which explains them."""
+    """How records are opened: the options of :func:`dsinga.data.open_records`."""
 
     data: str | None = None
     label: str | None = None
@@ -35,13 +35,10 @@ class Options:
 
 
 class DataAndLabels(NamedTuple):
-    """The records of a source as a column, and its labels in any form.
+    """The records of an object as a column, and its labels in any form.
 
     Attributes:
-        location: a path, a URL, or a description such as "numpy array".
         labels: an array, a data frame or a path; None without labels.
-        label_name: the name of the labels in messages.
-        label_order: the order of labels that are an xarray object.
     """
 
     location: str
@@ -52,7 +49,7 @@ class DataAndLabels(NamedTuple):
 
 
 def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the records of an array (n, ...), or of an object that numpy converts to an array."""
+    """Open an array (n, ...), or an object that numpy converts to one, as records."""
     array = as_numpy(x, "x")
     if array.dtype.kind == "O" and is_arrow_table(x):
         raise UserError(f"the {type(x).__name__} has columns that are no numbers; give dsinga.table(frame) of it")
@@ -62,7 +59,7 @@ def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of labels (n, ...); strings become their index among the classes."""
+    """Return labels (n, ...) as a column; strings become their index among the classes."""
     y = as_numpy(y, name, is_label=True)
     if y.dtype.kind in "OSUT":
         y = codes(y, name, options.classes)
@@ -70,13 +67,13 @@ def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
 
 
 class Kind(NamedTuple):
-    """A kind of objects that have records or labels, with the functions that open them.
+    """How objects of one kind, such as pandas data frames, are opened as records or labels.
 
-    A function that returns the kind of an object, or None for others, is registered under the names of their types:
-    ``@register("records", "pandas.DataFrame")``, the package and the class, whatever module of the package defines it.
-    For files it is a function of the path, registered under the suffix, ``@register("records", ".tif")``. It returns a
-    :class:`dsinga.data.RecordSource` and accepts the settings of ``store_conf`` by ``**settings``. A distribution names
-    either in the entry points ``dsinga.addons``: ``"records.polars.DataFrame" = "my_package.tables"``.
+    A function that returns the kind of an object, or None, is registered under package and class:
+    ``@register("records", "pandas.DataFrame")``. For files it is a function of the path, registered under the suffix,
+    ``@register("records", ".tif")``. It returns a :class:`dsinga.data.RecordSource` and accepts the settings of
+    ``store_conf`` by ``**settings``. A distribution names either in the entry points ``dsinga.addons``:
+    ``"records.polars.DataFrame" = "my_package.tables"``.
 
     >>> import dsinga
     >>> from dsinga.data.sources.arrays import Kind, array_records
@@ -89,10 +86,9 @@ class Kind(NamedTuple):
 
     Attributes:
         words: what messages call such an object.
-        records: returns the records of an object, beside the labels ``y``; or both, as a source of records.
+        records: returns the records of an object with the labels ``y``, or both as a source of records.
         options: the options of :func:`open_records` that have a meaning for the records of an object.
-        labels: returns the column of the labels that an object is; its arguments are the object, its name, the number
-            of records, and the options.
+        labels: returns an object's column of labels, from the object, its name, the number of records, and the options.
     """
 
     words: str
@@ -102,7 +98,7 @@ class Kind(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-    """Return whether ``value`` is an array of any library or a list, which numpy can convert."""
+    """Whether ``value`` is an array of any library or a list, which numpy can convert."""
     return hasattr(value, "__array__") or isinstance(value, list)
 
 
@@ -110,16 +106,13 @@ ARRAYS = Kind("an array", array_records)
 
 
 class ArrayColumn(Column):
-    """Records, or labels, that are a numpy array (length, *shape). Rows are converted when they are read.
+    """Records or labels in a numpy array (length, *shape), converted when they are read.
 
     A pickle contains the whole array, so send it to each process only once.
 
     Args:
         array: the array; do not change it while it is read.
         labels: whether the array has labels, with label dtypes, rather than records.
-
-    Raises:
-        UserError: the array has no rows of numbers.
     """
 
     from_files = False
@@ -136,7 +129,7 @@ class ArrayColumn(Column):
 
     @cached_property
     def whole(self) -> np.ndarray | None:  # type: ignore[override]
-        """The rows to read: a view, or a copy of few bytes; else None."""
+        """All rows at once, if a view or a copy of few bytes can give them; else None."""
         flags = self.array.flags
         is_ready = self.array.dtype == self.dtype and flags.c_contiguous and flags.aligned
         if self.ranges is not None or not (is_ready or self.length * self.row_bytes <= CONVERTED_BYTES):
@@ -144,20 +137,17 @@ class ArrayColumn(Column):
         return np.require(convert(self.array, self, self.labels), requirements=["C", "ALIGNED"])
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``, a view if the dtype is right, else a copy."""
+        """Return the rows ``start`` to ``stop``, without a copy if the dtype is right."""
         array = self.array if self.whole is None else self.whole
         return convert(array[(slice(start, stop), *self.index)], self, self.labels)
 
     def why_unsendable(self) -> str:
-        """Return "", since numbers can always be sent."""
+        """Return "": arrays of numbers can be sent to any process."""
         return ""
 
 
 def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
-    """Return the dtype in which the rows of an array are read, by :mod:`dsinga.data.conversion`.
-
-    Raises UserError if the array has no rows or no numbers.
-    """
+    """Return the dtype in which the rows of an array are read: uint8, int32, int64 or float32."""
     if not array.ndim:
         needed = "labels need a row each; give [label]" if labels else "records need a row each; give [[number]]"
         raise UserError(f"{name!r} has the shape {array.shape}, but {needed}")
@@ -168,10 +158,7 @@ def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
 
 
 def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
-    """Convert an array, or an array-like object, to a numpy array, with NaN in place of missing values.
-
-    Raises UserError like :func:`.missing_values.with_nan`, and for objects that do not convert.
-    """
+    """Convert an array-like object to a numpy array, with NaN in place of missing values."""
     array = with_nan(array, name, is_label)
     try:
         return np.asarray(with_nan(np.asanyarray(array), name))  # a variable of netCDF4 becomes a masked array
@@ -188,10 +175,7 @@ def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
 
 
 def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.ndarray:
-    """Return the index of each label in ``classes``, int64. Raises UserError for a label that is not in it.
-
-    Without ``classes`` strings are refused.
-    """
+    """Convert labels to int64 codes: the index of each in ``classes``. Raises UserError for unknown labels."""
     values, places = np.unique(labels.astype(str), return_inverse=True)
     if classes is None:
         known = ", ".join(repr(str(value)) for value in values[:10]) + (", ..." if len(values) > 10 else "")
@@ -209,7 +193,7 @@ def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.nd
 
 
 def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarray:
-    """Return rows as a view if they cast safely to the column's dtype, else a copy."""
+    """Return rows in their column's dtype: a view if they cast safely, else a copy."""
     if rows.dtype.kind in "bui" and np.can_cast(rows.dtype, column.dtype):
         return rows[:]  # a view, since the cache makes it read-only
     column.warn_of_rounding(rows)
@@ -220,7 +204,7 @@ def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarra
 
 
 def check_block(column: Column, remedy: str) -> None:
-    """Raise UserError if a column's blocks are so large that ten may not fit in memory."""
+    """Refuse a column with blocks so large that ten may not fit in memory."""
     if column.block_bytes > MAX_BLOCK_BYTES:
         raise UserError(
             f"{column.name!r} has chunks of {column.block_bytes >> 20} MiB, and reading keeps up to ten in memory; at "

@@ -1,4 +1,4 @@
-"""Reads records that user code generates again in each epoch, batch by batch, like Keras's PyDataset."""
+"""Reads records that user code generates again in each epoch, in batches, like Keras's PyDataset."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def drawing() -> Iterator[Callable[..., None]]:
-    """Yield a function that seeds this process's random generators; restore their states afterwards.
+    """Make user code reproducible: yield a function that seeds its random generators, and restore them afterwards.
 
-    These are the generators of ``random``, ``numpy.random`` and, if imported, torch on CPUs. All threads share them, so
-    only one draws at a time.
+    It seeds ``random``, ``numpy.random`` and, if imported, torch on CPUs. Threads share these, so only one draws at a
+    time.
     """
     for module in filter(None, map(sys.modules.get, DRAWING_MODULES)):
         if vars(module).get("random") is random:
@@ -71,7 +71,7 @@ def _seed(*numbers: int) -> None:
 
 @contextlib.contextmanager
 def naming_errors(what: str) -> Iterator[None]:
-    """Raise UserError, naming ``what`` was read, for any error of user code, even SystemExit."""
+    """Turn any error of user code, even SystemExit, into a UserError that names ``what`` was read."""
     try:
         yield
     except (KeyboardInterrupt, UserError):
@@ -83,7 +83,7 @@ def naming_errors(what: str) -> Iterator[None]:
 
 
 class DrawnColumn(Column):
-    """The records, labels or weights of user batches; ``part`` is the index in the batch tuple."""
+    """The records, labels or weights of user batches, as a column."""
 
     from_files = False
 
@@ -99,7 +99,7 @@ class DrawnColumn(Column):
         return self.batches.read(np.arange(start, stop), 0, np.zeros(stop - start, np.int64))[self.part]
 
     def converted(self, rows: np.ndarray, what: str) -> np.ndarray:
-        """Return rows (n, ...) in the dtype of the column. Raises UserError if ``what`` has another shape or dtype."""
+        """Convert rows (n, ...) of a batch to the column's dtype."""
         rows = rows[:, None] if self.part == 2 and rows.ndim == 1 else rows
         dtype = column_dtype(rows, self.name, labels=self.part == 1)
         pad = "; pad to one length, as by torch.nn.functional.pad(x, (0, 0, 0, steps - x.shape[1]))" * (rows.ndim == 3)
@@ -119,7 +119,6 @@ class DrawnRecords(RecordSource):
 
     Attributes:
         keeps_order: whether training reads them in their order.
-        has_weights: whether they have weights that nobody reads yet.
     """
 
     _data: DrawnColumn
@@ -129,7 +128,7 @@ class DrawnRecords(RecordSource):
         self.batches, self.keeps_order, self.has_weights = batches, keeps_order, len(batches.columns) == 3
 
     def split_weights(self) -> tuple[RecordSource, RecordSource]:
-        """Return the records without weights, and the weights as separate records."""
+        """Return the records without sample weights, and the weights as separate records."""
         column = self.batches.columns[2]
         changes = {"_data": column, "_labels": None, "label_shape": (), "label_dtype": None, "has_weights": False}
         return self._changed(has_weights=False), self._changed(**changes, shape=column.shape, dtype=column.dtype)
@@ -137,7 +136,7 @@ class DrawnRecords(RecordSource):
     def draw(
         self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the records and labels of ``rows`` in their epochs of a run with this seed."""
+        """Return records and labels as user code generates them in their epochs."""
         parts = self.batches.read(rows, seed, np.zeros(len(rows), np.int64) if epochs is None else epochs())
         for column, array in zip(self.columns, parts[self._data.part :], strict=False):
             if not self.allows_nonfinite:
@@ -149,23 +148,22 @@ class DrawnRecords(RecordSource):
         return self.read(rows)[1]
 
     def end_epoch(self, epoch: int, seed: int) -> None:
-        """Tell the batches that an epoch has been read."""
+        """Tell the user's batches that an epoch has been read."""
         if self._data.part == 0:  # once for records and weights
             self.batches.end_epoch(epoch, seed)
 
     def label_range(self) -> None:
-        """Return None: generating all labels may take long, so they are checked as they are read."""
+        """Return None, so that nothing generates all labels: they are checked as they are read."""
         return
 
 
 class Batches:
-    """The batches x, (x, y) or (x, y, sample_weight) of a sequence, of equal length but the last.
+    """Reads the batches x, (x, y) or (x, y, sample_weight) of a user's sequence.
 
-    Each is made once an epoch, with seeded random generators; the newest are kept. Raises UserError if the sequence is
-    empty, or a batch is no array and no such tuple.
+    Each is made once an epoch, with seeded random generators.
 
     Args:
-        sequence: the sequence; its ``on_epoch_end`` is called if it has one.
+        sequence: the sequence; ``on_epoch_end`` is optional.
         block: the records that training shuffles together; by default the records of a batch.
     """
 
@@ -195,7 +193,7 @@ class Batches:
         return f"batch {number} of the sequence {type(self.sequence).__name__}"
 
     def make(self, number: int, seed: int, epoch: int) -> Any:
-        """Return a batch made by the user's code."""
+        """Let the user's code make a batch."""
         return self.sequence[number]
 
     def _forget(self) -> None:
@@ -204,10 +202,7 @@ class Batches:
         self._begun = self._ended = 0  # epochs
 
     def read(self, rows: np.ndarray, seed: int, epochs: np.ndarray) -> Parts:
-        """Return the parts (n, ...) of records in epochs (n,) of a run, in the columns' dtypes.
-
-        Raises UserError for errors of user code, and for batches unlike the first one.
-        """
+        """Return records of some epochs (n,) as (x, y, sample_weight) arrays in the columns' dtypes."""
         parts = tuple(np.empty((len(rows), *column.shape), column.dtype) for column in self.columns)
         with self._lock:
             for place, (row, epoch) in enumerate(zip(rows.tolist(), epochs.tolist(), strict=True)):
@@ -268,12 +263,12 @@ class Batches:
 
 
 def are_codes(array: np.ndarray) -> bool:
-    """Whether the records of a batch may be sequences of codes, (n, steps)."""
+    """Whether the records of a batch look like sequences of codes, (n, steps)."""
     return array.ndim == 2 and array.dtype.kind in "iu"
 
 
 def padded_steps(parts: Parts, steps: int = 0) -> Parts:
-    """Return a batch's sequences of codes, and labels of steps, padded with -1 to ``steps``."""
+    """Pad sequences of codes, and the labels of their steps, with -1 to ``steps`` steps."""
     if not are_codes(parts[0]) or (width := parts[0].shape[1]) >= steps:
         return parts
     missing = [(0, 0), (0, steps - width)]
@@ -284,7 +279,7 @@ def padded_steps(parts: Parts, steps: int = 0) -> Parts:
 
 
 def batch_parts(batch: Any, what: str) -> Parts:
-    """Return the parts of a batch as arrays. Raises UserError if ``what`` is no batch."""
+    """Return the arrays of a batch: x, or also y and sample_weight. Raises UserError for anything else."""
     parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     arrays = tuple(as_numpy(part, name) for part, name in zip(parts, NAMES, strict=False))
     if len(parts) not in (1, 2, 3) or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
@@ -293,12 +288,12 @@ def batch_parts(batch: Any, what: str) -> Parts:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether ``value`` has the methods of Keras's PyDataset, from any module."""
+    """Whether ``value`` is a sequence of batches: it has the methods of Keras's PyDataset."""
     names = ("__getitem__", "__len__", "on_epoch_end")
     return not is_of(value, "torch", "Dataset") and all(hasattr(type(value), name) for name in names)
 
 
 @cache
 def say_once(text: str) -> None:
-    """Log a warning once in this process."""
+    """Log a warning, but only once in this process."""
     _log.warning("%s", text)

@@ -1,7 +1,4 @@
-"""Columns of records that are dask arrays, computed in the process and thread that reads them.
-
-Only this file and ``data/sendable.py`` import Dask.
-"""
+"""Reads records from dask arrays, computed in the process and thread that reads them."""
 
 from __future__ import annotations
 
@@ -39,12 +36,12 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 
 def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the records of a dask array (n, ...), computed when they are read."""
+    """Open a dask array (n, ...) as records, computed when they are read."""
     return DataAndLabels("dask array", DaskColumn(with_nan(x, "x"), "x"), y)
 
 
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of a dask array of labels (n, ...).
+    """Open a dask array (n, ...) as labels.
 
     Labels are computed at once, except for float labels of more than 128 MiB.
     """
@@ -58,12 +55,12 @@ def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
 
 @register("records", "dask.Array")
 def dask_kind(value: Any) -> Kind:
-    """Return the kind of a dask array."""
+    """Say how a dask array is opened as records or labels."""
     return Kind("a dask array", dask_records, labels=dask_labels)
 
 
 def in_chunks(array: Any) -> Any:
-    """Return a zarr array above 128 MiB as a dask array, to read by chunks; others unchanged."""
+    """Let a zarr array above 128 MiB be read by chunks, as a dask array."""
     if not isinstance(array, zarr.Array) or not array.ndim or array.nbytes <= SMALL_BYTES:
         return array
     import dask.array as da
@@ -73,11 +70,10 @@ def in_chunks(array: Any) -> Any:
 
 
 class DaskColumn(Column):
-    """Records, or labels, that are a dask array (length, *shape), computed by chunk when read.
+    """Records, or labels, in a dask array (length, *shape), computed chunk by chunk when read.
 
-    If the graph only cuts an array into chunks, as ``da.from_zarr`` does, blocks are read from that array, several
-    small chunks at once. Otherwise a :class:`DaskGraph` computes the chunks of a block. A process that loads a pickle
-    must call :meth:`connect` before it reads.
+    If the graph only cuts an array into chunks, as ``da.from_zarr`` does, blocks are read from that array. Otherwise a
+    :class:`DaskGraph` computes them. A process that loads a pickle must call :meth:`connect` before it reads.
 
     Args:
         array: the dask array, with chunks along the first axis only.
@@ -113,7 +109,7 @@ class DaskColumn(Column):
             self._chunks = ChunkCache(SMALL_BYTES) if array.shape[0] * row_bytes <= SMALL_BYTES else None
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Use the Dask client of ``client`` to fetch chunks kept by a cluster; called only if needed."""
+        """Use the Dask client from ``client`` to fetch chunks that a cluster keeps."""
         self._graph.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
@@ -131,7 +127,7 @@ class DaskColumn(Column):
         return convert(rows[start - offset : stop - offset], self, self.labels)
 
     def why_unsendable(self) -> str:
-        """Return why, and by which task, the array cannot be sent to another process; "" if it can."""
+        """Return why the array, naming its task, cannot be sent to another process; "" if it can."""
         why = super().why_unsendable()
         if why and self._array is not None:
             return f"its chunks are of a {type(self._array).__name__}: {why}"
@@ -185,7 +181,7 @@ def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Seque
 
 
 def check_chunks(array: Any, name: str) -> None:
-    """Raise UserError for a dask array with chunks of unknown sizes, or that cut records."""
+    """Raise UserError for a dask array with chunks of unknown sizes, or with chunks that cut records."""
     if any(np.isnan(size) for sizes in array.chunks for size in sizes):
         raise UserError(
             f"the dask array {name!r} has chunks of unknown sizes; call {name}.compute_chunk_sizes() first, or "
@@ -201,7 +197,7 @@ def check_chunks(array: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def naming_failures(what: str, remedy: str) -> Iterator[None]:
-    """Raise UserError, such as "chunk 3 cannot be computed", for other errors within."""
+    """Turn errors of user code into a UserError such as "chunk 3 cannot be computed"."""
     try:
         yield
     except UserError:
@@ -222,10 +218,7 @@ def compute(*collections: Any) -> tuple[Any, ...]:
 
 
 def with_fixed_partitions(frame: Any) -> Any:
-    """Return a Dask data frame or series that keeps its partitions in later computations.
-
-    For parquet files, Dask joins small partitions, more of them for fewer columns.
-    """
+    """Stop Dask from joining partitions of a data frame or series in later computations."""
     from dask.dataframe.dask_expr import from_graph
     from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
@@ -237,19 +230,11 @@ def with_fixed_partitions(frame: Any) -> Any:
 
 
 class DaskGraph:
-    """The optimised tasks of a dask array or data frame.
+    """Computes chunks of a dask array or data frame in the calling thread, without a scheduler.
 
-    Tasks run in the calling thread, one after another, without a scheduler, so that a reading worker waits for no other
-    thread. Values that a cluster keeps (of a persisted array) are fetched from its Dask workers.
+    Values that a cluster keeps, as of a persisted array, are fetched from its Dask workers.
 
-    A pickle contains the graph. If the graph has values that a cluster keeps, the loading process must call
-    :meth:`connect` before it computes.
-
-    Attributes:
-        keys: the keys of the chunks, a flat list.
-
-    Raises:
-        UserError: the cluster has not computed a value that it should keep.
+    A process that loads a pickle with such values must call :meth:`connect` first.
     """
 
     def __init__(self, array: Any, name: str):
@@ -271,7 +256,7 @@ class DaskGraph:
         return {**vars(self), "_futures": dict.fromkeys(self._futures)}  # they belong to the client of one process
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Use the Dask client of ``client`` to fetch values kept by a cluster; called only if needed."""
+        """Use the Dask client from ``client`` to fetch values that a cluster keeps."""
         if missing := [key for key, future in self._futures.items() if future is None]:
             import distributed
 
@@ -279,7 +264,7 @@ class DaskGraph:
             self._futures |= {key: future(key, here, state="memory") for key in missing}
 
     def compute(self, keys: Sequence[Hashable]) -> list[Any]:
-        """Return the values of ``keys``, computed in one run, so that shared tasks run once."""
+        """Return the chunks ``keys``, computed in one run, so that shared tasks run once."""
         from dask.core import get
 
         graph, cluster_keys = self._needed(keys)
@@ -313,7 +298,7 @@ class DaskGraph:
 
 
 class DaskRegions:
-    """Reads regions of a dask array; computes or fetches only the chunks that a region overlaps."""
+    """Reads regions of a dask array, and computes only the chunks that a region overlaps."""
 
     def __init__(self, array: Any, name: str):
         self.graph, self.name, self._dtype = DaskGraph(array, name), name, array.dtype
@@ -321,7 +306,7 @@ class DaskRegions:
         self._begins = [np.cumsum([0, *sizes[:-1]]).tolist() for sizes in array.chunks]
 
     def read(self, region: Sequence[slice]) -> np.ndarray:
-        """Return the numbers of a region, a slice with start and stop for each axis."""
+        """Compute a region, given as a slice with start and stop for each axis."""
         parts = list(product(*map(axis_parts, region, self._begins)))
         values = self.graph.compute([self.graph.keys[self._flat([axis.number for axis in part])] for part in parts])
         out = np.empty([part.stop - part.start for part in region], self._dtype)
@@ -334,10 +319,7 @@ class DaskRegions:
 
 
 def _finished_futures(futures: list[Any], name: str) -> list[Any]:
-    """Wait for the futures in the graph of an array and return them.
-
-    Raises UserError if one has failed.
-    """
+    """Wait for the futures in a dask array's graph and return them."""
     if futures:
         from distributed import wait
 
@@ -360,7 +342,7 @@ def _futures_of_keys(keys: Collection[Any]) -> list[Any]:
 
 
 def cluster_futures(collection: Any) -> list[Any]:
-    """Return the futures, for chunks kept by a cluster, in a collection's graph."""
+    """Return the futures in a collection's graph: the chunks that a cluster keeps."""
     if "distributed" not in sys.modules:  # nobody has made one
         return []
     from distributed.client import futures_of

@@ -18,14 +18,11 @@ from dsinga.data.sources.dask_arrays import DaskColumn, compute, with_fixed_part
 
 
 def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return a frame's feature columns as records, and its label column or ``y`` as labels.
+    """Open a data frame: feature columns as records, and its label column or ``y`` as labels.
 
     Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
-    bool, int32 if all are int32, else float32. A missing value is NaN, which is refused when it is read. For a Dask
-    data frame, length and labels are computed at once, features when they are read.
-
-    Raises:
-        UserError: a column is missing, or has no numbers.
+    bool, int32 if all are int32, else float32. Missing values are NaN, refused on reading. For a Dask data frame,
+    length and labels are computed at once, features when they are read.
     """
     if frame.ndim == 1:
         frame = frame.to_frame()
@@ -75,10 +72,7 @@ def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
 
 
 def to_array(frame: Any, dtype: np.dtype) -> np.ndarray:
-    """Return a pandas data frame as an array (rows, columns); missing values are NaN.
-
-    Integers with missing values become float32.
-    """
+    """Convert a pandas data frame to an array (rows, columns) with NaN for missing values."""
     if dtype.kind != "f" and frame.isna().any(axis=None):
         dtype = np.dtype(np.float32)
     out = np.empty(frame.shape, dtype)
@@ -106,10 +100,10 @@ def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
 
 
 def frame_labels(labels: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the label column of a series or data frame, and the class names if known.
+    """Open a series or the label column of a data frame as labels, with class names.
 
     A categorical series gives its categories as classes, unless the options name some. Dask labels are computed at
-    once. Raises UserError if a label is missing.
+    once.
     """
     if is_dask_frame(labels):
         (labels,) = compute(labels)
@@ -137,5 +131,5 @@ def frame_labels(labels: Any, name: str, length: int, options: Options) -> Label
 
 @register("records", "pandas.DataFrame", "pandas.Series", "dask.DataFrame", "dask.Series")
 def frame_kind(value: Any) -> Kind:
-    """Return the kind of a data frame or a series."""
+    """Say how a data frame or a series is opened as records or labels."""
     return Kind("a data frame", frame_records, ("label", "columns", "classes"), frame_labels)

@@ -1,4 +1,4 @@
-"""Reads datasets of libraries, such as PyTorch's, by number; reads streams and generators once, into memory."""
+"""Reads records from datasets of PyTorch and Hugging Face, and from streams and generators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class ItemBatches(Batches):
-    """The records of a dataset (x, (x, y), (x, y, sample_weight) or a dict), in batches of one.
+    """Reads a dataset of single records (x, (x, y), (x, y, sample_weight) or a dict), in batches of one.
 
     If a library has the records in arrays, unchanged by user code, batches have 256 records.
     """
@@ -60,7 +60,7 @@ class ItemBatches(Batches):
         return f"record {numbers[0]}{last} of the {type(self.sequence).__name__}"
 
     def make(self, number: int, seed: int, epoch: int) -> Parts:
-        """Return the parts of the records of a batch, (n, ...)."""
+        """Read a batch from the dataset: its arrays (n, ...)."""
         numbers = list(self.numbers[number * self.step : (number + 1) * self.step])
         if self.in_tensors:
             return tuple(np.asarray(tensor)[numbers] for tensor in self.sequence.tensors)
@@ -72,7 +72,7 @@ class ItemBatches(Batches):
 
 
 def columns(batch: Mapping[str, Any], owner: str, data: str | None = None, label: str | None = None) -> tuple[Any, ...]:
-    """Return (x, y) of a batch by names: the labels, and the one other column. Raises UserError for more columns."""
+    """Split a batch with named columns into (x, y): the labels, and the one other column."""
     labels = [name for name in batch if (name in LABELS if label is None else name == label)]
     features = [name for name in batch if name not in labels and data in (None, name)]
     if len(features) != 1 or len(labels) > 1 or (label and not labels):
@@ -85,12 +85,10 @@ def columns(batch: Mapping[str, Any], owner: str, data: str | None = None, label
 
 
 class ByNumber(NamedTuple):
-    """A dataset that can be read by number, and how to read it.
+    """A dataset with records that can be read by number, and how to read it.
 
     Attributes:
         indices: the numbers of the records to read; None for all.
-        keeps_order: whether training keeps their order.
-        loader: the DataLoader that makes its own kind of batches, if any.
     """
 
     dataset: Any
@@ -100,7 +98,7 @@ class ByNumber(NamedTuple):
 
 
 class LoaderBatches(Batches):
-    """The batches of a DataLoader, made with its own sampler and collate function."""
+    """Makes the batches of a DataLoader with its own sampler and collate function."""
 
     def __init__(self, loader: Any, names: Sequence[str | None]):
         self.names, self._order = names, ((-1, -1), [[0]])
@@ -111,7 +109,7 @@ class LoaderBatches(Batches):
         return f"batch {number} of the DataLoader"
 
     def make(self, number: int, seed: int, epoch: int) -> Any:
-        """Return a batch; the sampler chooses its records again in each epoch."""
+        """Return a batch of the DataLoader; its sampler chooses the records again in each epoch."""
         if self._order[0] != (seed, epoch):
             with drawing() as seed_by:
                 seed_by(seed, epoch)
@@ -125,7 +123,7 @@ class LoaderBatches(Batches):
 
 
 def by_number(source: Any) -> ByNumber | None:
-    """Return the dataset, or a DataLoader's dataset, if records can be read by number; else None."""
+    """Recognise a dataset, or a DataLoader of one, with records that can be read by number."""
     if isinstance(source, (str, bytes, Mapping, list, tuple)) or is_sequence(source) or is_stream(source):
         return None
     if is_of(source, "torch", "DataLoader"):
@@ -137,12 +135,12 @@ def by_number(source: Any) -> ByNumber | None:
 
 
 def is_stream(source: Any) -> bool:
-    """Whether a source is a library's dataset that can only be iterated."""
+    """Whether a source is a library's dataset without numbers, which can only be iterated."""
     return is_of(source, "torch", "IterableDataset") or is_of(source, "datasets", "IterableDataset")
 
 
 def _of_loader(loader: Any) -> ByNumber | None:
-    """Return the records of a DataLoader; None if only iterable, or in batches already."""
+    """Recognise a DataLoader of a dataset that can be read by number."""
     batches, joins = loader.batch_sampler, loader.collate_fn
     base: Any = next(cls for cls in type(loader).__mro__ if _is_torchs(cls))
     if batches is None or is_stream(loader.dataset) or type(loader).__iter__ is not base.__iter__:
@@ -184,14 +182,14 @@ def size_of_batches(loader: Any) -> int | None:
 
 @register("records", "torch.DataLoader", "torch.Dataset", "datasets.Dataset")
 def drawn_kind(value: Any) -> Kind | None:
-    """Return the kind of a sequence of batches, or a dataset read by number; else None."""
+    """Say how a sequence of batches, or a dataset read by number, is opened as records."""
     if is_sequence(value):
         return Kind("a sequence of batches", drawn_records)
     return None if by_number(value) is None else Kind("records by number", drawn_records, ("data", "label", "classes"))
 
 
 def drawn_records(source: Any, y: Any, options: Options) -> DrawnRecords:
-    """Return the records of a sequence of batches or a dataset, with given columns and classes."""
+    """Open a sequence of batches or a dataset as records, with the caller's columns and classes."""
     if y is not None:
         raise UserError(f"the records of the {type(source).__name__} have their labels; leave y out")
     records = by_number(source)
@@ -218,7 +216,7 @@ def is_iterable(source: Any) -> bool:
 
 
 def _draws_again(source: Any) -> bool:
-    """Whether a source, such as a DataLoader, may give other records when iterated again."""
+    """Whether iterating again, as over a DataLoader, may give other records."""
     return is_of(source, "torch", "DataLoader") or is_stream(source)
 
 
@@ -238,7 +236,7 @@ def _batches_of(source: Any, size: int) -> Iterator[Any]:
 def read_batches(
     source: Iterable[Any], count: int | None = None, size: int = 32, seed: int = 0, silent_seconds: float = 3.0
 ) -> tuple[tuple[np.ndarray, ...], int]:
-    """Read all batches of an iterable; return arrays of all records, and the first batch's rows.
+    """Read an iterable, such as a generator, into memory: return its records, and the first batch's rows.
 
     The arrays are (x, y), (x, y, weights) or (x,), like the batches.
 
@@ -247,7 +245,7 @@ def read_batches(
         count: the number of batches to read; all by default.
         size: the batch size for a stream of single records.
         seed: the random seed for a DataLoader or a library's stream.
-        silent_seconds: the seconds between log lines about the progress.
+        silent_seconds: the seconds between log lines.
 
     Raises:
         UserError: there are no or too few batches, a batch has other shapes than the first, or they exceed half of the
@@ -301,6 +299,6 @@ def _arrays(batch: Any, what: str, before: list[tuple[np.ndarray, ...]]) -> tupl
 
 
 def _shapes_of_records(parts: Parts) -> list[Any]:
-    """Return the shapes of a batch's records, None for steps of sequences of codes."""
+    """Return the shapes that all batches must share; None for the steps of sequences of codes."""
     steps = parts[0].shape[1:2] if are_codes(parts[0]) else ()
     return [(None,) if are_codes(part) and part.shape[1:2] == steps else part.shape[1:] for part in parts]

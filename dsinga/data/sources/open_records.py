@@ -1,8 +1,7 @@
-"""Opens records from a path or URL, arrays, data frames, or a user's own source.
+"""Opens users' data as records: a path or URL, arrays, data frames, or their own source.
 
-Besides paths and arrays, the components "records" list what can be opened: the kinds of objects, by the names of their
-types (:class:`.arrays.Kind`), and the formats of files (:mod:`.paths`). For a trained net, classes and columns keep
-their meaning from training.
+The components "records" list what else can be opened: kinds of objects, by the names of their types
+(:class:`.arrays.Kind`), and formats of files (:mod:`.paths`).
 """
 
 from __future__ import annotations
@@ -24,21 +23,15 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Labels, Options, is_array
 
 
 class DataSource(ABC):
-    """Base class of a user's data source, which a job names by ``backend`` in a ``store_conf``.
+    """Base class for reading your own kind of data, which a job names by ``backend`` in a ``store_conf``.
 
-    A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it;
-    workers get the records that it opens.
+    Register a subclass by ``@register("source", "Name")``. Only the process that starts a run opens it.
 
     Attributes:
         Conf: declares the settings, a :class:`dsinga.job.Settings`; None for none.
         needs_path: whether a job must name a path.
         path: where the records are: an absolute path or a URL, None without a path.
-        settings: the given settings, or their defaults.
-
-    Args:
-        path: a path, looked up by :func:`dsinga.data.resolve`, or a URL.
-        settings: a ``Conf``; its defaults by default.
-        roots: folders in which a relative path is looked up after the working directory.
+        settings: the settings.
     """
 
     Conf: ClassVar[Any] = None
@@ -59,7 +52,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def open(self) -> Any:
-        """Return the records in any form that :func:`open_records` accepts: arrays, a pair (x, y), a RecordSource."""
+        """Open the records, in any form that :func:`open_records` accepts: arrays, a pair (x, y), a RecordSource."""
 
 
 @checked
@@ -73,28 +66,25 @@ def open_records(
     classes: Sequence[str] | None = None,
     roots: Sequence[str] = (),
 ) -> RecordSource:
-    """Return a RecordSource for ``source``: a path or URL, arrays, a data frame, a dataset or a pair (x, y).
+    """Open data for training: a path or URL, arrays, a data frame, a dataset or a pair (x, y) as a RecordSource.
 
     Nothing is copied to disk. Bytes and booleans are read as uint8, int32 as int32, other numbers as float32, which
-    rounds integers beyond 2^24; integer labels as int64. Training gives the same bits as a store with the same records.
+    rounds integers beyond 2^24; integer labels as int64.
 
     Records are recognised by the names data, x, image, feature, record and input, labels by label, y, class and target,
-    in any case or plural. A single array besides labels is also used as records. Coordinates that xarray writes do not
-    count.
+    in any case or plural. A single array without labels is used as records.
 
     In zarr arrays, numbers equal to ``_FillValue`` or ``missing_value`` become NaN; ``valid_range`` is ignored. Packed
     arrays (``scale_factor``, ``add_offset``), and integers with a ``_FillValue``, are refused: open them with
     ``xarray.open_zarr``. Chunks that are not stored are reported once, and refused if the fill value is null.
 
-    *Dask arrays.* Chunks divide records only, and their sizes must be known. Each worker computes the chunks that its
-    records need, again in each epoch, and keeps up to ten of them or 128 MiB; chunks above 256 MiB are refused. An
-    array above 128 MiB with chunks above 1 MiB is shuffled by whole chunks, which is a different order from a store's.
-    Integer labels, and float labels of up to 128 MiB, are computed once at the start.
+    *Dask arrays.* Chunks must have known sizes of at most 256 MiB, and divide records only. Each worker computes the
+    chunks of its records again in each epoch. Arrays above 128 MiB with chunks above 1 MiB are shuffled by whole
+    chunks. Integer labels, and float labels of up to 128 MiB, are computed once at the start.
 
-    *Datasets.* Records are made again in each epoch. Before each, the generators of ``random``, ``numpy.random`` and
-    PyTorch are seeded by the job's seed, the epoch and the record, so a seed gives the same bits. A DataLoader with
-    ``shuffle=True`` is shuffled by dsinga, with ``shuffle=False`` read in order; one with another sampler or a
-    ``collate_fn`` makes its own batches. Its ``num_workers`` has no effect.
+    *Datasets.* Records are made again in each epoch. Random generators are seeded for each, so a job's seed gives the
+    same bits. A DataLoader with ``shuffle=True`` is shuffled by dsinga, with ``shuffle=False`` read in order; one with
+    another sampler or a ``collate_fn`` makes its own batches. Its ``num_workers`` has no effect.
 
     Args:
         source: one of
@@ -156,10 +146,7 @@ def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
 
 
 def open_labels_of(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of the labels ``y`` of ``length`` records, and class names if known.
-
-    Raises UserError if the labels cannot be read.
-    """
+    """Open the labels ``y`` of ``length`` records as a column, and return class names if known."""
     kind = _kind_of(y) or ARRAYS  # which says why it does not convert
     labels, classes = kind.labels(y, name, length, options)
     labels.order = order_of(y)
@@ -215,12 +202,11 @@ def _refusal(x: Any) -> UserError:
 
 
 class RecordNames(NamedTuple):
-    """The names of classes, columns and dimensions of records; empty if unknown.
+    """The names of classes, columns and dimensions of records, so that predictions use training's order.
 
     Attributes:
         classes: the names of the labels 0, 1, ...
         order: the dimensions of an xarray object and the labels along them, or the columns of a data frame.
-        label_order: the same for the labels.
     """
 
     classes: tuple[str, ...] = ()
@@ -229,16 +215,13 @@ class RecordNames(NamedTuple):
 
     @classmethod
     def of(cls, source: Any) -> RecordNames:
-        """Return the names of a source of records."""
+        """Return the names of the classes, columns and dimensions of a source of records."""
         orders = [column.order for column in getattr(source, "columns", ())]
         return cls(tuple(map(str, getattr(source, "classes", ()) or ())), *orders[:2])
 
     @classmethod
     def of_params(cls, params: Any) -> dict[str, RecordNames]:
-        """Return the names of the records that params were trained on, by input layer; empty if unknown.
-
-        Raises UserError if the names in a file of params are damaged.
-        """
+        """Return the names of classes and columns that params were trained with, by input layer."""
         try:
             return {name: cls(*map(as_tuples, parts)) for name, parts in getattr(params, "names", {}).items()}
         except TypeError as error:
@@ -247,23 +230,22 @@ class RecordNames(NamedTuple):
             ) from None
 
     def or_else(self, other: RecordNames) -> RecordNames:
-        """Return the names, with ``other`` filling in unknown ones."""
+        """Fill in unknown names from ``other``."""
         return RecordNames._make(here or there for here, there in zip(self, other, strict=True))
 
 
 def as_tuples(names: Any) -> Any:
-    """Return nested lists of names as tuples. Raises TypeError for anything else."""
+    """Turn nested lists of names, as read from JSON, into tuples."""
     if not isinstance(names, (str, list, tuple)):
         raise TypeError("a name is no text")
     return names if isinstance(names, str) else tuple(map(as_tuples, names))
 
 
 def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase: str = "") -> RecordSource:
-    """Open ``source`` like :func:`open_records`, with names in the order of ``names``.
+    """Open data for a trained net: like :func:`open_records`, with columns and classes in the order of ``names``.
 
-    Columns of a data frame, and dimensions and labelled points of xarray objects, are found by name, in any order.
-    Categories and string labels get the codes of their classes. Raises UserError for unknown columns, labels or
-    classes, and for other kinds of records with other names.
+    Columns, dimensions and labelled points are found by name, in any order. Categories and string labels get the codes
+    of their classes. Raises UserError for unknown names.
     """
     options: dict[str, Any] = {}
     x, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
@@ -278,7 +260,7 @@ def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase:
 
 
 def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
-    """Raise UserError if the records have other names of classes or columns than in training."""
+    """Raise UserError if records have other classes or columns than in training."""
     given = RecordNames.of(source)
     pairs = [("labels", "stand for the classes", given.classes, names.classes, False)]
     for what, here, there in (("records", given.order, names.order), ("labels", given.label_order, names.label_order)):

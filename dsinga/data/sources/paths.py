@@ -1,4 +1,4 @@
-"""Opens paths and URLs: stores, files that importers convert, labels, and mean images."""
+"""Opens records, labels and mean images at paths and URLs; imports other formats first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_store(
     data: str | None = None,
     label: str | None = None,
 ) -> RecordSource:
-    """Open the zarr store at ``path``, or import a file in a SINGA format and open the result.
+    """Open the zarr store at ``path``, or import a file in a SINGA format first.
 
     A kvfile, textfile, lmdb or imagefolder is imported once into a zarr store next to it (``train_data.bin`` into
     ``train_data.zarr``). That store is reused while it is complete and not older than its source.
@@ -49,12 +49,11 @@ def open_store(
         has_label: whether the first value of each line of a textfile is a label; False reads no labels of a store.
         shape: shape of a record, (..., height, width); images of an imagefolder are resized to it.
         encoded: whether the pixels of a kvfile or lmdb are image files, such as JPEG.
-        data: name of the array of records in a zarr group that is not a record store, such as "train/images"; None
-            guesses it.
+        data: name of the array of records in another zarr group, such as "train/images"; None guesses it.
         label: the same for the labels; "" reads no labels.
 
     Raises:
-        UserError: ``path`` does not exist or cannot be read; the message says where it looked and what to do.
+        UserError: ``path`` does not exist or cannot be read.
     """
     location = resolve(path, roots)
     file_format = _format_of(location, "zarr" if data and not backend else backend)
@@ -67,14 +66,14 @@ def open_store(
 
 
 def path_records(path: str | os.PathLike[str], y: Any, options: Options) -> DataAndLabels:
-    """Return the records of the store at a path or URL, with the labels ``y`` instead of its own."""
+    """Open the store at a path or URL, with the labels ``y`` instead of its own."""
     refuse_numpy_file(path)
     store = open_store(path, roots=options.roots, has_label=False)
     return DataAndLabels(store.location, store.columns[0], y)
 
 
 def path_labels(path: str | os.PathLike[str], name: str, length: int, options: Options) -> Labels:
-    """Return the zarr array at a path or URL as a column of labels."""
+    """Open the zarr array at a path or URL as labels."""
     return open_labels(path, options.roots), options.classes
 
 
@@ -82,8 +81,8 @@ def path_labels(path: str | os.PathLike[str], name: str, length: int, options: O
 def open_labels(path: Any, roots: Sequence[str] = ()) -> Column:
     """Open the labels, given as a zarr array or as its path or URL.
 
-    A relative path is looked up in the working directory, then under ``roots``. Raises UserError if there is no such
-    array, or it has no numbers that can be labels.
+    Relative paths are looked up in the working directory, then under ``roots``. Raises UserError if there is no array
+    of numbers.
     """
     if isinstance(path, zarr.Array):
         return array_column(path, is_label=True)
@@ -100,7 +99,7 @@ PATHS = Kind("a path or URL", path_records, labels=path_labels)
 
 
 def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
-    """Raise UserError if ``path`` is a file of numpy."""
+    """Raise UserError for a path of a numpy file, which has to be imported or loaded first."""
     if os.fspath(path).endswith(".npy"):
         raise UserError(
             f"{os.fspath(path)} is a file of numpy, which is not read in place; give the array: "
@@ -114,10 +113,7 @@ def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
 
 
 def _format_of(location: str, backend: str | None) -> str | None:
-    """Return the registered name in "records" of a file's format; None for a zarr store.
-
-    It is a format's name, as in ``backend``, a suffix such as ".csv", or for folders "/" and a file in them.
-    """
+    """Return the name of the importer for a file's format; None for a zarr store."""
     if backend == "hdfsfile":
         raise UserError(
             f"{location}: backend 'hdfsfile' is not supported; copy the file to this machine and set backend: 'kvfile'"
@@ -147,13 +143,13 @@ def _formats() -> list[str]:
 
 @public
 def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.ndarray:
-    """Return the float32 array, shaped like a record, of ``mean_file`` or ``std_file``.
+    """Read the array that is subtracted from records (``mean_file``), or divides them (``std_file``), as float32.
 
     The file is a store of one record (``image_mean.zarr``), a numpy file (``.npy``), or SINGA's ``image_mean.bin``, a
-    kvfile of one record. It is looked up by :func:`dsinga.data.resolve`, which also finds an imported store.
+    kvfile of one record.
 
     Raises:
-        UserError: the file does not exist, cannot be read, does not contain exactly one record, or has NaN or infinity.
+        UserError: the file cannot be read, or is not one record of finite numbers.
     """
     location = resolve(path, roots)
     image = _read(location)

@@ -1,4 +1,4 @@
-"""Lazy arrays for xarray objects in files: errors name the variable or chunk; logs missing chunks."""
+"""Reads xarray objects from files with errors that name the variable or chunk, and reports missing chunks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from dsinga.data.stores.store_faults import check_equal_chunks, check_group, chu
 
 
 def reading_files(value: Any) -> Any:
-    """Return an xarray object like ``value`` that reads its files, also through Dask, by this module.
+    """Make an xarray object read its files by this module, so that errors name variable or chunk.
 
-    Numbers in memory, and what xarray does after reading (packed numbers, masks, selections), stay. Raises UserError if
-    zarr arrays are older than their stores, or a coordinate has a chunk that is not stored.
+    xarray's unpacking, masks and selections stay.
     """
     value, source = value.copy(deep=False), value.encoding.get("source")
     arrays: list[zarr.Array] = []
@@ -67,10 +66,7 @@ def _check_metadata(arrays: Sequence[zarr.Array], indexes: Mapping[Any, Any]) ->
 
 
 def files_array(data: Any, name: str, source: Any = None, arrays: list[zarr.Array] | None = None) -> Any:
-    """Return a copy of xarray's nested lazy arrays around a checked array; None if no file is read.
-
-    ``source`` is the path from which xarray opened the Dataset, None if unknown. The zarr array is added to ``arrays``.
-    """
+    """Wrap the file array inside xarray's lazy arrays by one that names errors; None if there is no file."""
     if isinstance(data, FileArray):
         return None
     is_zarr = type(data).__name__ == "ZarrArrayWrapper"
@@ -93,7 +89,7 @@ def files_array(data: Any, name: str, source: Any = None, arrays: list[zarr.Arra
 
 
 def checked_array(data: Any, name: str) -> Any:
-    """Return xarray's nested lazy arrays like :func:`files_array`, after checking their metadata."""
+    """Wrap xarray's lazy arrays like :func:`files_array`, after checking their metadata."""
     arrays: list[zarr.Array] = []
     data = files_array(data, name, None, arrays)
     check_group(None, arrays)
@@ -101,11 +97,7 @@ def checked_array(data: Any, name: str) -> Any:
 
 
 class FileArray(BackendArray):
-    """An array of a file; its errors name the variable.
-
-    Args:
-        version: the version of the file when it was opened, None if unknown.
-    """
+    """Reads an array of a file for xarray; its errors name the variable."""
 
     def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
         self._wrapper, self._name, self._version = wrapper, name, version
@@ -133,7 +125,7 @@ class FileArray(BackendArray):
 
 
 class ZarrFileArray(FileArray):
-    """A zarr array; its errors also name the chunk. :class:`RegionReader` reads regions of files."""
+    """Reads a zarr array for xarray; its errors name the variable and the chunk."""
 
     def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
         super().__init__(wrapper, name, version)
@@ -166,7 +158,7 @@ class ZarrFileArray(FileArray):
 
 
 def _bounds(part: Any, size: int) -> tuple[int, int, int]:
-    """Return an index's range [first, last + 1) along an axis, and its step, 0 without one."""
+    """Return which range [first, last + 1) of an axis an index needs, and its step."""
     if isinstance(part, slice):
         start, stop, step = part.indices(size)
         return (start, stop, step) if step > 0 else (stop + 1, start + 1, step)

@@ -1,4 +1,4 @@
-"""Opens a DataArray, or variables of a Dataset, as records and labels along a sample dimension."""
+"""Opens xarray objects: a DataArray, or variables of a Dataset, as records and labels."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from dsinga.data.stores.store_format import block_rows
 
 
 def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return ``options.data`` and ``options.label`` of a Dataset as records and labels.
+    """Open variables of a Dataset as records and labels: ``options.data`` and ``options.label``.
 
-    None guesses a variable by an obvious name; the label "" means no labels. ``options.dim`` is the sample dimension;
-    by default the first one of the data. Raises UserError if a variable or the dimension is missing.
+    None guesses a variable by its name; the label "" means no labels.
     """
     if y is not None:
         raise UserError(
@@ -64,10 +63,7 @@ def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
 
 
 def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the DataArray ``x`` as records, and labels ``y``: a DataArray, another array, or None.
-
-    ``options.dim`` is the sample dimension; by default the first one of ``x``.
-    """
+    """Open the DataArray ``x`` as records, with labels ``y``."""
     if not x.dims:
         raise UserError(f"xarray DataArray: {x.name!r} is a single number; give one with a row for each record")
     x, y = with_nan(x, str(x.name or "x")), with_nan(y, "y")
@@ -104,18 +100,14 @@ def _variable_column(array: Any, name: str) -> Column:
 
 @register("records", "xarray.Dataset", "xarray.DataArray")
 def xarray_kind(value: Any) -> Kind:
-    """Return the kind of an object of xarray."""
+    """Say how an xarray object is opened as records or labels."""
     if is_data_array(value):
         return Kind("a DataArray", data_array_records, ("dim", "classes"))
     return Kind("a Dataset", dataset_records, ("data", "label", "dim", "classes"))
 
 
 class FileColumn(Column):
-    """Records from an xarray DataArray that stays in a file and is read block by block.
-
-    Args:
-        array: the DataArray, with the samples along its first dimension.
-    """
+    """Reads records block by block from an xarray DataArray that stays in a file."""
 
     reads_regions = True
 
@@ -138,6 +130,6 @@ def _chunk_rows(array: Any) -> int | None:
 
 
 def missing_name(what: str, name: str, known: Collection[str], where: str) -> UserError:
-    """Return the error for a missing variable or dimension, with similar names or all names."""
+    """Return the error that a variable or dimension is missing, with similar names or all names."""
     hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
     return UserError(f"the {where} has no {what} {name!r}{hint}")

@@ -1,4 +1,4 @@
-"""Columns of records that are arrays in a zarr store."""
+"""Reads records or labels from an array in a zarr store."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 
 class ZarrColumn(Column):
-    """A column that is an array of any zarr store; unwritten chunks have the fill value.
+    """Records or labels in an array of any zarr store; chunks that are not stored have the fill value.
 
-    If all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept.
+    Up to 128 MiB, all rows may be decoded at once and kept.
 
     Args:
         array: the array, (length, *shape).
-        is_label: whether the rows are labels: integers become int64 and floats float32. Data become uint8, int32 or
-            float32. Values that mean "missing" become NaN.
-        key: identifies the contents of the group; None makes a new one.
+        is_label: whether the rows are labels (int64 or float32) rather than data (uint8, int32 or float32).
 
     Raises:
         UserError: the dtype is not numeric, there is no axis of rows, or one block needs more than 256 MiB.
@@ -77,7 +75,7 @@ class ZarrColumn(Column):
         return self._all_rows.get(lambda: self.read_rows(0, self.length))[start:stop]
 
     def read_rows(self, start: int, stop: int) -> np.ndarray:
-        """Read only the rows ``start`` to ``stop``, as :meth:`load` returns them."""
+        """Read only these rows, rather than all at once."""
         try:
             rows = self._reader.read((slice(start, stop), *self.index))
         except Exception as error:  # of codecs, file systems, web servers: any class
@@ -101,10 +99,7 @@ class ZarrColumn(Column):
 
 
 class _AllRows:
-    """All rows of an array, decoded at most once in a process, while a column of it exists.
-
-    A pickle contains only the key: the loading process shares, or decodes, the rows of that key.
-    """
+    """Shares all decoded rows of an array among its columns in a process."""
 
     _by_key: ClassVar[WeakValueDictionary[Hashable, _AllRows]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()

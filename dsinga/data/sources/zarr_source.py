@@ -1,4 +1,4 @@
-"""Reads records in place from any zarr array or group, formats 2 and 3, by array names."""
+"""Reads records from any zarr array or group, formats 2 and 3, without a copy."""
 
 from __future__ import annotations
 
@@ -24,22 +24,17 @@ from dsinga.data.stores.store_faults import check_array, check_extent, check_gro
 
 
 class ZarrSource(RecordSource):
-    """Records, and optional labels, in a zarr group, or a single zarr array.
+    """Records, and optional labels, in any zarr group or array.
 
-    A pickle contains the location and the names of the arrays, so that each worker reads only the chunks it needs.
-
-    Attributes:
-        label_array: the array of labels, or None.
+    Each worker reads only the chunks it needs.
 
     Args:
         location: local path or fsspec URL of an array or a group.
         data: path of the array of records in the group; None guesses, see :func:`find_arrays`.
         label: path of the array of labels; None guesses, "" means no labels.
-        key: identifies the contents in the cache; None makes a new one, since the contents of a path may change.
-        length: the number of records found by another process; None if none has opened it.
 
     Raises:
-        UserError: there is no zarr at ``location``, the arrays are not found, or they cannot be records and labels.
+        UserError: the arrays are not found, or cannot be records and labels.
     """
 
     def __init__(
@@ -74,7 +69,7 @@ class ZarrSource(RecordSource):
         return type(self), self._arguments, self._pickled_changes()
 
     def storage(self) -> dict[str, Any]:
-        """Return the arrays, their dtypes and chunks, and their total bytes in memory and as stored."""
+        """Return names, dtypes and chunks of the arrays, and their total bytes in memory and as stored."""
         arrays = {"data": self.data_array, "label": self.label_array}
         facts: dict[str, Any] = {}
         for name, array in arrays.items():
@@ -88,10 +83,7 @@ class ZarrSource(RecordSource):
 
 
 def open_record_store(location: str, data: str | None, label: str | None) -> Any:
-    """Return the record store at ``location``; None for other zarr, or other named arrays.
-
-    Raises UserError if it cannot be opened.
-    """
+    """Open ``location`` if dsinga wrote it as a record store; else return None."""
     if data not in (None, "", "data") or label not in (None, "", "labels"):
         return None
     node = open_zarr(location)
@@ -104,10 +96,9 @@ def open_record_store(location: str, data: str | None, label: str | None) -> Any
 def open_zarr_records(
     location: str | os.PathLike[str], data: str | None = None, label: str | None = None
 ) -> RecordSource:
-    """Return the record store, or the records of another zarr array or group, at ``location``.
+    """Open a record store, or the records in any other zarr array or group.
 
-    ``data`` and ``label`` name arrays, as in :class:`ZarrSource`. In a record store these are "data" and "labels";
-    label "" means no labels. Raises UserError like the classes.
+    ``data`` and ``label`` name arrays, as in :class:`ZarrSource`.
     """
     location = absolute(location)
     store: RecordSource | None = open_record_store(location, data, label)
@@ -115,10 +106,7 @@ def open_zarr_records(
 
 
 def arrays_to_verify(location: str, data: str | None, label: str | None) -> list[zarr.Array]:
-    """Return the arrays ``data`` and ``label``; without names, all arrays of a group.
-
-    Raises UserError if there are none, they are older than their store, or records and labels are not equally many.
-    """
+    """Return the arrays to check for damage: ``data`` and ``label``, or all arrays of a group."""
     node = open_zarr(location)
     every = list(_all_arrays(node)[0].values()) if isinstance(node, zarr.Group) and data is label is None else []
     pair: list[zarr.Array] = []
@@ -152,10 +140,7 @@ def _records_and_labels(
 
 
 def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
-    """Return the zarr array at ``location`` as labels, of shape (n, ...).
-
-    Raises UserError if there is none, or it has no numbers that can be labels.
-    """
+    """Open the zarr array at ``location`` as labels (n, ...)."""
     location = absolute(location)
     node = open_zarr(location)
     if isinstance(node, zarr.Group):
@@ -166,10 +151,7 @@ def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
 
 
 def array_column(array: zarr.Array, location: str | None = None, is_label: bool = False) -> ZarrColumn:
-    """Return the column of a zarr array; arrays in local files are opened again by path.
-
-    Raises UserError if it has no numbers that can be records, or labels.
-    """
+    """Open a zarr array as records or labels; arrays in local files are opened again by path."""
     if location is None:
         check_array(array)
         if (folder := local_folder(array)) is not None:
@@ -182,13 +164,13 @@ def array_column(array: zarr.Array, location: str | None = None, is_label: bool 
 
 
 def zarr_records(x: zarr.Array, y: Any, options: Options) -> DataAndLabels:
-    """Return the records of a zarr array (n, ...), which are read chunk by chunk."""
+    """Open a zarr array (n, ...) as records that are read chunk by chunk."""
     column = array_column(x)
     return DataAndLabels(column.location, column, y)
 
 
 def zarr_labels(y: zarr.Array, name: str, length: int, options: Options) -> Labels:
-    """Return the column of a zarr array of labels (n, ...); strings become class indices."""
+    """Open a zarr array (n, ...) as labels; strings become class indices."""
     if y.dtype.kind not in "biuf":
         return array_labels(y, name, length, options)
     return array_column(y, is_label=True), options.classes
@@ -196,7 +178,7 @@ def zarr_labels(y: zarr.Array, name: str, length: int, options: Options) -> Labe
 
 @register("records", "zarr.Array")
 def zarr_kind(value: zarr.Array) -> Kind:
-    """Return the kind of a zarr array."""
+    """Say how a zarr array is opened as records or labels."""
     return Kind("a zarr array", zarr_records, labels=zarr_labels)
 
 
@@ -226,13 +208,13 @@ def _check_attributes_of(array: zarr.Array, location: str) -> None:
 
 
 def _check_attributes(node: zarr.Array | zarr.Group) -> None:
-    """Raise TypeError if attributes are not a JSON object, which zarr does not check."""
+    """Raise TypeError if zarr attributes are not a JSON object, which zarr does not check."""
     if not isinstance(node.metadata.attributes, dict):
         raise TypeError(f"its attributes are {node.metadata.attributes!r:.40}, not an object")
 
 
 def open_zarr(location: str) -> zarr.Array | zarr.Group:
-    """Return the zarr array or group at ``location``. Raises UserError if zarr can open none."""
+    """Open the zarr array or group at ``location``. Raises UserError if zarr can open none."""
     try:
         node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
         _check_attributes(node)
@@ -261,16 +243,9 @@ ZarrArrays = Mapping[str, zarr.Array]
 def find_arrays(
     group: zarr.Group, location: str, data: str | None = None, label: str | None = None
 ) -> tuple[zarr.Array, zarr.Array | None]:
-    """Return the array of records, and the array of labels or None.
+    """Find the arrays of records and of labels in a zarr group, by name or by guessing.
 
-    Args:
-        group: the group.
-        location: its path or URL, for messages.
-        data: path of the array of records within the group, such as "images" or "train/images"; None guesses.
-        label: path of the array of labels; None guesses among the arrays next to the records, "" means no labels.
-
-    Raises:
-        UserError: there is no array of this name, or none or several have a usual name; the message lists the arrays.
+    Arguments are as in :class:`ZarrSource`. Raises UserError, which lists the arrays, if none or several fit.
     """
     records = _named(group, data, "data", location) if data else _guess_data(group, location)
     if label is not None:
@@ -289,7 +264,7 @@ def find_arrays(
 def arrays_of(group: zarr.Group) -> dict[str, zarr.Array]:
     """Return the arrays directly in ``group``, by name, without xarray's coordinates.
 
-    A coordinate is a vector named like its only dimension. Empty if the group cannot be listed, as on some web servers.
+    Empty if the group cannot be listed, as on some web servers.
     """
     try:
         arrays = dict(group.arrays())
@@ -330,7 +305,7 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
 
 
 def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
-    """Return all arrays below a group by path, and an error text if they cannot be listed, else ""."""
+    """Return all arrays below a zarr group, by path, and an error text."""
     try:
         members = dict(group.members(max_depth=None))
     except Exception as error:  # of metadata that are damaged, and of file systems: any class

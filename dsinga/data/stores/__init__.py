@@ -1,1 +1,1 @@
-"""Record stores: zarr groups that dsinga writes, checks and reads."""
+"""Writes, checks and reads record stores, zarr groups in dsinga's own format."""

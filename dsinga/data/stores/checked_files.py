@@ -1,4 +1,4 @@
-"""The zarr store for reading records: checks file lengths, and retries transient remote errors."""
+"""Reads zarr stores with checks of file lengths, and again after transient errors of remote stores."""
 
 from __future__ import annotations
 
@@ -34,21 +34,19 @@ MOST_GROWTH, MOST_OVERHEAD, MOST_HEADER = 16, 1 << 10, 1 << 20
 
 
 class _ChunkLimits(NamedTuple):
-    """The limits for stored chunks of an array: their most bytes, and whether they use Blosc."""
+    """The most bytes that an undamaged stored chunk has, and whether chunks use Blosc."""
 
     most_bytes: int
     is_blosc: bool
 
 
 class ReadingStore(WrapperStore["Store"]):
-    """A read-only zarr store that retries after transient errors of a remote store.
+    """A read-only zarr store that notices damaged chunks, and retries after transient remote errors.
 
-    A chunk that is empty, or shorter than its shard's index says, is refused: zarr would return the fill value. Local
-    files must be regular files, since reading a pipe would block. Blosc may crash the process at a cut chunk, so
-    :func:`check_lengths` makes reads check the length in its header.
+    It refuses chunks that are too short, where zarr would return the fill value or Blosc may crash, and files that are
+    no regular files, such as pipes.
 
     Attributes:
-        location: the path or URL of the store.
         is_remote: whether it is at a URL, or references elsewhere.
     """
 
@@ -61,10 +59,7 @@ class ReadingStore(WrapperStore["Store"]):
         return ReadingStore(store, self.location, self.is_remote)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return the bytes of a key, or None if there is none; see :meth:`zarr.abc.store.Store.get`.
-
-        Raises OSError if the path is no file, and ValueError for a chunk of a wrong length.
-        """
+        """Return the bytes of a key, or None if there is none."""
         is_metadata = key.rpartition("/")[2].startswith(("zarr.json", ".z"))
         limits = None if is_metadata else self._limits_of(key)
         if self.is_remote:
@@ -87,16 +82,16 @@ class ReadingStore(WrapperStore["Store"]):
         return next((limits for begin, limits in self.limits.items() if key.startswith(begin)), None)
 
     async def getsize(self, key: str) -> int:
-        """Return the bytes of the value of a key."""
+        """Return how many bytes a key's value has."""
         return await self._store.getsize(key)
 
     async def getsize_prefix(self, prefix: str) -> int:
-        """Return the bytes of all values under a prefix."""
+        """Return how many bytes all values under a prefix have."""
         return await self._store.getsize_prefix(prefix)
 
 
 def check_lengths(array: zarr.Array) -> None:
-    """Make reads check the lengths of the stored chunks of ``array`` before they are decoded."""
+    """Let reads compare the lengths of an array's stored chunks with their headers."""
     if not isinstance(array.store, ReadingStore):
         return
     limits = _ChunkLimits(most_chunk_bytes(array), _is_blosc(array))
@@ -104,7 +99,7 @@ def check_lengths(array: zarr.Array) -> None:
 
 
 def most_chunk_bytes(array: zarr.Array) -> int:
-    """Return the most bytes that a stored chunk, or shard, of an array may have."""
+    """Return the most bytes that a stored chunk, or shard, of an undamaged array has."""
     decoded = math.prod(array.shards or array.chunks)
     parts = decoded // max(math.prod(array.chunks), 1)
     return MOST_GROWTH * decoded * array.dtype.itemsize + MOST_OVERHEAD * parts + MOST_HEADER
@@ -118,10 +113,7 @@ def _is_blosc(array: zarr.Array) -> bool:
 def _read_file(
     path: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most_bytes: int | None
 ) -> Buffer | None:
-    """Return a file's bytes, or a range, None without a file, like zarr's own store.
-
-    Raises OSError for a broken link, and NotADirectoryError for a file in place of a folder.
-    """
+    """Read a local file, or a range of its bytes, like zarr's own store."""
     try:
         with open_regular(path, most_bytes) as file:
             size = file.seek(0, io.SEEK_END)
@@ -175,7 +167,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a remote file system's error may be transient, unlike "not found"."""
+    """Whether a remote file system's error may go away, unlike "not found"."""
     status = getattr(error, "status", None)
     if isinstance(status, int):
         return status in _STATUSES
@@ -188,7 +180,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 async def retry_async(call: Callable[[], Awaitable[T]], name: str) -> T:
-    """Await ``call()``, again after transient errors, and return its result; the log shows ``name``."""
+    """Await ``call()`` until it ends without a transient error; the log calls it ``name``."""
     began = time.monotonic()
     for delay in DELAYS:
         try:
@@ -200,7 +192,7 @@ async def retry_async(call: Callable[[], Awaitable[T]], name: str) -> T:
 
 
 def retry(call: Callable[[], T], name: str) -> T:
-    """Return ``call()``, called again after transient errors; the log shows ``name``."""
+    """Return ``call()``, called again after transient errors; the log calls it ``name``."""
     began = time.monotonic()
     for delay in DELAYS:
         try:
@@ -218,11 +210,7 @@ def _note(error: Exception, name: str, delay: float, began: float) -> None:
 
 
 def _make_blosc_lock() -> None:
-    """Create the lock that numcodecs otherwise creates at the first use of Blosc.
-
-    In a spawned worker process it would be a named semaphore. If that process is killed, the name stays, and the parent
-    warns of a leak when it ends.
-    """
+    """Prevent a warning of leaked semaphores when a worker process is killed."""
     if not hasattr(blosc, "get_mutex"):  # another release of numcodecs
         return
     module = blosc.multiprocessing

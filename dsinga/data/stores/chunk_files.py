@@ -1,4 +1,4 @@
-"""Reads regions of zarr arrays directly from chunk files, and notices files that were rewritten meanwhile."""
+"""Reads regions of zarr arrays from chunk files without zarr's overhead, and notices rewritten files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
 
 class AxisPart(NamedTuple):
-    """The overlap of a chunk and a region along one axis: chunk number, slices in chunk, region and array."""
+    """Where a chunk and a region overlap along one axis."""
 
     number: int
     inside: slice
@@ -47,7 +47,7 @@ _ChunkPart = tuple[AxisPart, ...]  # of one chunk, along each axis
 
 
 def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
-    """Return the overlaps of a region, a slice with start and stop, with chunks at ``begins``."""
+    """Return where a region, a slice with start and stop, overlaps chunks that start at ``begins``."""
     parts: list[AxisPart] = []
     if region.start == region.stop:
         return parts
@@ -60,7 +60,7 @@ def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
 
 
 def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Return the results of calls, in order of completion; at most ``threads`` run at once."""
+    """Run functions in up to ``threads`` threads; return their results in order of completion."""
     waiting, helpers = deque(calls), min(threads, len(calls)) - 1
     results: list[T] = []
 
@@ -84,13 +84,9 @@ def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
 
 
 class RegionReader:
-    """Reads regions of a zarr array, after checking the lengths of its chunks.
+    """Reads regions of a zarr array quickly, and checks the lengths of its chunks.
 
-    The calling thread and one helper read local files directly. Zarr reads other stores, and chunks that are missing or
-    cannot be decoded: it returns the fill value, or raises an exception of any class.
-
-    Attributes:
-        reads_files: whether chunks are read without zarr.
+    Two threads read local files directly. Zarr reads other stores, and chunks that are missing or cannot be decoded.
     """
 
     def __init__(self, array: zarr.Array):
@@ -108,7 +104,7 @@ class RegionReader:
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
-        """Return a region's numbers, given as slices along the first axes with start, stop and step 1."""
+        """Read a region, given as slices along the first axes with start, stop and step 1."""
         if not self.reads_files:
             return np.asarray(self._array[region])
         region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))
@@ -127,10 +123,7 @@ class RegionReader:
             target[...] = self._array[tuple(axis.points for axis in part)]
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
-        """Decode a part of a chunk into ``target``; return whether the chunk exists undamaged.
-
-        Raises OSError if the path is no file, or the file is too large.
-        """
+        """Decode the part of a chunk that a region needs; False for a missing or damaged chunk."""
         try:
             data = _read_file(f"{self._folder}{self._key(tuple(axis.number for axis in part))}", self._most_bytes)
         except FileNotFoundError:
@@ -169,7 +162,7 @@ class RegionReader:
 
 
 def _zstd_library() -> ctypes.CDLL | None:
-    """Return the C library in numcodecs, since numcodecs' Zstd function blocks other threads."""
+    """Find the C functions of Zstd in numcodecs, to decode without the interpreter lock."""
     try:
         library = ctypes.CDLL(numcodecs.zstd.__file__)
         decompress = library.ZSTD_decompress
@@ -184,14 +177,11 @@ _zstd = _zstd_library()
 
 
 class CutOff(ValueError):
-    """The error that a file has fewer bytes than its header says."""
+    """The error that a file is cut off: it has fewer bytes than its header says."""
 
 
 def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
-    """Return the decoded and the encoded size of a Blosc chunk, from its header.
-
-    Raises CutOff for shorter data, where Blosc would read beyond the end.
-    """
+    """Read the decoded and the encoded size of a Blosc chunk from its header."""
     before, _, after = np.frombuffer(data[:16].tobytes(), "<u4")[1:].tolist()
     if after > len(data):
         raise CutOff(f"a chunk has {len(data)} bytes, and by its header {after}")
@@ -199,7 +189,7 @@ def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
 
 
 def _read_file(path: str, most_bytes: int) -> np.ndarray:
-    """Return the bytes of a file (n,), uint8, in memory of the pool. Raises OSError like :func:`open_regular`."""
+    """Return the bytes of a file (n,), uint8, in memory that is reused."""
     with open_regular(path, most_bytes, buffering=0) as file:
         data = buffers.empty((os.fstat(file.fileno()).st_size,), dtype=np.uint8)
         count = cast(Any, file).readinto(memoryview(data))
@@ -219,7 +209,7 @@ def location_of(value: Any) -> str:
 
 
 def local_folder(array: zarr.Array) -> str | None:
-    """Return the folder of an array's store; None if it is not on this machine."""
+    """Return the folder of an array's store; None for URLs and stores in memory."""
     store = array.store
     if isinstance(store, ReadingStore):
         return None if store.is_remote else store.location
@@ -227,7 +217,7 @@ def local_folder(array: zarr.Array) -> str | None:
 
 
 def has_plain_chunks(array: zarr.Array) -> bool:
-    """Whether chunks are local files of native byte order, compressed by at most one codec."""
+    """Whether an array can be read without zarr: local files, native byte order, at most one codec."""
     if local_folder(array) is None or not array.ndim or array.shards is not None or array.filters:
         return False
     if array.dtype.kind not in "buif" or not array.dtype.isnative or len(array.compressors) > 1:
@@ -252,10 +242,7 @@ logger = logging.getLogger(__name__)
 
 
 class FileVersion:
-    """The version of a local file when opened: modification time, size, and JSON content.
-
-    A pickle has only the path, since copies on other hosts may have other times: the loading process notices changes
-    after loading.
+    """Notices that a file was rewritten after it was opened, by its time, size and JSON content.
 
     Args:
         path: the file; for a zarr array its metadata file, which is written first.
@@ -271,7 +258,7 @@ class FileVersion:
     def check(self) -> None:
         """Raise UserError if the file was rewritten after it was opened.
 
-        An appended zarr array still has the same numbers, so it is only logged.
+        For a zarr array that has grown it only logs.
         """
         status = _status(self.path)
         if status == self._status:
@@ -304,7 +291,7 @@ def _content(path: str) -> Any:
 
 
 def _is_appended(before: Any, after: Any) -> bool:
-    """Whether the metadata of an array differ only by a shape that has grown."""
+    """Whether an array has only grown between two versions of its metadata."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return False
     old, new = before.get("shape"), after.get("shape")
@@ -315,7 +302,7 @@ def _is_appended(before: Any, after: Any) -> bool:
 
 
 def version_of(array: zarr.Array) -> FileVersion | None:
-    """Return the version of a local array's metadata file; None at a URL."""
+    """Remember the version of a local array's metadata file, to notice changes; None at a URL."""
     folder = local_folder(array)
     if folder is None:
         return None

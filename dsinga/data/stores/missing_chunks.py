@@ -1,4 +1,4 @@
-"""Reports unstored chunks of zarr arrays, read as the fill value, in the log or as an error."""
+"""Reports chunks that a zarr store lacks, where zarr returns the fill value in silence."""
 
 from __future__ import annotations
 
@@ -28,14 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class MissingChunks:
-    """Finds chunks of an array that are not stored, if only the fill value was read.
+    """Checks whether numbers equal to the fill value come from chunks that are not stored.
 
-    Zarr leaves out chunks of only the fill value, so a missing chunk may be right: the log mentions it once. It is
-    refused if the array has no fill value, or if its path is no file. A chunk of a shard is missing if the shard's
-    index says so.
-
-    Args:
-        is_label: whether the rows are labels, where whole chunks often have the fill value 0.
+    Zarr does not store chunks of only the fill value, so a missing chunk may be right: the log mentions it once. It is
+    refused if the array has no fill value, or if its path is no file.
     """
 
     def __init__(self, array: zarr.Array, is_label: bool = False):
@@ -46,15 +42,11 @@ class MissingChunks:
 
     @property
     def count(self) -> int:
-        """The number of missing chunks that were found."""
+        """How many missing chunks were found."""
         return len(self._missing)
 
     def check(self, numbers: np.ndarray, points: Sequence[slice | np.ndarray]) -> None:
-        """Raise UserError if a chunk of ``numbers`` is missing that must exist; log other missing chunks.
-
-        ``points`` are the points along the first axes, as slices with a start and a stop, or one by one; the other axes
-        are whole.
-        """
+        """Raise UserError for a missing chunk that must exist, and log others, by numbers that were read."""
         if numbers.dtype.kind not in "biuf":
             return
         fill = self._array.fill_value
@@ -66,7 +58,7 @@ class MissingChunks:
                 self.check_chunk(tuple(number for number, _ in part))
 
     def check_chunk(self, index: tuple[int, ...]) -> None:
-        """Raise UserError, or log, if the chunk with these numbers along each axis is missing."""
+        """Raise UserError, or log, if the chunk with this number along each axis is not stored."""
         array, location = self._array, location_of(self._array)
         sizes = [big // small for big, small in zip(array.shards or array.chunks, array.chunks, strict=True)]
         stored = tuple(number // size for number, size in zip(index, sizes, strict=True))
@@ -94,7 +86,7 @@ class MissingChunks:
 
 
 def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
-    """Return the chunk and places of each run of points of an axis in one chunk."""
+    """Group points of an axis by chunk: return each chunk's number, and the places of its points."""
     if isinstance(points, slice):
         return [(part.number, part.place) for part in axis_parts(points, range(0, points.stop, chunk))]
     numbers = points // chunk
@@ -103,7 +95,7 @@ def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
 
 
 def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | None:
-    """Return which chunks a shard lacks, by its index; None for unknown encodings."""
+    """Return the chunks that a shard's index calls missing, as booleans; None for unknown encodings."""
     sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
     codecs = [codec.to_dict() for codec in sharding.index_codecs]
     is_plain = codecs[0].get("configuration", {}).get("endian") == "little"
@@ -125,10 +117,7 @@ def _is_equal(numbers: Any, fill: Any) -> Any:
 
 
 class CheckedArray:
-    """A zarr array that reports missing chunks (:class:`MissingChunks`) when Dask reads it.
-
-    Raises UserError if the metadata in ``array`` are older than the store's.
-    """
+    """A zarr array for Dask that reports chunks that are not stored when they are read."""
 
     def __init__(self, array: zarr.Array, is_label: bool = False):
         check_array(array)

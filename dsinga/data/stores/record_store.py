@@ -1,4 +1,4 @@
-"""The record store: a zarr group of records in dsinga's own format, checked when opened."""
+"""Reads record stores, zarr groups in dsinga's own format, and checks them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,18 @@ from dsinga.data.stores.store_format import checksum, shared_block_rows
 
 
 class RecordStore(RecordSource):
-    """A zarr store of records in the format of :mod:`dsinga.data.stores.store_format`.
-
-    A pickle contains its location only.
+    """Reads records from a store that dsinga wrote, and checks each chunk.
 
     Attributes:
-        chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB in
-            total.
-        tokenizer: the content of the tokenizer.json with which a text was imported, "" for other records.
-        has_checksums: whether changed chunks are noticed; False for stores of versions without checksums.
+        chunk: rows of one chunk of data.
+        tokenizer: a text's tokenizer.json, else "".
+        has_checksums: whether changed chunks are noticed.
 
     Args:
         location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
 
     Raises:
-        UserError: the store is missing, incomplete, or not a record store; or its metadata are damaged.
+        UserError: the store is missing, incomplete, damaged, or not a record store.
     """
 
     kind = "record store"
@@ -64,7 +61,7 @@ class RecordStore(RecordSource):
         return RecordStore, (self.location,), self._pickled_changes()
 
     def storage(self) -> dict[str, Any]:
-        """Return chunk rows, the number of data chunks, and bytes in memory and on disk."""
+        """Return chunk rows, the number of data chunks, and the bytes in memory and on disk."""
         return {
             "chunk_rows": self.chunk,
             "chunks": -(-len(self) // self.chunk),
@@ -74,7 +71,7 @@ class RecordStore(RecordSource):
 
 
 def is_store(location: str) -> bool:
-    """Return whether there is a record store at ``location``, complete or not."""
+    """Whether there is a record store at ``location``, complete or not."""
     try:
         group = zarr_group(location)
     except UserError:
@@ -83,7 +80,7 @@ def is_store(location: str) -> bool:
 
 
 def is_complete(location: str) -> bool:
-    """Return whether there is a complete record store with undamaged metadata at ``location``."""
+    """Whether there is a complete record store with undamaged metadata at ``location``."""
     try:
         RecordStore(location)
     except UserError:
@@ -92,13 +89,9 @@ def is_complete(location: str) -> bool:
 
 
 class StoreColumn(Column):
-    """The data or label array of a record store, with all chunks, of whole records.
-
-    Raises UserError in :meth:`load`, saying which chunk is missing or damaged.
+    """The data or label array of a record store; reads compare whole chunks with their checksums.
 
     Args:
-        array: the array, (length, *shape).
-        digest: the hash of all records of the store; empty if it has none.
         checksums: the checksums of its chunks, (chunks,) uint32; None for a store without checksums.
     """
 
@@ -118,11 +111,11 @@ class StoreColumn(Column):
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
+        """How many chunks the array has."""
         return -(-self.length // self.chunk)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``, whole chunks, in the dtype of the array."""
+        """Read the rows ``start`` to ``stop``, which are whole chunks, and check them."""
         try:
             block = self._reader.read((slice(start, stop),))
         except Exception as error:  # of codecs, file systems, web servers: any class
@@ -152,7 +145,7 @@ class StoreColumn(Column):
 
 
 def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
-    """Return the stored bytes of ``arrays``; None if files cannot be listed, as on web servers."""
+    """Return how many bytes of a store ``arrays`` need; None if files cannot be listed."""
     try:
         return sum(array.nbytes_stored() for array in arrays)
     except Exception:  # each package has classes of its own

@@ -1,4 +1,4 @@
-"""Compares the packing of numbers in references with their files' packing."""
+"""Checks that references to netCDF or HDF5 files unpack numbers as the files themselves do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dsinga.data.missing_values import UNPACKED
 
 
 def scale_faults(array: zarr.Array) -> list[str]:
-    """Return a sentence for each netCDF or HDF5 file that packs numbers unlike its references.
+    """Say which netCDF or HDF5 files pack numbers unlike the references to them, a sentence for each.
 
-    References have one scale for all files that they join. Files at URLs, and files that h5py cannot open, are skipped.
+    Files at URLs, and files that h5py cannot open, are skipped.
     """
     files = getattr(getattr(array.store, "_store", None), "fs", None)
     references: Mapping[str, Any] = getattr(files, "references", {})

@@ -1,4 +1,4 @@
-"""Writes stores to temporary places and moves them to their destinations when all are complete."""
+"""Writes stores so that all appear complete at their destinations, or none after an error."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ WAITING = "wait for writes"  # the name of a task
 
 
 class DestinationExists(UserError):
-    """The error that the destination of a store exists and may not be replaced."""
+    """Raised instead of replacing a store or another file at a destination."""
 
 
 class StagedStores:
-    """A context manager that writes several stores together, and removes all after an error.
+    """Writes several stores in a ``with`` block, so that an error leaves none of them.
 
-    On a local path, a store is written into a draft folder next to its destination. When the context ends, all
-    destinations are checked again, and each draft is renamed, replacing an older store in one step. A URL cannot be
-    renamed, so the store is written in place. After an exception, all stores and the folders created for them are
-    removed.
+    On a local path, a store is written into a draft folder next to its destination. When the block ends, each draft is
+    renamed, replacing an older store in one step. A URL cannot be renamed, so the store is written in place. After an
+    exception, all stores and the folders created for them are removed.
 
-    Each rename is atomic, but not all together: if a destination appears between the check and its rename, stores
-    already renamed stay.
+    Each rename is atomic, but not all together.
 
     Args:
         overwrite: whether existing stores are replaced; a function is called when all records are written.
@@ -70,7 +68,7 @@ class StagedStores:
             self._drafts.close()
 
     def check(self, destination: str) -> None:
-        """Raise DestinationExists if ``destination`` exists and may not be replaced."""
+        """Raise DestinationExists if something at ``destination`` may not be replaced."""
         if not exists(destination) or _is_empty_folder(destination):
             return
         if _is_taken_by_another_kind(destination):
@@ -79,7 +77,7 @@ class StagedStores:
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
 
     def stage(self, destination: str | os.PathLike[str]) -> str:
-        """Return the path or URL where the store for ``destination`` is written. Raises DestinationExists."""
+        """Return where to write the store for ``destination``: next to it, or in place at a URL."""
         destination = absolute(destination)
         self.check(destination)
         if is_url(destination):
@@ -108,7 +106,7 @@ class StagedStores:
 
 @contextlib.contextmanager
 def naming_destination(destination: str) -> Iterator[None]:
-    """Raise UserError, naming the destination of a store, in place of file system errors."""
+    """Turn errors of a file system into a UserError that names the destination of a store."""
     try:
         yield
     except OSError as error:
@@ -144,7 +142,7 @@ def _is_empty_folder(location: str) -> bool:
 
 
 def _is_taken_by_another_kind(destination: str) -> bool:
-    """Return whether something other than a record store is at ``destination``, while others may replace it."""
+    """Whether a destination has something that may not be replaced, because it is no record store."""
     if is_url(destination):
         return not is_store(destination)
     while (identity := _identity(destination)) is not None and not is_store(destination):
@@ -154,7 +152,7 @@ def _is_taken_by_another_kind(destination: str) -> bool:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return two numbers that change when the file or folder is replaced; None without one."""
+    """Return numbers that change when a file or folder is replaced; None without one."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -163,7 +161,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
-    """Rename a complete store to its destination; of several processes, later ones may replace it."""
+    """Move a complete store to its destination, where another process may have written one meanwhile."""
     while not _attempt(os.rename, staging, destination):
         if not may_replace():
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")

@@ -1,4 +1,4 @@
-"""Opens the arrays of a record store, and names damaged arrays or chunks."""
+"""Opens record stores, and explains damage: which array or chunk, and what to do."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _said: set[str] = set()  # locations of stores without checksums, of which the l
 
 
 def damaged(location: str, fault: str) -> UserError:
-    """Return the error for a record store that is damaged."""
+    """Return the error that a record store is damaged."""
     return UserError(f"{location} is damaged: {fault}; import it again with {option('overwrite')}")
 
 
 def metadata_remedy(location: str, name: str = "") -> str:
-    """Return the remedy for a zarr.json that zarr cannot open; "" if not of zarr format 3."""
+    """Advise on a zarr.json that zarr cannot open; "" if not of zarr format 3."""
     try:
         if is_url(location):
             filesystem, path = file_system(join(location, name))
@@ -50,12 +50,12 @@ def metadata_remedy(location: str, name: str = "") -> str:
 
 
 def unreadable(location: str, what: str, error: Exception) -> UserError:
-    """Return the error for a part of a store that cannot be read."""
+    """Return the error that a part of a store cannot be read."""
     return UserError(redact(f"{location}: {what} cannot be read ({type(error).__name__}: {error})", location))
 
 
 def zarr_group(location: str) -> zarr.Group | None:
-    """Return the zarr v3 group at ``location``, or None if there is none. Raises UserError if it cannot be read."""
+    """Open the zarr v3 group at ``location``; None if there is none."""
     store = zarr_store(location, read_only=True)
     try:
         return zarr.open_group(store=store, mode="r", zarr_format=3, use_consolidated=False)
@@ -70,7 +70,7 @@ def zarr_group(location: str) -> zarr.Group | None:
 
 
 def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
-    """Return the group and attributes of a complete record store. Raises UserError without one."""
+    """Open a complete record store: return its group and attributes. Raises UserError without one."""
     group = zarr_group(location)
     if group is None and not exists(location):
         raise UserError(f"there is no store at {location}; make one with: {import_command(location)}")
@@ -102,7 +102,7 @@ def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
 
 
 def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
-    """Return the arrays ``data`` and, if present, ``labels`` of a store. Raises UserError for a wrong form."""
+    """Open the arrays ``data`` and, if present, ``labels`` of a record store, and check their form."""
     arrays: dict[str, zarr.Array] = {}
     for name in ("data", "labels"):
         try:
@@ -139,10 +139,7 @@ def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) ->
 def chunk_checksums(
     attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], location: str
 ) -> dict[str, np.ndarray]:
-    """Return the chunk checksums of a store's arrays; empty for versions without checksums.
-
-    Raises UserError if the metadata of the store were changed.
-    """
+    """Return the stored checksums of a record store's chunks, by array; empty for old versions."""
     table = attributes.get("checksums")
     if table is None and attributes["dsinga"] < CHECKSUMS_VERSION:
         _check_counts(arrays, location)
@@ -179,7 +176,7 @@ def _check_counts(arrays: Mapping[str, zarr.Array], location: str) -> None:
 
 
 def chunk_key(array: zarr.Array, index: int) -> str:
-    """Return the path, within the group, of the chunk of ``array`` number ``index`` along the rows."""
+    """Return the path, within the group, of the chunk number ``index`` along the rows of an array."""
     return f"{array.basename}/{array.metadata.encode_chunk_key((index, *(0 for _ in array.shape[1:])))}"
 
 
@@ -189,10 +186,7 @@ CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
 
 
 def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
-    """Raise UserError if consolidated metadata differ from the store, or array metadata from chunks.
-
-    This happens if an array or its attributes were written after the group was consolidated.
-    """
+    """Raise UserError for a zarr group with outdated consolidated metadata."""
     arrays = list(arrays)
     known = group if group is not None and group.metadata.consolidated_metadata is not None else None
     if arrays and (known is not None or group is None or local_folder(arrays[0]) is not None):
@@ -213,7 +207,7 @@ def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
 
 
 def check_equal_chunks(array: zarr.Array) -> None:
-    """Raise UserError for an array with chunks of various sizes, which newer releases of zarr read."""
+    """Refuse an array with chunks of various sizes, which only newer releases of zarr read."""
     try:
         _ = array.chunks
     except NotImplementedError:
@@ -224,7 +218,7 @@ def check_equal_chunks(array: zarr.Array) -> None:
 
 
 def check_array(array: zarr.Array) -> None:
-    """Raise UserError if an opened array's metadata differ from its store, as with stale consolidated metadata."""
+    """Raise UserError if an opened array has outdated metadata, as from consolidated metadata."""
     check_equal_chunks(array)
     options: Any = {"store": array.store, "path": array.path, "zarr_format": array.metadata.zarr_format}
     try:
@@ -254,7 +248,7 @@ def _facts(array: zarr.Array) -> dict[str, Any]:
 
 
 def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
-    """Raise UserError for an impossible shape, or a local chunk outside the shape."""
+    """Raise UserError for a shape that no array can have, or a local chunk outside the shape."""
     check_equal_chunks(array)
     folder, chunks = local_folder(array), array.shards or array.chunks
     if max(array.shape, default=0) > most or 0 in (*chunks, *array.chunks):
@@ -274,7 +268,7 @@ def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
 
 
 def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) -> UserError:
-    """Return the error that names the unreadable chunk of a region; reading the region raised ``error``."""
+    """Find the chunk at which reading a region failed, and return the error that names it."""
     reader = RegionReader(array)
     chunks = array.shards or array.chunks
     begins = [range(0, size, chunk or 1) for size, chunk in zip(array.shape, chunks, strict=True)]
@@ -300,7 +294,7 @@ def _named(array: zarr.Array, index: tuple[int, ...], error: Exception) -> UserE
 
 
 def member_names(location: str, store: Any = None) -> Iterator[str]:
-    """Yield the names of possible members of a group."""
+    """Yield names that arrays in a group may have, for groups that cannot be listed."""
     if not os.path.isdir(location):  # a URL, or references
         keys = getattr(getattr(getattr(store, "_store", store), "fs", None), "references", ())
         yield from dict.fromkeys(key.partition("/")[0] for key in keys if key.find("/") > 0)

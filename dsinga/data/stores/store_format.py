@@ -1,4 +1,4 @@
-"""The format of a record store: a zarr v3 group of records and their labels.
+"""Defines the format of record stores, zarr v3 groups of records and labels, and their checksums.
 
 The array ``data`` (N, *shape), uint8, int32 or float32, is chunked along axis 0 only, in chunks of about one MiB. The
 optional array ``labels``, int32 or float32, is (N,), (N, K) for several labels of a record, or (N, T) for a label of
@@ -6,12 +6,12 @@ each step, padded with -1. Attributes of the group:
 
 - ``dsinga``: the version of this format, 3; stores of versions 1 (integer labels) and 2 (float labels) have no
   checksums;
-- ``complete``: true; it is written last, so a store without it is an interrupted import;
+- ``complete``: true, written last;
 - ``checksums``: of each chunk, and of the metadata;
 - ``digest``: hash of all records and labels, their shape and dtype, the same for equal data;
 - ``classes``: names of the labels 0, 1, ..., if known;
-- ``vocabulary``: the words, characters or tokens that the codes 0, 1, ... stand for, if data are codes;
-- ``tokenizer``: the content of the tokenizer.json with which the text was imported, if it was.
+- ``vocabulary``: the words, characters or tokens that the codes 0, 1, ... stand for;
+- ``tokenizer``: the content of the tokenizer.json with which a text was imported.
 
 In ``checksums``, each array has the CRC-32C of the rows of each chunk before compression, four bytes little-endian
 each, all together in base64. ``metadata`` is the BLAKE2b hash of everything else, including this table.
@@ -43,9 +43,9 @@ DTYPES = ("uint8", "int32", "float32")
 
 
 def chunk_rows(record_bytes: int) -> int:
-    """Return the number of records in a chunk, for records of ``record_bytes``.
+    """Return how many records to store in a chunk, for records of ``record_bytes``.
 
-    A chunk has about one MiB, but at least 32 records. It has at most 8 MiB.
+    A chunk has about one MiB, but at least 32 records and at most 8 MiB.
     """
     record_bytes = max(record_bytes, 1)
     min_rows = min(MIN_CHUNK_ROWS, max(MAX_CHUNK_BYTES // record_bytes, 1))
@@ -53,20 +53,16 @@ def chunk_rows(record_bytes: int) -> int:
 
 
 def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
-    """Return the rows of a block of whole chunks, about a MiB: at least one chunk, at most all."""
+    """Return how many rows of whole chunks to read and shuffle together: about a MiB."""
     return chunk * max(1, min(CHUNK_BYTES // max(chunk * record_bytes, 1), -(-length // chunk)))
 
 
 def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
-    """Return the rows read and shuffled together, for a source that is not a record store.
+    """Return how many rows to read and shuffle together, from other sources than record stores.
 
-    It is the same as for a record store with the same records. If the source's chunks are larger and all records exceed
-    128 MiB, a block is a chunk instead, which is decoded as a whole.
-
-    Args:
-        length: number of records.
-        record_bytes: bytes of one record, in the dtype of a record store.
-        chunk: rows of one chunk of the source; None if rows can be read alone, as from an array in memory.
+    They are as many as for a record store, or a chunk if chunks are larger and all records exceed 128 MiB.
+    ``record_bytes`` are a record's in the dtype of a record store. ``chunk`` are the rows of the source's chunks; None
+    if rows can be read alone.
     """
     block = shared_block_rows(length, record_bytes, chunk_rows(record_bytes))
     if chunk is None or chunk <= block or length * record_bytes <= SMALL_BYTES:
@@ -80,17 +76,17 @@ OPTIONAL = ("tokenizer",)  # where they are: stores without them keep the hash t
 
 
 def checksum(rows: np.ndarray) -> int:
-    """Return the CRC-32C of the bytes of ``rows``, the rows of one chunk."""
+    """Return the CRC-32C of a chunk's rows, to notice damage."""
     return int(google_crc32c.value(np.ascontiguousarray(rows)))
 
 
 def to_text(checksums: Sequence[int]) -> str:
-    """Return the checksums of an array's chunks as the text of an attribute."""
+    """Write the checksums of an array's chunks as a text for an attribute."""
     return base64.b64encode(np.asarray(checksums, "<u4").tobytes()).decode()
 
 
 def from_text(text: str) -> np.ndarray:
-    """Return the checksums of an array's chunks, (chunks,) uint32. Raises ValueError if ``text`` is malformed."""
+    """Read the checksums of an array's chunks, (chunks,) uint32. Raises ValueError for a malformed ``text``."""
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
     except (binascii.Error, TypeError) as error:
@@ -98,7 +94,7 @@ def from_text(text: str) -> np.ndarray:
 
 
 def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], table: Mapping[str, Any]) -> str:
-    """Return a hash of a store's attributes, array shapes, dtypes and chunks, and checksums."""
+    """Return a hash of a store's metadata, to notice changes."""
     facts = {
         "attributes": {
             **{name: attributes.get(name) for name in COVERED},

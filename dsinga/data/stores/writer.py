@@ -1,6 +1,6 @@
-"""Writes batches of records to a store, or batches of arrays to a CSV file.
+"""Writes records to a store, or arrays to a CSV file, batch by batch in bounded memory.
 
-Memory is bounded; the store or the file is either complete or absent.
+The store or the file is either complete or absent.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ def write_store(
     vocabulary: Sequence[str] = (),
     overwrite: bool | Callable[[], bool] = False,
 ) -> int:
-    """Write batches of records to a new store and return the number of records.
+    """Write batches of records to a new zarr store for training; return the number of records.
 
-    On a local path the store is written next to the destination and renamed when it is complete. At a URL, which cannot
-    be renamed, it is written in place and marked complete last. After an error, the incomplete store and the folders
-    created for it are removed.
+    On a local path the store is renamed to its destination when it is complete. At a URL it is written in place and
+    marked complete last. After an error, the incomplete store and the folders created for it are removed.
 
     Args:
         destination: local path or fsspec URL.
@@ -49,7 +48,7 @@ def write_store(
             (n, T), padded with -1.
         classes: names of the labels 0, 1, ...
         vocabulary: the words or characters that the codes 0, 1, ... stand for, if data are codes.
-        overwrite: whether an existing store is replaced; a function is called when all records are written.
+        overwrite: whether an existing store is replaced, or a function that decides it at the end.
 
     Raises:
         DestinationExists: the destination exists; also, despite ``overwrite``, if it is not a record store.
@@ -68,10 +67,7 @@ def stage_store(
     vocabulary: Sequence[str] = (),
     tokenizer: str = "",
 ) -> int:
-    """Write one store of the staged ``stores``, and return the number of records.
-
-    ``tokenizer`` is the content of the tokenizer.json that made the codes of a text.
-    """
+    """Write one of several stores that appear together, and return its number of records."""
     with naming_destination(os.fspath(destination)):
         names: dict[str, list[str] | str] = {
             "classes": list(classes),
@@ -173,7 +169,7 @@ class _ColumnWriter:
                 self._flush()
 
     def close(self) -> str:
-        """Write the remaining rows, shrink the array to its length and return its rows' hash."""
+        """Write the remaining rows, and return a hash of all rows."""
         self._flush()
         self._resize(self.count)
         return self._hash.hexdigest()
@@ -195,9 +191,9 @@ class _ColumnWriter:
 
 @public
 def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separator: str = ",") -> None:
-    """Write batches (rows, ...) to a text file, a line per row, joined by ``separator``.
+    """Write batches (rows, ...) to a text file, a line for each row.
 
-    An existing file is replaced when the new one is complete. Raises UserError if the file cannot be written.
+    An existing file is replaced when the new one is complete.
     """
     path = Path(path)
     try:
