@@ -243,7 +243,7 @@ _DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "sou
 if not TYPE_CHECKING:
 
     def _other_name(name):
-        """Return a derived function or a Keras module; for other names, the error suggests a replacement."""
+        """Find ``nn.NAME`` for functions of add-ons and Keras modules on demand; suggest a name if there is none."""
         from dsinga.nn.words.keras_arguments import missing_names
 
         return missing_names(__name__, __all__, lambda: ChainMap(*map(__getattr__, _DERIVED)))(name)

@@ -1,4 +1,4 @@
-"""Warns of what learns badly: columns of very different scales, codes of categories, a softmax of a softmax."""
+"""Warns about inputs that train badly: columns of very different scales, category codes, a softmax of a softmax."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def remark_on_columns(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
 
 
 def coded_columns(x: Any) -> list[str]:
-    """Return the names of the columns of records that hold codes of categories."""
+    """Return the names of a data frame's columns that look like category codes."""
     settings = x.job_settings().values() if isinstance(x, RecordSource) else ()
     return [name for value in settings if isinstance(value, RecordsDefinition) for name in value.coded_columns]
 

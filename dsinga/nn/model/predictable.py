@@ -1,4 +1,7 @@
-"""Evaluates models and predicts with them. Inside, image features are always (B, C, H, W)."""
+"""Evaluates models and predicts with them, on numpy arrays, dask arrays and Datasets.
+
+Inside, images are always (B, C, H, W).
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,15 @@ class Predictable(ModelParams):
     served: Any = None  # what an estimator, and so a server, computes before and after the net
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return the definition of training records by input: windows of a Dataset, or a table."""
+        """Return how training read each input, as windows or as a table, to read new data in the same way."""
         return {**self.trained.definitions}
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return each input's text encoder; None for an input of codes of any length."""
+        """Return the tokenizer of each input that accepts texts; None for an input of codes of any length."""
         return {}
 
     def has_channels_last(self) -> bool:
-        """Whether records are images or volumes with channels last; then labels and outputs have, too."""
+        """Whether an input has images or volumes with channels last; then image labels and outputs have, too."""
         return False
 
     def require_loss(self) -> None:
@@ -103,7 +106,7 @@ class Predictable(ModelParams):
             y: labels, unless ``x`` has them.
             sample_weight: as for :meth:`fit`; it applies to the loss and to accuracies. Other metrics count each record
                 once.
-            batch_size: how many records are computed at a time; by default as many as bounded memory allows.
+            batch_size: records computed at a time, by default as many as bounded memory allows.
             client: a Dask client, to evaluate on its workers.
             return_dict: True to return a plain dict of all numbers by name.
             options: for windows of a Dataset: ``by``, names of groups such as ("variable", "lead", "season"), and
@@ -158,7 +161,7 @@ class Predictable(ModelParams):
             x: records, as for :meth:`fit`, without labels. Outputs are in memory, also for a dask array or a path; use
                 :meth:`predict_lazily` if they do not fit. A model trained on windows accepts an xarray Dataset, a
                 DataArray or a path, and returns a lazy Dataset.
-            batch_size: how many records are computed at a time; by default as many as bounded memory allows.
+            batch_size: records computed at a time, by default as many as bounded memory allows.
             client: a Dask client, to predict on its workers. Without one, numpy arrays are computed in this process.
             members: how many nets to draw by dropout; the result has a first dimension "member", (members, n, ...).
             options: for a Dataset: ``leads``, how many times predictions are fed back (:func:`dsinga.predict_lazily`).
@@ -226,7 +229,7 @@ class Predictable(ModelParams):
         )
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
-        """Return a symbol if called on symbols, as a layer does, or predictions if called on arrays.
+        """Apply the model as a layer to symbolic tensors and return one, or predict if called on arrays.
 
         Models that contain the same layer share its params. Raises UserError for ``training=True``: use fit.
         """
@@ -239,7 +242,7 @@ class Predictable(ModelParams):
         return with_tensor_methods(self.predict(records))
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Return the output symbols for input symbols. Raises UserError for a model of a job."""
+        """Apply the model as a layer to symbolic tensors. Raises UserError for a model of a job."""
         raise UserError(
             f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
         )

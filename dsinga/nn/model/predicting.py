@@ -1,4 +1,4 @@
-"""Computes a model's outputs and metrics: in this process, by a job, or by the kind of its records."""
+"""Computes a model's predictions and metrics, in this process or on a Dask cluster, for any kind of data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JobAndData = tuple[Job, dict[str, Any] | None]
 def local_net(
     model: Any, pairs: Mapping[str, Pair], has_labels: bool, weights: Any = None, phase: str = "test"
 ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-    """Return the net for numpy arrays in this process, the records, and the labels.
+    """Build the net that computes numpy arrays in this process, and return it with records and labels.
 
     ``has_labels`` gives the net losses even if ``pairs`` has no labels. ``weights`` are sample weights in a ``phase``,
     "test" or "train".
@@ -56,7 +56,7 @@ def local_net(
 
 
 def arrays_of(pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return records and weights by input layer, and labels by input layer or None."""
+    """Convert records, weights and labels to arrays by input layer; labels may be None."""
     records = {name: x for name, (x, _) in pairs.items()}
     if weights is not None:
         records[SAMPLE_WEIGHT] = open_inputs(pairs).add_weights(weights)
@@ -64,7 +64,7 @@ def arrays_of(pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], 
 
 
 def required_params(model: Any) -> dict[str, np.ndarray]:
-    """Return the params of a model. Raises UserError if it has none and its shapes are unknown."""
+    """Return the params for predictions. Raises UserError if the model has none and its shapes are unknown."""
     params: dict[str, np.ndarray] | None = model._params
     if params is None:
         try:
@@ -75,13 +75,13 @@ def required_params(model: Any) -> dict[str, np.ndarray]:
 
 
 def tested_job(model: Any, records: PhaseRecords, batch_size: int | None) -> JobAndData:
-    """Return the job that tests ``records``, and its data."""
+    """Return a job that evaluates the model on ``records``, and its data."""
     job = model.make_job({"train": records, "test": records}, batch_size, {})
     return job, {"test": records.sources} if records.sources else None
 
 
 def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndData:
-    """Return a job that computes layers' outputs for records, and its data."""
+    """Return a job that predicts, or computes other layers' outputs, for records, and its data."""
     names, definitions = model.trained.names, model.trained_definitions()
     records = open_inputs(pairs, names, definitions, has_labels=False, reorders=False)
     records.assume_labels()
@@ -91,7 +91,7 @@ def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndDat
 def features_of(
     model: Any, pairs: Mapping[str, Pair], layers: Sequence[str], batch_size: int | None, client: Any
 ) -> list[Any]:
-    """Return each named layer's output, for numpy arrays in this process unless a client is given."""
+    """Compute the outputs of named layers for all records, in this process for numpy arrays without a client."""
     if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # dask arrays, too
         pairs = {name: (_no_records(model, name, records), None) for name, (records, _) in pairs.items()}
     if are_numpy(pairs) and (client is None or is_empty):
@@ -104,14 +104,14 @@ def features_of(
 
 
 def _no_records(model: Any, name: str, x: Any) -> np.ndarray:
-    """Return an empty array (0, ...) with the row shape of the records in ``x``, which has none."""
+    """Return an empty array (0, ...) with the model's output shape, the prediction for no records."""
     is_defined = definition_for(model.trained_definitions().get(name, {}), x) is not None
     empty: np.ndarray = np.zeros((0, *model.record_shapes[name])) if is_defined else row_of_zeros(x)[:0]
     return empty
 
 
 def drawn_members(model: Any, pairs: Mapping[str, Pair], members: int, batch_size: int | None, client: Any) -> Any:
-    """Return each output of ``members`` nets drawn by dropout, (members, n, ...)."""
+    """Predict with ``members`` nets drawn by Monte Carlo dropout: each output is (members, n, ...)."""
     job, data = job_of_features(model, pairs, batch_size)
     jobs, params = [with_member(job, member) for member in range(1, members + 1)], required_params(model)
     return [
@@ -121,16 +121,16 @@ def drawn_members(model: Any, pairs: Mapping[str, Pair], members: int, batch_siz
 
 
 def arranged(model: Any, outputs: list[Any], members: int | None) -> Any:
-    """Return one output, or a list of several; (n, ...), or (members, n, ...) if ``members`` is given."""
+    """Arrange predictions for the user: one array or a list, without an axis of members unless requested."""
     if model.has_channels_last():
         outputs = [outputs_last(output, 0 if members is None else 1) for output in outputs]
     return outputs[0] if len(outputs) == 1 else outputs
 
 
 def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[str, Any]) -> Any:
-    """Return predictions by a kind of records that predicts ``x`` itself, else NotImplemented.
+    """Let an add-on predict its kind of data, such as a Dataset; NotImplemented for other data.
 
-    Raises UserError for ``options`` that the kind of records does not have.
+    Raises UserError for ``options`` that the kind does not have.
     """
     for by in kinds_of_records(model, x):
         if by.predicts(x):
@@ -143,7 +143,7 @@ def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[
 def evaluated_by_kind(
     model: Any, x: Any, batch_size: int | None, client: Any, options: Mapping[str, Any], **labels: Any
 ) -> Any:
-    """Return the evaluation with ``options`` of the kind of records. Raises UserError for other options."""
+    """Let an add-on evaluate its kind of data with ``options``. Raises UserError for unknown options."""
     for by in kinds_of_records(model, x) if isinstance(x, RecordSource) else ():
         if options.keys() <= by.options.keys():
             by.check_options(**labels)
@@ -154,14 +154,14 @@ def evaluated_by_kind(
 
 
 def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
-    """Return the definitions of the records ``x``, by default of the training records."""
+    """Return the add-ons' definitions (windows, tables) that can read ``x``, by default those of the training data."""
     if isinstance(x, RecordSource):
         return [*x.job_settings().values()]
     return [by for definition in model.trained_definitions().values() for by in definition.values()]
 
 
 def given_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None. Raises UserError for a name that no kind of records has."""
+    """Return the options that are not None. Raises UserError for an unknown option."""
     if options:
         known = [*inspect.signature(inspect.unwrap(function)).parameters, *_options_of_all()]
         check_names(function.__name__, known, options)
@@ -169,17 +169,17 @@ def given_options(function: Callable[..., Any], options: Mapping[str, Any]) -> d
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Raise UserError for options that belong to other kinds of records."""
+    """Raise UserError for options that apply to other kinds of data, such as ``leads`` for numpy arrays."""
     for name in options:
         raise UserError(_options_of_all()[name])
 
 
 def _options_of_all() -> dict[str, str]:
-    """Return the options of all kinds of records, with the error for other records."""
+    """Return the options of all kinds of data, each with its error for other data."""
     definitions = [cls for cls in entries("message").values() if issubclass(cls, RecordsDefinition)]
     return {name: fault for cls in definitions for name, fault in cls.options.items()}
 
 
 def reported(model: Any, metrics: Mapping[str, float]) -> list[str]:
-    """Return the names of the metrics of ``compile`` that ``metrics`` contains."""
+    """Return which metrics given to ``compile`` are among the computed ``metrics``."""
     return [name for name in map(str, getattr(model, "metrics", ())) if name in metrics]

@@ -45,7 +45,7 @@ HALF = dict.fromkeys(("float16", "fp16", "half", "mixed_float16", "16", "bfloat1
 
 
 class Trainable(Predictable):
-    """A net with params that can be trained, evaluated and used for predictions.
+    """Base class of models, with the methods ``fit``, ``train_on_batch`` and ``job``.
 
     Attributes:
         default_batch_size: the default rows of a batch, None for the job's.
@@ -56,7 +56,7 @@ class Trainable(Predictable):
     default_epochs: int | None = 1
 
     def _inputs(self) -> list[Symbol]:
-        """Return the symbols of the inputs; none for a model of a job."""
+        """Return the symbolic tensors of the inputs; none for a model of a job."""
         return []
 
     @checked
@@ -82,8 +82,7 @@ class Trainable(Predictable):
     ) -> Job:
         """Return the model as a job, with the fields of a job file.
 
-        The job begins with the model's params if training or the user has set them; the job's text does not contain
-        them.
+        The job begins with the model's params, if set; its text does not contain them.
 
         Args:
             x: records: a path, which the job then contains, or anything that :func:`dsinga.data.open_records` accepts.
@@ -295,7 +294,7 @@ class Trainable(Predictable):
 
 
 def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dict[str, Any]:
-    """Return a call's job fields. Raises UserError for an unknown field."""
+    """Collect the job fields among the arguments of ``fit`` or ``job``. Raises UserError for an unknown field."""
     if fields:
         known = [name for name in inspect.signature(function).parameters if name != "job_fields"]
         check_names(function.__name__, [*known, *field_names(Job)], fields)
@@ -310,7 +309,7 @@ def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dic
 
 
 def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return a batch's records and labels as numpy arrays in the order of training.
+    """Return a batch's records and labels as numpy arrays, with columns in the order of training.
 
     Raises UserError for a source of records, and for a model of a table: arrays have no columns.
     """
@@ -324,7 +323,7 @@ def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
-    """Return the net, records and labels for a batch; the net is kept for batches of these shapes."""
+    """Return the net, records and labels for a batch; the net is cached for batches of these shapes."""
     kept, trained = model._fits.batch_steps, with_state(model)
     if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
         net, records, labels = local_net(model, pairs, True, weights, "train")
@@ -334,7 +333,7 @@ def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalN
 
 
 def _figures(model: Any, metrics: Mapping[str, float], return_dict: bool) -> Any:
-    """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras does."""
+    """Return metrics in Keras's form: the loss, a list of loss and metrics, or a dict."""
     if return_dict:
         return dict(metrics)
     names = reported(model, metrics)
