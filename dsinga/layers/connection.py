@@ -64,8 +64,9 @@ class Split(Layer):
 class SliceLayer(Layer):
     """Cut the source into ``num_slices`` parts along axis ``slice_dim``, the i-th part for the i-th destination.
 
-    If the length is not a multiple, the first parts are one longer, as in ``numpy.array_split``. (SINGA's must be
-    equal.) On axis 0 the parts are rows of the global batch: a worker passes on its rows in each part.
+    If the length is not a multiple, the first parts are one longer (in SINGA all must be equal). On axis 0 the parts
+    are
+    rows of the global batch: a worker passes on its rows in each part.
     """
 
     class Conf(Settings, name="SliceConf"):
@@ -89,7 +90,7 @@ class SliceLayer(Layer):
 
     @classmethod
     def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
-        """Return a layer, for partitioning, that cuts a source of ``shape`` at rising ``bounds`` along ``axis``.
+        """Return a layer for partitioned nets that cuts a source of ``shape`` at rising ``bounds`` along ``axis``.
 
         On axis 0, ``bounds`` are rows of the global batch. They may leave out rows that the worker never has.
         """
@@ -125,7 +126,7 @@ class SliceLayer(Layer):
         return split_at(labels[0], self._bounds(ctx), 0)
 
     def _bounds(self, ctx: Context) -> Sequence[int]:
-        """Return where the parts begin and end in an array of the rows ``ctx.rows``."""
+        """Return where the parts begin and end in this worker's array, which has the rows ``ctx.rows``."""
         if self.axis:
             return self.bounds
         (start, stop, _), first = ctx.rows, ctx.pass_rows.start
@@ -192,22 +193,25 @@ class Concate(Layer):
 
 
 def cut_beside(axis: int, does: str) -> Cut:
-    """Return the cut along every axis but ``axis``; ``does`` is the reason, with {} for the axis name."""
+    """Return how workers may cut a layer that joins or slices ``axis``: along any other axis.
+
+    ``does`` is the reason for users, with {} for the axis name.
+    """
     if axis == 1:
         return Cut(gathered_because=does.format("features"), by_space=True)
     return Cut(Connection.kOneToOne, whole_because="" if axis else does.format("rows"))
 
 
 def split_at(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
-    """Return views of x, each between neighbouring ``bounds`` along ``axis``."""
+    """Split an array along ``axis`` into views between neighbouring ``bounds``."""
     before = (slice(None),) * axis
     return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
 
 
 def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
-    """Join ``parts`` along ``axis``; channels-last images give a channels-last image.
+    """Concatenate arrays along ``axis``; channels-last images give a channels-last image.
 
-    Parts are backend arrays, or labels and codes in host memory.
+    ``parts`` are backend arrays, or labels and codes in host memory.
     """
     xp = ops.xp if is_on_device(parts[0]) else np
     axes = parts[0].ndim

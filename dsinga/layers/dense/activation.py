@@ -75,8 +75,8 @@ class ReLU(ElementwiseFunction):
 class PReLU(Layer):
     """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel.
 
-    He et al., Delving Deep into Rectifiers (2015), train the slopes without weight decay: ``wd_scale: 0``. With
-    ``shared``, all channels share one slope. Param: slope (C,), or (1,).
+    With ``shared``, all channels share one slope. Param: slope (C,), or (1,). He et al., Delving Deep into Rectifiers
+    (2015), train the slopes without weight decay: ``wd_scale: 0``.
     """
 
     class Conf(Settings):
@@ -100,7 +100,7 @@ class PReLU(Layer):
         return self.same_points()
 
     def _select(self, x: Array, values: Array, slope: Array, ctx: Context) -> Array:
-        """Return ``values`` where x > 0, elsewhere times the slope of their channel."""
+        """Return ``values`` where x > 0, and ``values`` times the channel's slope elsewhere."""
         by_channel = slope.reshape(-1, *[1] * (x.ndim - 2))
         return ctx.ops.xp.where(x > 0, values, by_channel * values)
 
@@ -145,7 +145,7 @@ class STanh(ElementwiseFunction):
 
 
 class Tanh(STanh):
-    """Plain tanh(x), which in SINGA only kActivation offers."""
+    """Plain tanh(x), a function of kActivation."""
 
     outer: ClassVar[float] = 1.0
     inner: ClassVar[float] = 1.0
@@ -159,14 +159,15 @@ class Dropout(Layer):
 
     - kNumber: a number.
     - kChannel: a channel of a row (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015).
-    - kRow: a row. This drops a residual branch (Huang et al., Deep Networks with Stochastic Depth, 2016).
+    - kRow: a row, to drop a residual branch (Huang et al., Deep Networks with Stochastic Depth, 2016).
     - kFeature: a feature of a sequence (B, T, n) at all steps, as Keras's recurrent layers drop their inputs.
 
     The dropped units depend on seed, step, layer and global row, not on the worker.
 
     With a ``member``, units are dropped outside training, too: the same units in all rows, and whole channels of images
-    and volumes. So a member is one of the nets that dropout trains (Gal and Ghahramani, Dropout as a Bayesian
-    Approximation, 2016), and its fields have no seams.
+    and volumes. A member is one of the nets that dropout trains (Gal and Ghahramani, Dropout as a Bayesian
+    Approximation,
+    2016).
     """
 
     source_kind = SourceKind.kAnyShape
@@ -208,7 +209,7 @@ class Dropout(Layer):
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 
     def _numbers(self, ctx: Context) -> Array:
-        """Return uniform random numbers (rows, n), equal within one unit."""
+        """Draw uniform random numbers (rows, n) that decide what is dropped, equal within one unit."""
         if (
             self.settings.unit is DropoutUnit.kNumber
             or self.settings.unit is DropoutUnit.kFeature
@@ -222,7 +223,7 @@ class Dropout(Layer):
         return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
 
     def _numbers_of_member(self, ctx: Context) -> Array:
-        """Return the member's uniform random numbers, (1, ...), to broadcast with the feature."""
+        """Draw the member's uniform random numbers, (1, ...), which broadcast with the feature."""
         ctx, axes = replace(ctx, rows=Rows(0, 1, 1), step=self.settings.member), len(self.shape)
         if self.settings.unit is DropoutUnit.kRow:
             return ctx.random(self.name, 1).reshape((1,) * axes)

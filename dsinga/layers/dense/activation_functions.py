@@ -20,7 +20,7 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 class FunctionOfSource(ElementwiseFunction):
-    """A function with a derivative computed from x, because y does not determine x."""
+    """Base of activations with a derivative computed from x, because y does not determine x."""
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")
@@ -95,7 +95,7 @@ def softplus(x: Array, ops: Ops) -> Array:
 
 
 class Softplus(ElementwiseFunction):
-    """log(1 + e^x)."""
+    """Softplus, log(1 + e^x)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return softplus(x, ops)
@@ -105,7 +105,7 @@ class Softplus(ElementwiseFunction):
 
 
 class Softsign(ElementwiseFunction):
-    """x / (1 + |x|)."""
+    """Softsign, x / (1 + |x|)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return x / (1 + ops.xp.abs(x))
@@ -126,7 +126,7 @@ class Mish(FunctionOfSource):
 
 
 class HardSigmoid(ElementwiseFunction):
-    """α·x + β, clipped to [0, 1]; the gradient is 0 at both ends."""
+    """Piecewise-linear sigmoid, α·x + β clipped to [0, 1]; the gradient is 0 at both ends."""
 
     alpha: float
     beta: float
@@ -149,7 +149,7 @@ class HardSwish(FunctionOfSource):
 
 
 def erf(x: Array, ops: Ops) -> Array:
-    """Return 2/√π times the integral of e^(-t²) from 0 to x: a series near 0, else 2·Φ(√2·x) - 1."""
+    """Return the error function: a series near 0, else 2·Φ(√2·x) - 1 with the normal distribution Φ."""
     square, series = ops.xp.minimum(x * x, 0.25), 0.0
     for n in reversed(range(10)):
         series = series * square + (-1) ** n / (math.factorial(n) * (2 * n + 1))
@@ -170,7 +170,7 @@ FORMULAS: Mapping[ActivationType, tuple[Callable[[Array, Ops], Array], Callable[
 
 
 class MathFunction(FunctionOfSource):
-    """The function of ``FORMULAS`` that ``kind`` names."""
+    """An elementary function, such as exp or log, by its name in ``FORMULAS``."""
 
     kind: ActivationType
 
@@ -208,7 +208,7 @@ NUMBERS: Mapping[ActivationType, dict[str, float]] = {
 
 @register("layer", kActivation=217, kCudnnActivation=254)
 class Activation(ElementwiseFunction):
-    """The activation function that ``activation_conf.type`` names, RELU by default.
+    """The activation function named by ``activation_conf.type``, RELU by default.
 
     STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), SOFTPLUS is log(1 + e^x), SOFTSIGN is x / (1
     + |x|), MISH is x·tanh(log(1 + e^x)). HARDSIGMOID is ``alpha``·x + ``beta`` between 0 and 1. HARDSWISH is x·(x/6 +

@@ -20,7 +20,7 @@ from dsinga.ops.types import is_on_device
 
 
 class CodesLayer(Layer):
-    """A layer of codes in [0, ``vocab_size``): (B, T) for sequences, -1 after the end, or (B,) for one step.
+    """Base of layers of codes in [0, ``vocab_size``): (B, T) for sequences, -1 after the end, or (B,) for one step.
 
     It reads the first ``conf.unroll_len`` steps if the source has more (kCharRNN gives T + 1). A copy in an unrolled
     net reads the step ``conf.unroll_index``.
@@ -43,7 +43,7 @@ class CodesLayer(Layer):
         self.codes_shape = (shape[0], steps) if len(shape) == 2 and self.step is None else shape[:1]
 
     def codes(self, source: Any, ctx: Context) -> Array:
-        """Return the codes as an int64 array of the backend. Raises UserError for numbers that are no codes.
+        """Check the source's codes and return them as int64. Raises UserError for numbers that are no codes.
 
         Codes on the device are not checked; kernels give NaN for invalid codes.
         """
@@ -104,8 +104,7 @@ class Embedding(CodesLayer):
     """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 
     Param: weight (``vocab_size``, ``feature_dim``). Its gradient has only the rows that were looked up. Other rows do
-    not move, also with momentum, weight decay or Adam. With ``dense_gradient`` the gradient is a whole array, and
-    momentum, weight decay and averages move all rows.
+    not move, also with momentum, weight decay or Adam, unless ``dense_gradient`` makes the gradient a whole array.
 
     The feature is 0 after the end of a sequence (code -1). The vector of ``padding_code`` gets no gradient. With one
     code a row, the layer can be cut by features, and its weight by columns.

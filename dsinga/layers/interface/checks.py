@@ -1,4 +1,4 @@
-"""The base class of a configured layer, with checks of settings and sources that raise one-sentence errors."""
+"""The base class of a configured layer: checks of settings and sources, with errors of one sentence."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ConfiguredLayer:
             )
 
     def source_name(self, index: int) -> str:
-        """Return the quoted name of a source, or its number if the configuration does not name it."""
+        """Return the quoted name of a source for errors, or its number if the configuration has no name."""
         names = self.conf.srclayers
         return repr(names[index]) if index < len(names) else f"source {index}"
 
@@ -71,10 +71,7 @@ class ConfiguredLayer:
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
 
     def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
-        """Return a source's shape. Raises UserError unless it has one of ``counts`` axes.
-
-        The error says what the layer ``takes``, with the axes, and the ``remedy``.
-        """
+        """Return a source's shape. Raises UserError, with the ``remedy``, unless it has one of ``counts`` axes."""
         shape = self.source_shapes[source]
         if len(shape) not in counts:
             text = f"takes {takes}, but {self.source_name(source)} gives {shape_text(shape)}"
@@ -82,7 +79,7 @@ class ConfiguredLayer:
         return shape
 
     def expect_alike(self, fit: bool, remedy: str, second: int = 1, first: int = 0, verb: str = "compares") -> None:
-        """Raise UserError, with both shapes and the ``remedy``, unless two sources ``fit``."""
+        """Raise UserError, with both shapes and the ``remedy``, unless two sources fit each other."""
         if not fit:
             names = [f"{self.source_name(k)}, {shape_text(self.source_shapes[k])}" for k in (first, second)]
             raise self.fail(f"{verb} {names[0]}, with {names[1]}; {remedy}", field="srclayers")
@@ -109,7 +106,7 @@ class ConfiguredLayer:
         return self.expect_setting(field, first, len(shape) - 1, f"{self.source_name(0)} gives {shape_text(shape)}")
 
     def expect_equal_groups(self, field: str, **counts: int) -> int:
-        """Return a setting. Raises UserError unless each of ``counts`` divides into so many equal groups."""
+        """Return a setting. Raises UserError unless each of ``counts`` divides into that many equal groups."""
         groups: int = getattr(self.settings, field)
         for what, count in counts.items():
             if count % groups:
@@ -131,7 +128,7 @@ class ConfiguredLayer:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape as text for errors: (3, 32, 32) as ``3 x 32 x 32``; more than eight axes are shortened."""
+    """Return a shape as text for errors: (3, 32, 32) as ``3 x 32 x 32``; shortened above eight axes."""
     sizes = list(map(str, shape))
     if len(sizes) > 8:
         sizes[4:] = [f"... ({len(sizes)} axes)"]

@@ -1,11 +1,11 @@
 """The base class of losses that compare two sources, and sample weights from an optional last source.
 
-Gradients are of the mean over the global batch. The metric "loss" is (sum over this worker's rows, rows), so the sums
-and counts of all workers add up to this mean.
+Gradients are of the mean over the global batch. The metric "loss" is (sum over this worker's rows, rows), so workers'
+sums and counts add up to this mean.
 
-With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the number of rows in the global batch. The
-sum of weights does not matter. With a weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts
-right predictions is their weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
+With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i; the sum of weights does not matter. With a
+weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right predictions is their weighted
+share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WEIGHTS = 2  # the position of the source with weights
 
 
 def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
-    """Raise UserError unless the optional source at ``position`` has one number a row: (B,) or (B, 1).
+    """Raise UserError unless the optional source of sample weights has one number a row: (B,) or (B, 1).
 
     With the shape ``points`` of a row, it may have one number for each point instead.
     """
@@ -57,10 +57,7 @@ def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
 
 
 def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
-    """Return the weights as a float array of the backend, or None.
-
-    They are (B,), or (B, n) with one for each of n points of a row.
-    """
+    """Return the sample weights as a float array, (B,) or (B, n) for n points of a row, or None."""
     if len(sources) <= position:
         return None
     weights = sources[position]
@@ -75,15 +72,12 @@ def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
 
 
 def in_parts(matrix: Array, weights: Array) -> Array:
-    """Split rows (B, n) into a part for each weight (B, T): (B, T, n/T); unchanged for weights (B,)."""
+    """Split rows (B, n) into a part for each weight (B, T), as (B, T, n/T); unchanged for weights (B,)."""
     return matrix.reshape(*weights.shape, matrix.shape[1] // math.prod(weights.shape[1:]))
 
 
 def weighted_rows(matrix: Array, weights: Array | None) -> Array:
-    """Return a matrix (B, n) with each row times its weight; unchanged without weights.
-
-    With weights (B, T), each of T equal parts of a row is multiplied by its own weight.
-    """
+    """Multiply each row of a matrix (B, n), or each of T equal parts of it, by its weight, if any."""
     if weights is None:
         return matrix
     weights = weights[..., None].astype(matrix.dtype, copy=False)
@@ -93,7 +87,7 @@ def weighted_rows(matrix: Array, weights: Array | None) -> Array:
 
 
 def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
-    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, with the shape and dtype of ``like``."""
+    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, shaped as ``like``."""
     return (rows * factor).astype(like.dtype, copy=False).reshape(like.shape)
 
 
@@ -128,9 +122,9 @@ class PairLoss(Layer):
 
     @classmethod
     def forecast_form(cls, arguments: Mapping[str, Any]) -> Any:
-        """Return the form of predictions with several numbers for each target number; None for one each.
+        """Return how to read predictions with several numbers, such as quantiles, for each target number, or None.
 
-        ``arguments`` are the loss's settings, among others of its function in ``nn``.
+        ``arguments`` include the loss's settings.
         """
         return None
 

@@ -76,8 +76,7 @@ class DiceLoss(PointClasses):
 
     The inner sums are over the points of a row. p is the softmax over the K channels of the scores (B, K, *space). t is
     1 for the label of a point, else 0. s is ``smooth``. Scores with one channel are scores of class 1 of two: p is
-    their sigmoid, and there is one term. Labels and w are the same as for kFieldSoftmaxLoss. Masked points do not
-    count. The feature is p, (B, K, *space).
+    their sigmoid. Labels and w are the same as for kFieldSoftmaxLoss. The feature is p, (B, K, *space).
 
     Milletari et al., V-Net (2016), have squares in the divisor. MONAI's DiceLoss is the same with smooth
     1e-5. Keras's Dice sums over a batch and all classes.
@@ -120,7 +119,7 @@ class DiceLoss(PointClasses):
         return sums
 
     def _target(self, classes: Array, channel: int, dtype: Any) -> Array:
-        """Return t for a channel of the scores, a new array (B, P) of 1 and 0."""
+        """Return t for a class, a new array (B, P) of 1 and 0."""
         return (classes == (channel if self.channels > 1 else 1)).astype(dtype)
 
     def compute_gradient(

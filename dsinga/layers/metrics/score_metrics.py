@@ -88,7 +88,7 @@ class Perplexity(Layer):
 
 @register("composed_metric", "perplexity")
 def perplexity(parts: Sums) -> MetricValues:
-    """Return the exponential of the mean; nothing without records, infinity above the largest float64."""
+    """Compute the perplexity from summed log probabilities; nothing without records."""
     total, count = parts["logs"]
     if not count:
         return {}
@@ -141,7 +141,7 @@ class SegmentationScore(PointClasses):
 
 @register("composed_metric", "segmentation")
 def overlaps(parts: Sums) -> MetricValues:
-    """Return the overlaps of all classes and of each; nothing without points."""
+    """Compute IoU, Dice score and pixel accuracy from counts by class; nothing without points."""
     hits, predicted, labelled = parts["counts"][0].sums
     present = predicted + labelled > 0
     if not present.any():

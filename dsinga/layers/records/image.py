@@ -125,7 +125,7 @@ class ImagePreprocess(Layer):
 class Mnist(Layer):
     """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32.
 
-    The settings of the elastic distortion have no effect: SINGA has them in its documentation only.
+    The settings of the elastic distortion have no effect, as in SINGA.
     """
 
     class Conf(Settings):

@@ -1,4 +1,4 @@
-"""Output layers, without gradients: kArgSort, kAccuracy, kCSVOutput and kRecordOutput."""
+"""Output layers: kArgSort and kAccuracy rank scores; kCSVOutput and kRecordOutput write predictions to files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ArgSort(Layer):
         return Output(self.largest(self.scores(sources[0], ctx)))
 
     def scores(self, source: Array, ctx: Context) -> np.ndarray:
-        """Return the source as a (B, K) array in host memory."""
+        """Copy the source to host memory as (B, K)."""
         return ctx.ops.to_numpy(to_matrix(source, ctx.ops))
 
     def largest(self, scores: np.ndarray) -> np.ndarray:

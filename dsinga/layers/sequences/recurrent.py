@@ -45,15 +45,14 @@ class RecurrentConf(Settings):
 class Recurrent(Layer):
     """Base of recurrent layers: (B, T, n) to (B, T, H) with H = ``dim_hidden``, or (B, T, 2H) if ``bidirectional``.
 
-    The labels of the optional second source give the lengths of the sequences. Features after the end are 0 and not
-    computed. The state begins with zeros or, with ``carry``, with the last state of the same row in the previous batch.
-    No gradient goes back through it (truncated back-propagation through time, Williams and Peng 1990). A bidirectional
-    layer's feature has the forward direction first.
+    The labels of the optional second source give the lengths of the sequences; features after the end are 0. The state
+    begins with zeros or, with ``carry``, with the last state of the same row in the previous batch, without a gradient
+    (truncated back-propagation through time, Williams and Peng 1990). A bidirectional layer's feature has the forward
+    direction first.
 
     With ``initial_state`` the last source gives the state before the first step, (B, S). S is H, or 2H for an LSTM with
-    the state h, then c. Gradients go to it, as to the last state of an encoder.
-
-    With ``last_state`` the feature is the last state, (B, S), in the form of an initial state.
+    the state h, then c. Gradients go to it, as to the last state of an encoder. With ``last_state`` the feature is the
+    last state, (B, S).
 
     For one step, (B, n) to (B, H), the second source is the feature of the previous step, (B, H). Without it, the state
     is 0. An LSTM accepts whole sequences only, because its second state is not in its feature.
@@ -205,7 +204,7 @@ class Recurrent(Layer):
         return for_sources, for_params
 
     def _joined(self, params: Arrays, ctx: Context) -> Arrays:
-        """Return a direction's params in the form of kernels, with the sum of a gate's two biases.
+        """Return one direction's params as kernels expect them, with the sum of a gate's two biases.
 
         A GRU's candidate keeps two biases, because the reset gate multiplies one of them.
         """
@@ -226,11 +225,11 @@ class Recurrent(Layer):
 
     @property
     def _summed(self) -> int:
-        """The number of biases that kernels get as a sum of two."""
+        """The number of biases that :meth:`_joined` adds to others."""
         return self.biases - (self.cell == "gru")
 
     def _like_sources(self, array: Array) -> Array:
-        """Return (B, T, n) unchanged, or as (B, n) if the layer computes one step."""
+        """Return steps (B, T, n) unchanged, or as (B, n) if the layer computes one step."""
         return array if self.sequences else array.reshape(array.shape[0], array.shape[2])
 
     def _begin(self, params: Arrays, sources: Arrays) -> Array | None:
@@ -263,7 +262,7 @@ class Recurrent(Layer):
 
 
 def cell_activations(settings: RecurrentConf) -> CellActivations:
-    """Return the activations in these settings. A simple recurrent layer has no choice."""
+    """Return the gates', candidate's and cell's activations in these settings."""
     chosen = {}
     if isinstance(settings, GRU.Conf | LSTM.Conf):
         chosen = {"gate": settings.gate_activation, "candidate": settings.candidate_activation}

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(module: str, size: int) -> Any:
-    """Return a module of compiled loops for ``size`` numbers; None if too few, or without numba.
+    """Import a module of compiled loops for ``size`` numbers; None if too few, or without numba.
 
     Raises UserError for an unknown value of ``DSINGA_COMPILED``.
     """
@@ -40,7 +40,7 @@ def _load(module: str) -> ModuleType | None:
 
 
 def describe() -> str:
-    """Return the version of numba that compiles loops, or that there is none."""
+    """Say which numba version compiles loops, or that there is none."""
     if find_spec("numba") is None:
         return "no loops are compiled: pip install numba"
     from importlib import metadata  # few ask for a version
@@ -57,7 +57,7 @@ def is_wanted() -> bool:
 
 
 def compile_loop(signature: Any, loop: Callable[..., Any]) -> Any:
-    """Return a loop compiled for a numba ``signature``, rounded as written, without the interpreter's lock.
+    """Compile a loop for a numba ``signature``, without reordering of floats and without the GIL.
 
     Numba caches the machine code on disk if it finds a folder.
     """

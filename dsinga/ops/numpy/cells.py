@@ -1,4 +1,4 @@
-"""The arithmetic of a recurrent layer's step, forward and backward, in place.
+"""The arithmetic of a recurrent layer's step (RNN, GRU, LSTM), forward and backward, in place.
 
 A cell works on ``gates`` (width, n, H), with n contiguous rows per gate, and on states (parts, n, H): rows apart in
 memory are far slower. Before a step, gates hold sums of products: with the input in ``from_x``, with the state before
@@ -17,7 +17,7 @@ from dsinga.ops.types import Array
 
 
 class CellFunction(NamedTuple):
-    """An activation: ``apply(x, out)`` computes y = f(x), ``slope(y, out)`` f'(x) from y, perhaps in place.
+    """An activation of a cell: ``apply(x, out)`` computes y = f(x), ``slope(y, out)`` f'(x) from y, perhaps in place.
 
     Arrays are contiguous.
     """
@@ -27,7 +27,7 @@ class CellFunction(NamedTuple):
 
 
 class CellFunctions(NamedTuple):
-    """The functions of a cell, as in :class:`~dsinga.ops.types.CellActivations`."""
+    """The activations of a cell, as in :class:`~dsinga.ops.types.CellActivations`."""
 
     gate: CellFunction
     candidate: CellFunction
@@ -35,7 +35,7 @@ class CellFunctions(NamedTuple):
 
 
 def sigmoid(x: Array, out: Array) -> None:
-    """Compute 1/(1 + exp(-x)); exp may overflow to infinity, with inverse 0."""
+    """Compute the sigmoid 1/(1 + exp(-x)); exp may overflow to infinity, with inverse 0."""
     np.negative(x, out=out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
@@ -43,13 +43,13 @@ def sigmoid(x: Array, out: Array) -> None:
 
 
 def sigmoid_slope(y: Array, out: Array) -> None:
-    """Compute (1 - y)·y."""
+    """Compute the derivative of the sigmoid from its value y: (1 - y)·y."""
     np.subtract(1, y, out=out)
     np.multiply(out, y, out=out)
 
 
 def tanh_slope(y: Array, out: Array) -> None:
-    """Compute 1 - y²."""
+    """Compute the derivative of tanh from its value y: 1 - y²."""
     np.multiply(y, y, out=out)
     np.subtract(1, out, out=out)
 
@@ -63,7 +63,7 @@ FUNCTIONS: dict[str, CellFunction] = {
 
 
 class Cell:
-    """A recurrent cell: sizes, step forward and backward, and its two products' matrices.
+    """Base of recurrent cells: their sizes, the step forward and backward, and the matrices of the two products.
 
     ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first. Products with
     input and state fill the gates ``from_x`` and ``from_h``.
@@ -86,7 +86,7 @@ class Cell:
 
     @staticmethod
     def step(gates: Array, before: Array, now: Array, scratch: Array, functions: CellFunctions) -> None:
-        """Compute the state ``now`` from the one ``before``."""
+        """Compute the new state ``now`` from the state ``before`` and the gates."""
         raise NotImplementedError
 
     @staticmethod
@@ -98,7 +98,7 @@ class Cell:
 
 
 class RNN(Cell):
-    """h' = tanh(x W_hxᵀ + h W_hhᵀ + b)."""
+    """Simple recurrent cell: h' = tanh(x W_hxᵀ + h W_hhᵀ + b)."""
 
     width, from_x, from_h = 1, range(1), range(1)
 
@@ -118,7 +118,7 @@ class RNN(Cell):
 
 
 class GRU(Cell):
-    """SINGA's GRU; the reset gate multiplies the product with the state, as in cuDNN and PyTorch.
+    """SINGA's GRU cell; the reset gate multiplies the product with the state, as in cuDNN and PyTorch.
 
     With s = h W_chᵀ: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way; c = tanh(x W_cxᵀ + b_c + r∘s); h' = z∘h + (1 -
     z)∘c.

@@ -1,7 +1,6 @@
-"""Recurrent layers over whole sequences: few, large products and cells in place.
+"""Recurrent layers over whole sequences, with few large matrix products and cells that compute in place.
 
-All steps share one product with the input weights, and one for the weights' gradient. Each step multiplies its state by
-the weights of all gates.
+All steps share one product with the input weights, and one for the weights' gradient.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class NumpyRecurrent:
         return matrix
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
-        """Compute the product of ``a`` and a prepared matrix into the C-contiguous ``out``."""
+        """Multiply ``a`` by a prepared matrix into the C-contiguous ``out``."""
         self.multiply_into(a, factor, out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
@@ -57,7 +56,7 @@ class NumpyRecurrent:
         sigmoid(x, out)
 
     def cell_functions(self, activations: CellActivations) -> CellFunctions:
-        """Return the named functions, with the backend's sigmoid."""
+        """Look up a cell's activations by name, with the backend's sigmoid."""
         functions = {**FUNCTIONS, "sigmoid": FUNCTIONS["sigmoid"]._replace(apply=self.sigmoid_into)}
         return CellFunctions(*(functions[name] for name in activations))
 
