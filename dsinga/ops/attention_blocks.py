@@ -21,7 +21,7 @@ SCORES = 1 << 18  # of the blocks that are computed together, of several rows of
 
 
 class BatchedProduct(Protocol):
-    """Computes factor·(a b) into ``out``, or adds it, for a (B, h, i, j), b (B, h, j, k), of any strides."""
+    """A function that computes factor·(a b) into ``out``, or adds it, for a (B, h, i, j), b (B, h, j, k)."""
 
     def __call__(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None: ...
 
@@ -33,7 +33,7 @@ class BlockSums(NamedTuple):
 
 
 class ScoreBlock(NamedTuple):
-    """The rows, queries and keys whose scores are computed together; ``hidden`` marks unseen keys."""
+    """A block of rows, queries and keys with jointly computed scores; ``hidden`` marks unseen keys."""
 
     rows: slice
     queries: slice

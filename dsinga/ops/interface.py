@@ -104,7 +104,7 @@ class RepeatedIterations(Protocol):
 
 
 class Capture(Protocol):
-    """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without it.
+    """How a backend repeats a *pass*, a function that calls kernels: recorded once, then replayed without Python.
 
     A worker gets it from :meth:`Ops.capture`; None means that passes are called. A backend with arrays outside host
     memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU. Rules:

@@ -1,4 +1,4 @@
-"""Types in the kernel backends' signatures: arrays, pairs, devices, asynchronous copies."""
+"""Types in the signatures of kernels: arrays, pairs, devices, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class AsyncCopy(ABC):
 
 
 class NotCapturable(RuntimeError):
-    """A pass cannot be captured: the host reads or computes something in it."""
+    """Error: a pass cannot be recorded, because the host reads or computes something in it."""
 
 
 class RecordedStep:
@@ -102,7 +102,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, eq=False)
 class FinishedCopy(AsyncCopy):
-    """The array itself, for backends with arrays in host memory."""
+    """An asynchronous copy that is the array itself, for backends with arrays in host memory."""
 
     array: Array
 

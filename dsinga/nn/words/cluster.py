@@ -1,4 +1,4 @@
-"""Defines ``nn.Cluster``, the topology that trains a model: worker groups, servers and sites."""
+"""Defines ``nn.Cluster``, which says how a model trains on a cluster: worker groups, servers and sites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from dsinga.nn.words.keras_arguments import check_names, checked
 
 
 class ClusterFields(TypedDict, total=False):
-    """Further fields of ``cluster { }`` in a job (docs/howto/run-on-a-cluster.md, docs/howto/sites.md)."""
+    """Further keyword arguments of ``nn.Cluster``: fields of ``cluster { }`` in a job, typed for type checkers.
+
+    See docs/howto/run-on-a-cluster.md and docs/howto/sites.md.
+    """
 
     server_worker_separate: bool  # whether servers run in processes of their own
     slicing: str  # how params are cut into slices for servers: "kSinga" or "kBlock"
@@ -50,7 +53,7 @@ def Cluster(
     sync_freq: int | None = None,
     **fields: Unpack[ClusterFields],
 ) -> ClusterConf:
-    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``. All numbers default to 1.
+    """Return how many workers and servers train a model: ``nn.Cluster(workers=4)``; all numbers default to 1.
 
     Args:
         workers: the number of workers in a group, which share the records of a batch or the layers of a net.
@@ -62,7 +65,7 @@ def Cluster(
         sites: the number of worker groups with their own servers, which train apart. Every ``sync_freq`` steps, their
             params move by the mean of their changes, as in DiLoCo (docs/howto/sites.md).
         sync_freq: the number of steps between two synchronisations of server groups.
-        fields: further fields of ``cluster { }`` in a job, by their names there.
+        fields: further fields of ``cluster { }`` in a job.
 
     Raises:
         UserError: an unknown field, or ``sites`` without ``sync_freq`` or with a number of groups.

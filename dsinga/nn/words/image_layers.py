@@ -66,7 +66,7 @@ def AveragePooling3D(
 
 
 def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding: Any) -> Write:
-    """Return a function that writes a pooling of images or volumes; means ignore padding, as in Keras."""
+    """Return a function that writes a pooling of images or volumes into a job; means ignore padding, as in Keras."""
 
     def write(writer: LayerWriter) -> Feature:
         if axes == 3:
@@ -113,7 +113,7 @@ def GlobalAveragePooling3D(**common: Unpack[LayerArguments]) -> Write:
 
 
 def global_pooling(pool: str, axes: int) -> Write:
-    """Return a function that writes a pooling of each channel's points to a vector."""
+    """Return a function that writes a pooling of each channel's points to a vector into a job."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -147,7 +147,7 @@ def AdaptiveAveragePooling3D(output_size: Size, **common: Unpack[LayerArguments]
 
 
 def adaptive_pooling(pool: str, axes: int, output_size: Size) -> Write:
-    """Return a function that writes a pooling over windows that divide images or volumes evenly."""
+    """Return a function that writes a pooling over windows that divide images or volumes evenly into a job."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -198,7 +198,7 @@ def ZeroPadding3D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write
 
 
 def padded(axes: int, padding: Any, padding_mode: Any, value: float = 0.0) -> Write:
-    """Return a function that writes a padding of images (``axes`` 2) or volumes (3)."""
+    """Return a function that writes a padding of images (``axes`` 2) or volumes (3) into a job."""
     words = [padding_mode] if isinstance(padding_mode, str) else [*padding_mode]
 
     def write(writer: LayerWriter) -> Feature:
@@ -226,7 +226,7 @@ def Cropping3D(cropping: Sides = 0, **common: Unpack[LayerArguments]) -> Write:
 
 
 def cropped(axes: int, cropping: Any) -> Write:
-    """Return a function that writes a cropping layer of images, or of volumes."""
+    """Return a function that writes a cropping of images or volumes into a job."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -249,7 +249,7 @@ def UpSampling3D(size: Size = 2, interpolation: str = "nearest", **common: Unpac
 
 
 def upsampled(name: str, axes: int, size: Size, interpolation: str, linear: str) -> Write:
-    """Return a function that writes an upsampling; raise UserError for an unknown interpolation."""
+    """Return a function that writes an upsampling into a job; raise UserError for an unknown interpolation."""
     methods = {"nearest": None, linear: "kLinear"}
     if interpolation not in methods:
         raise UserError(f"{name}: {unknown_name('interpolation', interpolation, methods)}")

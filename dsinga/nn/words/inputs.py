@@ -1,4 +1,4 @@
-"""Inputs of a model, and layers that preprocess records."""
+"""``nn.Input``, and layers that preprocess or augment records while they are read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def Input(
     data_format: str | None = None,
     **store: Any,
 ) -> Symbol:
-    """Return the symbol of an input layer, which reads records and their labels.
+    """Return the symbolic tensor of an input layer, which reads records and their labels.
 
     Args:
         shape: the shape of one record; by default the data's. None stands for any size: ``(None,)`` accepts code
@@ -91,7 +91,7 @@ def number_inputs(builders: Sequence[LayerBuilder]) -> None:
 
 
 def check_data_format(data_format: Any) -> str:
-    """Return ``data_format``. Raises UserError unless it is "channels_first" or "channels_last"."""
+    """Check ``data_format`` and return it. Raises UserError unless it is "channels_first" or "channels_last"."""
     if data_format not in ("channels_first", "channels_last"):
         raise UserError(f'data_format is "channels_first" or "channels_last", not {data_format!r}')
     return str(data_format)
@@ -113,7 +113,7 @@ def image_data_format() -> str:
 
 
 def _augmentations(given: Any) -> list[AugmentConf]:
-    """Return an input's augmentations as a list. Raises UserError for anything else in it."""
+    """Check an input's augmentations and return them as a list."""
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     for item in items:
         if not isinstance(item, (AugmentConf, Mapping)):
@@ -130,7 +130,7 @@ def _input(
     format_given: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Reads records as an input layer; ``store`` has fields of its store_conf, and may gain channels_last."""
+    """Write the input layer of a job; ``store`` has fields of its store_conf, and may gain channels_last."""
 
     def write(writer: LayerWriter) -> Feature:
         sizes = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
@@ -167,7 +167,7 @@ def _input(
 
 
 def source_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function ``name``, which makes a user's data source."""
+    """Make the function ``nn.NAME`` for a user's data source."""
 
     def function(path: str | None = None, **arguments: Any) -> DataSource:
         source: DataSource = cls(path, *settings_field(name, cls.Conf, arguments).values())
@@ -204,7 +204,7 @@ def _is_number(value: Any) -> bool:
 
 
 def normalise(writer: LayerWriter, **fields: Any) -> Feature:
-    """Set ``fields`` in the store_conf of this layer's source, an input layer."""
+    """Let the input layer normalise records while it reads them: set ``fields`` in its store_conf."""
     source = writer.source
     conf = writer.net.inputs.get(source.layer)
     settings = {name: value for name, value in fields.items() if value is not None}
@@ -234,8 +234,7 @@ def RandomCrop(height: int, width: int, pad: int = 0, **common: Unpack[LayerArgu
 def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Write:
     """Mirrors every other image at random in training (kImagePreprocess).
 
-    ``mode`` may also be "vertical" or "horizontal_and_vertical", while records are read, as for
-    :func:`RandomTranslation`.
+    ``mode`` may also be "vertical" or "horizontal_and_vertical", while records are read.
     """
     if mode not in (shares := {"horizontal": 0.5, "vertical": 0.0, "horizontal_and_vertical": 0.5}):
         raise unknown_name("mode of RandomFlip", mode, shares)
@@ -277,7 +276,7 @@ def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[
 
 
 def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
-    """Add a random change to the source input's ``augment``. Raises UserError for another source."""
+    """Add a random change to the ``augment`` list of the source, an input. Raises UserError for another source."""
     require(writer)
     change = augmentation_functions[kind](**settings)
     name = writer.source.records

@@ -22,7 +22,6 @@ def SoftmaxLoss(
 
     Args:
         topk: a prediction is right if the label is among the ``topk`` highest scores.
-        scale: the factor of the loss and its gradient.
         label_smoothing: the share of the target that is spread over all classes.
 
     Examples:
@@ -43,13 +42,12 @@ def SoftmaxLoss(
 
 @layer
 def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **common: Unpack[LayerArguments]) -> Write:
-    """Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).
+    """Softmax and cross-entropy with a class for each point, a mean over all points (kFieldSoftmaxLoss).
 
-    It accepts scores (B, K, *space) and labels (B, *space) or (B, 1, *space). Points with the label -1 or NaN are left
-    out, but counted in the divisor. It reports the accuracy, too.
+    It accepts scores (B, K, *space) and labels (B, *space) or (B, 1, *space). Points with the label -1 or NaN have no
+    loss. It reports the accuracy, too.
 
     Args:
-        scale: the factor of the loss and its gradient.
         weighted: whether the labels' last channel weighs each point.
     """
     settings = {"scale": scale, "weighted": weighted}
@@ -64,7 +62,6 @@ def Dice(smooth: float = 1e-5, scale: float = 1.0, weighted: bool = False, **com
 
     Args:
         smooth: added to the overlap and to the sizes, so that a class without points has no loss.
-        scale: the factor of the loss and its gradient.
         weighted: whether the labels' last channel weighs each point.
     """
     sources = functools.partial(scores_and_labels, activations=("softmax", "sigmoid"))
@@ -81,14 +78,13 @@ def HingeLoss(
         norm: whether violations of the margin are summed, "L1", or their squares, "L2".
         margin: by how much the label's score should be above the others.
         topk: a prediction is right if the label is among the ``topk`` highest scores.
-        scale: the factor of the loss and its gradient.
     """
     settings = {"norm": norm, "margin": margin, "topk": topk, "scale": scale}
     return write_loss("HingeLoss", "kHingeLoss", scores_and_labels, settings)
 
 
 def difference_loss(function: str, type: str, mean: bool, settings: Mapping[str, Any]) -> Write:
-    """Return a function that writes a loss of differences: a sum, or a ``mean``, over each row."""
+    """Return a function that writes a loss of differences into a job: a sum, or a ``mean``, over each row."""
     sources = functools.partial(compared, weighted=settings["weighted"])
     return write_loss(function, type, sources, settings, numbers_of_target if mean else None)
 
@@ -109,7 +105,6 @@ def MeanSquaredError(
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: a divisor of the differences: one number, or one for each target channel.
-        scale: the factor of the loss and its gradient.
 
     Examples:
         >>> from dsinga import nn
@@ -136,7 +131,6 @@ def MeanAbsoluteError(
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: a divisor of the differences: one number, or one for each target channel.
-        scale: the factor of the loss and its gradient.
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("MeanAbsoluteError", "kAbsoluteLoss", True, settings)
@@ -160,7 +154,6 @@ def Huber(
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: a divisor of the differences: one number, or one for each target channel.
-        scale: the factor of the loss and its gradient.
     """
     settings = {"delta": delta, "masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("Huber", "kHuberLoss", True, settings)
@@ -177,7 +170,6 @@ def EuclideanLoss(
     """Squared error, a sum over the numbers of a row: Σ (x - target)²·scale / B (kEuclideanLoss).
 
     Args:
-        scale: the factor of the loss and its gradient.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: a divisor of the differences: one number, or one for each target channel.
@@ -197,7 +189,6 @@ def AbsoluteLoss(
     """Absolute error, a sum over the numbers of a row: Σ |x - target|·scale / B (kAbsoluteLoss).
 
     Args:
-        scale: the factor of the loss and its gradient.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: a divisor of the differences: one number, or one for each target channel.
@@ -219,7 +210,6 @@ def HuberLoss(
 
     Args:
         delta: the error beyond which the loss is linear.
-        scale: the factor of the loss and its gradient.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: a divisor of the differences: one number, or one for each target channel.
@@ -232,7 +222,7 @@ def HuberLoss(
 def SigmoidCrossEntropyLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Binary cross-entropy -Σ (t·log p + (1 - t)·log(1 - p))·scale / B, p = sigmoid(x) (kSigmoidCrossEntropyLoss).
 
-    It reads the scores x before a sigmoid, even if its source is the sigmoid. ``scale`` is the factor of the loss.
+    It reads the scores x before a sigmoid, even if its source is the sigmoid.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("SigmoidCrossEntropyLoss", "kSigmoidCrossEntropyLoss", sources, {"scale": scale})
@@ -245,7 +235,6 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
     Args:
         gamma: the exponent of 1 - p', which makes confident right answers count less.
         alpha: the weight of the answer 1; the answer 0 has the weight 1 - alpha.
-        scale: the factor of the loss and its gradient.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("FocalLoss", "kFocalLoss", sources, {"gamma": gamma, "alpha": alpha, "scale": scale})
@@ -255,7 +244,7 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
 def KLDivergenceLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Kullback-Leibler divergence Σ t·(log t - log p)·scale / B, p = softmax(x) (kKLDivergenceLoss).
 
-    It reads the scores x before a softmax, even if its source is the softmax. ``scale`` is the factor of the loss.
+    It reads the scores x before a softmax, even if its source is the softmax.
     """
     sources = functools.partial(compared, activation="softmax")
     return write_loss("KLDivergenceLoss", "kKLDivergenceLoss", sources, {"scale": scale})
@@ -276,7 +265,6 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[La
 
     Args:
         margin: the distance beyond which rows that do not belong together have no loss.
-        scale: the factor of the loss and its gradient.
     """
     return simple("ContrastiveLoss", "kContrastiveLoss", margin=margin, scale=scale)
 
@@ -289,7 +277,6 @@ def TripletLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerA
 
     Args:
         margin: by how much the second distance should be larger.
-        scale: the factor of the loss and its gradient.
     """
     return simple("TripletLoss", "kTripletLoss", margin=margin, scale=scale)
 

@@ -1,4 +1,4 @@
-"""The metrics that ``compile`` accepts: names, Keras's classes, and the layers that report them."""
+"""The metrics that ``compile`` accepts: names, functions, Keras's classes, and the layers that report them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass(frozen=True)
 class MetricLayer:
-    """The type, name and settings of a layer that reports an output's metrics."""
+    """A layer that reports metrics of an output, by its type, name and settings."""
 
     type: str
     name: str
@@ -94,7 +94,7 @@ Reported = str | MetricLayer  # a metric by its name, or a layer with settings
 
 
 def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reported]]:
-    """Return each output's metrics, as names or layers; functions are registered.
+    """Sort the metrics given to ``compile`` by output, as names or layers; register functions.
 
     ``metrics`` is a name, a function, a layer, or a list of these. For several outputs it may be a dict by output, a
     list of lists, or a list of single metrics that includes None. Raises UserError for anything else.
@@ -117,7 +117,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
 
 
 def metric_name(metric: AnyMetric) -> Reported:
-    """Return a metric's name in the history; functions are registered under their own names.
+    """Return a metric's name in the history; register a function under its own name.
 
     A layer that reports metrics is returned unchanged.
     """
@@ -141,7 +141,7 @@ def metric_name(metric: AnyMetric) -> Reported:
 
 
 def reporting(name: str) -> tuple[str, str] | None:
-    """Return the type and name of the layer that reports a metric, or None."""
+    """Find the type and name of the layer that reports a metric, or None."""
     if TOP.fullmatch(name):
         return "kTopKAccuracy", name.removesuffix("_accuracy")
     return GATHERED if find("metric", name) else TYPES.get(name)
@@ -166,7 +166,7 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
 
 
 def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, loss: str, labels: Feature) -> None:
-    """Write the layers that report an output's metrics, except those that the loss layer reports.
+    """Write the layers that report an output's metrics into a job, except those that the loss reports.
 
     Raises UserError for a metric that needs what the net does not give.
     """
@@ -194,7 +194,7 @@ def _mixed_phases(net: NetWriter, labels: Feature) -> list[Phase]:
 
 
 def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) -> str:
-    """Return a metric layer's source: the loss layer if its feature is probabilities, else the output.
+    """Choose what a metric layer reads: the loss layer if its feature is probabilities, else the output.
 
     Raises UserError for a metric of numbers with a loss of classes, and for a metric that needs probabilities.
     """
@@ -226,7 +226,7 @@ def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) ->
 def _by_layer(
     metrics: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]
 ) -> dict[tuple[str, str], list[str]]:
-    """Group the metrics that the loss does not report by the type and name of their layer."""
+    """Group the metrics that the loss does not report by the layers that report them."""
     of_loss = {"loss"} if loss is None else metric_names([loss.type_name.removeprefix("k")])
     layers: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
@@ -239,7 +239,7 @@ def _by_layer(
 
 
 def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]) -> dict[str, Any]:
-    """Return a metric layer's settings field, from the loss or the metrics' names."""
+    """Return a metric layer's settings, from the loss or the metrics' names."""
     if kind in ("kFieldError", "kSegmentationScore"):
         return {f"{kind[1:].lower()}_conf": points}
     if kind == "kForecastScores":
@@ -253,17 +253,14 @@ def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: M
 
 
 def _point_settings(loss: LayerConf | None) -> dict[str, bool]:
-    """Return a loss's settings that select and weigh points of fields."""
+    """Copy a loss's settings that select and weigh points of fields."""
     cls = None if loss is None else layer_class(loss).Conf
     settings = None if loss is None or cls is None else loss.settings_of(cls)
     return {name: True for name in ("masked", "weighted") if getattr(settings, name, False)}
 
 
 def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
-    """Return the loss setting that says how several predictions of one number are read.
-
-    Raises UserError if the loss has none.
-    """
+    """Copy the loss setting that says how several predictions of one number are read."""
     cls = None if loss is None else layer_class(loss)
     if loss is None or cls is None or cls.Conf is None or not getattr(cls, "predicts_several", False):
         raise UserError(
@@ -288,9 +285,9 @@ def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | Non
 
 
 def metric_function(name: str) -> Callable[..., Name]:
-    """Make a stand-in for one of Keras's metric classes: it returns the name that ``compile`` accepts.
+    """Make a stand-in for one of Keras's metric classes: called, it returns the name that ``compile`` accepts.
 
-    Its arguments ``name`` and ``num_classes`` have no effect: the history uses the returned name.
+    Its arguments ``name`` and ``num_classes`` have no effect.
     """
 
     def metric(k: int = 5, **others: Any) -> Name:

@@ -31,9 +31,8 @@ def BatchNormalization(
     """Normalises each channel over the batch, axis 1, or -1 if records have channels last (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
-    ``synchronized`` the statistics cover the whole batch over all workers, as in one process; without it, Keras's
-    default, each worker's rows. A layer that is not trainable uses its running statistics in training, too, and does
-    not change them.
+    ``synchronized`` the statistics cover the whole batch over all workers, else (Keras's default) each worker's rows. A
+    layer that is not trainable uses its running statistics in training, too, and does not change them.
 
     Examples:
         >>> from dsinga import nn
@@ -123,7 +122,7 @@ BLOCK = 4096  # records read at a time
 
 
 class _Normalization(LayerBuilder):
-    """The layer of :func:`Normalization`."""
+    """The layer of :func:`Normalization`, with ``adapt``, which computes the mean and variance of data."""
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
         """Set the mean and the variance from the given records, for each index along ``axis``.
@@ -146,7 +145,7 @@ class _Normalization(LayerBuilder):
 
 
 def _moments(data: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and variance of records (n, ...) for each index of an axis, float64."""
+    """Compute the mean and variance of records (n, ...) for each index of an axis, float64."""
     source = open_records(data)
 
     def mean_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -215,7 +214,7 @@ def Normalization(
 
 
 def _of_rows(writer: LayerWriter, lists: Mapping[str, list[float]], invert: bool) -> dict[str, Any]:
-    """Return the settings of the layer; for sequences (B, T, n), n numbers are repeated for each step."""
+    """Return the layer's settings; for sequences (B, T, n), n numbers are repeated for each step."""
     rows = writer.rows(writer.source)
     if any(len(numbers) == rows[-1] != rows[0] for numbers in lists.values()):
         refuse_channels_last(writer)

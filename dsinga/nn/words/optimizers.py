@@ -1,4 +1,4 @@
-"""Optimizers with the names of Keras, returned as updaters of a job."""
+"""Optimizers with the names of Keras, such as ``nn.Adam(1e-3)``, and settings for some params."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERAS_BOUNDS = {"clipnorm": "clip_norm", "clipvalue": "clip_value", "global_clip
 
 
 class OptimizerArguments(TypedDict, total=False):
-    """Further arguments of every optimizer, explained by :func:`updater`."""
+    """Further keyword arguments of every optimizer, explained by :func:`updater`."""
 
     decoupled_weight_decay: bool
     clip_norm: float
@@ -52,7 +52,7 @@ def updater(
     ema_warmup: bool = False,
     ema_every: int = 1,
 ) -> UpdaterConf:
-    """Return a type's updater configuration, with its settings and the optimizers' common arguments.
+    """Return the configuration of an optimizer of any type, with the arguments that all optimizers share.
 
     Args:
         learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
@@ -87,7 +87,7 @@ def updater(
 
 
 def optimizer(function: Callable[P, UpdaterConf]) -> Callable[P, UpdaterConf]:
-    """Return a function that checks its arguments, also under Keras's names, and calls :func:`updater`."""
+    """Decorate a function that calls :func:`updater` to check its arguments, also under Keras's names."""
     return configures(updater, function, KERAS_BOUNDS)
 
 
@@ -99,7 +99,7 @@ def SGD(
     weight_decay: float = 0.0,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """Stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
+    """Stochastic gradient descent (kSGD), with ``nesterov`` Nesterov's (kNesterov).
 
     Args:
         momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
@@ -301,7 +301,7 @@ ARGUMENTS = {"beta1": "beta_1", "beta2": "beta_2"}  # by the setting
 
 
 def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterConf]:
-    """Return the function ``name``, which makes updaters of a class without a hand-written function."""
+    """Make the function ``nn.NAME`` for an updater class without a hand-written function."""
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> UpdaterConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, ARGUMENTS, arguments)}
@@ -317,7 +317,7 @@ optimizer_functions = Derived("updater", optimizer_function, lambda name, _: nam
 
 
 def updater_conf(optimizer: Any) -> UpdaterConf:
-    """Return an optimizer's updater configuration, from a name, a configuration, or a mapping of fields."""
+    """Convert the argument of ``compile`` (a name, configuration or mapping) to an optimizer's configuration."""
     if isinstance(optimizer, UpdaterConf):
         return optimizer
     if isinstance(optimizer, Mapping):
@@ -351,7 +351,7 @@ def ParamSettings(
     clip_norm: float | None = None,
     clip_value: float | None = None,
 ) -> ParamSettingsConf:
-    """Return settings for some params, for an optimizer's ``param_settings``, instead of its own.
+    """Return settings for some params, which replace an optimizer's own, for its ``param_settings``.
 
     Args:
         match: a pattern of param names, such as "*_bias".
@@ -376,7 +376,7 @@ def ParamSettings(
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return the module's further names: functions of other updaters, and the module ``schedules``."""
+    """Return the other names of ``nn.optimizers``: functions of other updaters, and ``schedules``."""
     return ChainMap({"schedules": importlib.import_module("dsinga.nn.words.schedules")}, optimizer_functions)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ Momentum = float | MomentumConf | Mapping[str, Any]
 
 
 def learning_rate_conf(rate: Rate) -> LRGenConf:
-    """Return the schedule for a learning rate: constant for a number, or a function of the step, from 0."""
+    """Convert a learning rate (a number, schedule, or function of the step from 0) to a job's schedule."""
     if isinstance(rate, LRGenConf):
         return rate
     if isinstance(rate, Mapping):
@@ -31,12 +31,12 @@ def learning_rate_conf(rate: Rate) -> LRGenConf:
 
 
 def momentum_fields(momentum: Momentum) -> dict[str, Any]:
-    """Return the updater field for a momentum: a number, or a schedule of the momentum."""
+    """Convert a momentum (a number or a schedule) to job fields of the optimizer."""
     return {"momentum" if isinstance(momentum, int | float) else "momentum_conf": momentum}
 
 
 def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message fields that name a component, and hold its settings and further ``settings``.
+    """Return the job fields that name a component and hold its settings and further ``settings``.
 
     The message of its own settings is left out unless it is needed or one differs from its default.
     """

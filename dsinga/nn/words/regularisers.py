@@ -64,7 +64,7 @@ OWN = "write nn.L1(0.01), nn.L2(0.01) or nn.L1L2(), or add the penalty of featur
 
 
 def penalty(regularizer: Any) -> Penalty:
-    """Return the penalty for an argument such as ``kernel_regularizer``. Raises UserError for other values."""
+    """Check an argument such as ``kernel_regularizer`` and return its penalty."""
     if isinstance(regularizer, Penalty):
         return regularizer
     if not isinstance(regularizer, str) or regularizer not in NAMES:
@@ -85,7 +85,7 @@ def weights(**roles: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def penalised(updater: UpdaterConf, penalties: Mapping[str, Penalty]) -> UpdaterConf:
-    """Return the updater with a penalty for each given param, besides the param's other settings."""
+    """Return the optimizer with a penalty for each given param, besides the param's other settings."""
     settings: Sequence[ParamSettingsConf] = updater.param_settings
     own = []
     for name, factors in penalties.items():

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 
 class ScheduleArguments(TypedDict, total=False):
-    """Further arguments of every schedule, explained by :func:`scheduled_rate`."""
+    """Further keyword arguments of every schedule, explained by :func:`scheduled_rate`."""
 
     minimum_lr: float | None
     start_step: int
@@ -36,7 +36,7 @@ def scheduled_rate(
     warmup_steps: int = 0,
     warmup_lr: float = 0.0,
 ) -> LRGenConf:
-    """Return a type's schedule configuration, with its settings and the schedules' common arguments.
+    """Return the configuration of a schedule of any type, with the arguments that all schedules share.
 
     Args:
         initial_learning_rate: the rate at the beginning.
@@ -56,7 +56,7 @@ def scheduled_rate(
 
 
 def schedule(function: Callable[P, LRGenConf]) -> Callable[P, LRGenConf]:
-    """Return a function that checks its arguments and calls :func:`scheduled_rate`."""
+    """Decorate a function that calls :func:`scheduled_rate` to check its arguments."""
     return configures(scheduled_rate, function)
 
 
@@ -125,8 +125,8 @@ def CosineDecayRestarts(
 
     Args:
         first_decay_steps: the number of steps of the first period.
-        t_mul: each period is this many times as long as the one before.
-        m_mul: the cosine's height is multiplied by this in each period.
+        t_mul: how many times as long each period is as the one before.
+        m_mul: the factor of the cosine's height in each period.
         alpha: the lowest rate, as a share of the initial one.
     """
     settings = {"change_freq": first_decay_steps, "t_mul": t_mul, "m_mul": m_mul, "alpha": alpha}
@@ -221,7 +221,7 @@ def OneCycle(
 def SequentialSchedule(
     schedules: Sequence[Rate], boundaries: Sequence[int], **common: Unpack[ScheduleArguments]
 ) -> LRGenConf:
-    """Several schedules in sequence, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
+    """Several schedules one after the other, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
 
     Args:
         schedules: the schedules, or numbers.
@@ -265,7 +265,7 @@ NAMES = {"change_freq": "decay_steps", "final_lr": "end_learning_rate"}  # of ar
 
 
 def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
-    """Return the function ``name``, which makes schedules of a class without a hand-written function."""
+    """Make the function ``nn.NAME`` for a schedule class without a hand-written function."""
 
     def function(initial_learning_rate: float, **arguments: Any) -> LRGenConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, NAMES, arguments)}

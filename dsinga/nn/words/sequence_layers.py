@@ -32,7 +32,7 @@ def Embedding(
     mask_zero: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Looks up the vectors of codes in a table (kEmbedding): (B, T) to (B, T, output_dim), or (B,) to (B, output_dim).
+    """Looks up a trained vector for each code (kEmbedding): (B, T) to (B, T, output_dim), or (B,) to (B, output_dim).
 
     Args:
         input_dim: the number of different codes.
@@ -71,10 +71,7 @@ def OneHot(num_tokens: int, **common: Unpack[LayerArguments]) -> Write:
 
 
 def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
-    """Return the feature, with sequence lengths from a layer if the input has any number of steps.
-
-    Sequences of other inputs have all steps.
-    """
+    """Attach sequence lengths to an input of codes with any number of steps, so that layers skip padding."""
     if not writer.source.any_length:
         return feature
     return feature._replace(lengths=writer.extra("lengths", "kSequenceLength", writer.source))
@@ -98,8 +95,7 @@ def SequenceLength(
 def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
     """Makes the layers above skip the steps of sequences (B, T, n) at which all features are ``mask_value``.
 
-    A kSequenceLength layer moves the other steps forward and gives the layers above the lengths. Each sequence
-    needs at least one other step.
+    A kSequenceLength layer moves the other steps forward. Each sequence needs at least one other step.
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -174,7 +170,7 @@ def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, **co
 
 
 def pooling1d(function: str, settings: Mapping[str, Any]) -> Write:
-    """Return a function that writes a pooling of windows of steps."""
+    """Return a function that writes a pooling of windows of steps into a job."""
     conf = layer_settings(function, "kPooling1D", settings, {"kernel": "pool_size"})
     return lambda writer: writer.add("kPooling1D", **conf)
 
@@ -214,18 +210,7 @@ def GRU(
     Args:
         units: the width of the hidden state.
         activation: the function of the candidate: sigmoid, tanh, relu or linear.
-        recurrent_activation: the function of the gates: sigmoid, tanh, relu or linear.
-        use_bias: whether a bias is added.
-        kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: True to return all steps, (B, T, units), False the last one, (B, units).
         bidirectional: whether a second direction, from the last step to the first, is joined.
-        carry: whether each row's state continues from the same row of the batch before.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        recurrent_regularizer: the penalty of the weight of the hidden state.
-        bias_regularizer: the penalty of the bias.
-        dropout: the share of the source's features that training leaves out, at all steps.
 
     Examples:
         >>> from dsinga import nn
@@ -317,7 +302,7 @@ def recurrent(
     return_sequences: bool,
     dropout: float,
 ) -> Write:
-    """Return a function that writes a recurrent layer with ``gates`` gates, and a layer for its last step.
+    """Return a function that writes a recurrent layer, and a layer for its last step, into a job.
 
     For two directions, this is the last step that each has computed. A row that is a vector is one step.
     """
@@ -377,19 +362,19 @@ def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
 
 
 class StepWriter(LayerWriter):
-    """Writes the layers of one call with ``per_step``; its source shapes are shapes of a single step."""
+    """Writes a layer that runs on each step of sequences (``per_step``) into a job; shapes are a single step's."""
 
     def rows(self, source: Feature) -> tuple[int, ...]:
-        """Return the shape of a step of the source."""
+        """Return the shape of one step of the source."""
         rows = super().rows(source)
         if len(rows) < 2:
             raise self.fail(f"takes sequences (batch, steps, ...), but gets {batch_shape(rows)}")
         return rows[1:]
 
     def add(self, type: str, **arguments: Any) -> Feature:
-        """Write the layer that has the params of the call."""
+        """Write the layer with the params of the call, to run on each step."""
         return super().add(type, **{**arguments, "per_step": True})
 
     def extra(self, suffix: str, type: str, *sources: Feature, **fields: Any) -> Feature:
-        """Write a further layer without params."""
+        """Write a further layer without params, to run on each step."""
         return super().extra(suffix, type, *sources, **{**fields, "per_step": True})

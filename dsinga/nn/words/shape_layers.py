@@ -1,4 +1,4 @@
-"""Layers that change the shapes of features: flatten, slice, concatenate, reshape, permute and repeat."""
+"""Layers that reshape or reorder their inputs: flatten, slice, concatenate, reshape, permute and repeat."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def Split(parts: int, **common: Unpack[LayerArguments]) -> Write:
 
 
 def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
-    """Write a kDummy layer for each part: nets assign parts in the order of the layers."""
+    """Write a kDummy layer for each part of a layer's output: nets assign parts in the order of the layers."""
     parts = (writer.extra(f"{number}", "kDummy", part) for number, part in enumerate(whole.parts))
     return whole._replace(parts=tuple(parts))
 
@@ -117,7 +117,7 @@ def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
 
 
 def pixels_first(writer: LayerWriter) -> list[Feature]:
-    """Return the source, with channels moved to the end by a kPermute layer if records have them last."""
+    """Move the channels of the source to the end by a kPermute layer, if records have channels last."""
     source = writer.source._replace(flat=False)
     axes = len(source.shape or ())
     if not source.channels_last or axes not in (3, 4):
@@ -126,7 +126,7 @@ def pixels_first(writer: LayerWriter) -> list[Feature]:
 
 
 def channels_back(writer: LayerWriter, feature: Feature) -> Feature:
-    """Write a kPermute layer that moves the channels of images from the last axis to the first."""
+    """Move the channels of images from the last axis to the first by a kPermute layer."""
     axes = len(row_shape(feature) or ())
     return writer.extra("channels", "kPermute", feature, permute_conf={"dims": [axes, *range(1, axes)]})
 

@@ -11,7 +11,7 @@ from dsinga.base.errors import UserError
 
 
 class Variable:
-    """A param of a model; reading it returns its current numbers.
+    """A param of a model, like Keras's variables: reading it returns its current numbers.
 
     Attributes:
         name: its name in the model, as in ``model.params``; ``path`` is the same.
@@ -45,7 +45,7 @@ class Variable:
 
 
 class HasVariables:
-    """Base class of models and layers, which have params."""
+    """Base class of models and layers with params: ``weights``, ``trainable_weights`` and others."""
 
     @property
     def weights(self) -> list[Variable]:

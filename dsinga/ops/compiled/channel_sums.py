@@ -95,5 +95,5 @@ def sums(x: Array, y: Array) -> Array:
 
 
 def rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -> Array:
-    """Write dy where ``feature`` is above 0, else dy·0, to ``masked``; return (Σ masked, Σ x·masked), (2, w)."""
+    """Write ReLU's gradient, dy where ``feature`` > 0, else dy·0, to ``masked``; return its sums Σ and Σ x·, (2, w)."""
     return _LOOPS[x.dtype][1](x, feature, dy, masked)

@@ -76,7 +76,7 @@ class Cell:
 
     @staticmethod
     def join(params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
-        """Return (w_x, w_h, b), with H rows of weights for each gate of ``from_x`` and ``from_h``."""
+        """Stack the gates' weights into matrices (w_x, w_h, b), H rows for each gate of ``from_x`` and ``from_h``."""
         return params[0], params[1], params[2] if len(params) > 2 else None
 
     @staticmethod
@@ -93,7 +93,7 @@ class Cell:
     def step_grad(
         gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array, functions: CellFunctions
     ) -> None:
-        """Compute ``dgates``; replace ``d``, the gradient of ``now``, by ``before``'s without the product's part."""
+        """Compute ``dgates``; replace ``d``, the gradient for ``now``, by the one for ``before`` except its product."""
         raise NotImplementedError
 
 
@@ -188,7 +188,7 @@ class GRU(Cell):
 
 
 class LSTM(Cell):
-    """The LSTM of Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al. (2000); a state is h and c.
+    """The LSTM cell of Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al. (2000).
 
     i, f, o = σ(x Wᵀ + h Wᵀ + b), g in the same way with tanh, in PyTorch's order i, f, g, o; c' = f∘c + i∘g; h' =
     o∘tanh(c').

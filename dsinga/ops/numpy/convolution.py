@@ -127,7 +127,7 @@ class NumpyPooling:
         return to_image(best), best if train else None
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        """Return dx: each dy is added to the first maximum of its window (row-major)."""
+        """Return dx, the gradient of :meth:`max_pool`: each dy goes to the first maximum of its window (row-major)."""
         padded, views = _gradient(x, dy, kernel, stride, pad)
         sources = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, dy.shape[2:])
         rows, best = to_rows(dy), workspace

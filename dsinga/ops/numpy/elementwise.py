@@ -159,7 +159,7 @@ class NumpyLoss(NumpyElementwise):
     """Softmax with cross-entropy; a subclass may have a faster softmax."""
 
     def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, Any, Any]:
-        """(B, K), labels (B,) integers in [0, K) -> (p (B, K), loss, hits) with p the softmax of each row of x.
+        """Softmax cross-entropy: x (B, K), labels (B,) integers in [0, K) to (p (B, K), loss, hits), p = softmax(x).
 
         ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p. Both are numbers,
         or 0-d arrays for ``read``.

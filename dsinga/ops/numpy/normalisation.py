@@ -22,7 +22,7 @@ class NumpyGroupNorm:
     """Kernels of group normalisation: sums (float64) and affine maps of (B, C, ...) by row and channel, (B, C)."""
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:
-        """Return (mean, biased variance), (B, C) each in float64, of x (B, C, ...) over the axes after the channels."""
+        """Compute (mean, biased variance), (B, C) each in float64, of x (B, C, ...) over axes after the channels."""
         axes, size = tuple(range(2, x.ndim)), math.prod(x.shape[2:])
         mean = x.astype(float).sum(axis=axes) / size
         centred = x - along_points(mean, x)
@@ -58,7 +58,7 @@ class NumpyNormalisation(NumpyElementwise):
     """Kernels of local response, batch and layer normalisation."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
-        """Across channels: y = x·norm^(-beta), norm = k + alpha/size · Σ x² over channels c ± size//2, clipped."""
+        """Local response normalisation: x·norm^(-beta), norm = k + alpha/size · Σ x² over channels c ± size//2."""
         rows = to_rows(x)
         norm = _window_sums(rows * rows, size)
         norm *= alpha / size

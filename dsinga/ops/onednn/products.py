@@ -40,7 +40,7 @@ SGEMM = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_COR
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
-    """Compute the product of ``a`` and ``b`` into ``out``, or ``add`` it. No array is empty.
+    """Multiply matrices ``a`` and ``b`` into ``out``, or ``add`` the product. No array is empty.
 
     numpy computes it unless rows or columns of a and b, and rows of out, are contiguous.
     """
@@ -61,7 +61,7 @@ def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
 
 
 def _layout(matrix: Array) -> tuple[bytes, int]:
-    """Return for ``sgemm`` whether a matrix is transposed, b"N" or b"T", and the stride of its contiguous vectors.
+    """Describe a matrix to ``sgemm``: b"T" or b"N" for transposed or not, and the stride of its contiguous vectors.
 
     The stride is 0 for a matrix that ``sgemm`` cannot read.
     """
@@ -82,7 +82,7 @@ def column_sums(x: Array) -> Array:
 
 
 class TransposedProduct:
-    """x Wᵀ + b with x (n, I), W (O, I), both read along their rows, as the transpose of W xᵀ by the library.
+    """Computes x Wᵀ + b with x (n, I), W (O, I) by oneDNN as the transpose of W xᵀ.
 
     It repacks a product's second operand, here x, usually smaller than W.
     """
@@ -109,7 +109,7 @@ class TransposedProduct:
 
 
 class SgemmProduct:
-    """x Wᵀ + b with x (n, I), W (O, I) by ``sgemm``."""
+    """Computes x Wᵀ + b with x (n, I), W (O, I) by ``sgemm``."""
 
     def __init__(self, *shape: int):
         pass  # one kernel for all shapes
@@ -126,7 +126,7 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
 
 
 class DirectProduct:
-    """x Wᵀ + b by a library kernel for these shapes, which adds the bias."""
+    """Computes x Wᵀ + b by a oneDNN kernel for these shapes, which adds the bias."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         self.shape = (rows, outputs)
@@ -149,7 +149,7 @@ class DirectProduct:
 
 
 class SourceGradient:
-    """y W, (n, I), from y (n, O) and W (O, I), by ``sgemm``."""
+    """Computes the gradient y W, (n, I), for a product's source, from y (n, O) and W (O, I), by ``sgemm``."""
 
     implementation = SGEMM
 
@@ -161,7 +161,7 @@ class SourceGradient:
 
 
 class DirectSourceGradient(SourceGradient):
-    """y W by a library kernel for these shapes."""
+    """Computes the gradient y W for a product's source by a oneDNN kernel for these shapes."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -175,7 +175,7 @@ class DirectSourceGradient(SourceGradient):
 
 
 class WeightGradient:
-    """yᵀ x, (O, I), from y (n, O) and x (n, I), by ``sgemm``."""
+    """Computes the weight gradient yᵀ x, (O, I), from y (n, O) and x (n, I), by ``sgemm``."""
 
     implementation = SGEMM
 
@@ -187,7 +187,7 @@ class WeightGradient:
 
 
 class WeightGradientByBlocks(WeightGradient):
-    """yᵀ x with the bits of one product, in blocks of rows that are contiguous in memory.
+    """Computes the weight gradient yᵀ x in blocks of rows that are contiguous in memory, with the bits of one product.
 
     For sums of few terms the library writes by columns of registers, in rows far apart: twice the time of the sums if a
     large gradient has left the caches.
@@ -206,7 +206,7 @@ class WeightGradientByBlocks(WeightGradient):
 
 
 class DirectWeightGradient(WeightGradient):
-    """The weight gradient yᵀ x by a oneDNN kernel made for these shapes, instead of ``sgemm``."""
+    """Computes the weight gradient yᵀ x by a oneDNN kernel for these shapes."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -220,15 +220,15 @@ class DirectWeightGradient(WeightGradient):
 
 
 def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a product is so small that numpy beats the library's call."""
+    """Whether a product is so small that numpy beats a call of oneDNN."""
     return 2 * rows * outputs * inputs <= SMALL_PRODUCT
 
 
 class OnednnProducts(NumpyConvolution):
-    """Inner products by the library, or by the table's replacements (choices.py).
+    """The backend's inner products: oneDNN's, or the table's replacements (choices.py).
 
-    With ``fast_rounding`` numpy computes small products, faster. Unlike the library's, their bits depend on the number
-    of rows and the arrays' addresses.
+    With ``fast_rounding`` numpy computes small products, faster. Their bits then depend on the number of rows and the
+    arrays' addresses.
     """
 
     fast_rounding = False
@@ -265,7 +265,7 @@ class OnednnProducts(NumpyConvolution):
 
 
 class Product:
-    """factor·(a b), or ``add`` it to the result: float32 products of matrices, or stacks, of ``dtype``.
+    """Computes factor·(a b), or adds it to the result: float32 products of matrices, or stacks, of ``dtype``.
 
     ``a``, ``b`` and the float32 ``out`` are shapes and strides in numbers.
     """
