@@ -1,4 +1,4 @@
-"""Functions that return single layers, and the input layers, the loss and the job that most nets need.
+"""Building blocks of jobs: single layers, and the input layers, the loss and the job that most nets need.
 
 A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``. With a loss built by layers of
 ``dsinga.nn`` it is ``[*records(...), *confs_of(loss)]``.
@@ -30,10 +30,10 @@ def layer(name: str, type: Any, *sources: str, **fields: Any) -> LayerConf:
 
 
 def job_fields(job: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
-    """Return the fields of a job: ``job``, completed by ``defaults``.
+    """Complete a job's fields by ``defaults``.
 
-    If ``job`` has ``epochs``, the default ``train_steps`` and frequencies are dropped; if it has ``train_steps``, the
-    default ``epochs`` is dropped.
+    A given ``epochs`` drops the default ``train_steps`` and frequencies; a given ``train_steps`` drops the default
+    ``epochs``.
     """
     replaced = {"train_steps", "disp_freq", "validate_freq", "test_freq"} if "epochs" in job else set()
     replaced |= {"epochs"} if "train_steps" in job else set()
@@ -79,7 +79,7 @@ def read_phases(names: str | Iterable[str], folder: str, batchsize: int, test_ba
 
 
 def embedding(name: str, source: str, codes: int, width: int, std: float = 0.1) -> LayerConf:
-    """Return a kEmbedding layer; its initial weight is normal with deviation ``std``, or 0 if ``std`` is 0."""
+    """Return a kEmbedding layer with normal initial weights of deviation ``std``."""
     init = {"init": {"type": "kGaussian", "std": std}} if std else {"init": {"type": "kConstant", "value": 0.0}}
     return layer(name, "kEmbedding", source, embedding_conf={"vocab_size": codes, "feature_dim": width}, param=[init])
 
@@ -113,7 +113,7 @@ def loss(source: str, name: str = "loss", **conf: Any) -> LayerConf:
 
 
 def updater(type: str, rate: float, **settings: Any) -> dict[str, Any]:
-    """Return an updater with a fixed learning rate and further settings, such as ``momentum``."""
+    """Return an optimizer's fields with a fixed learning rate and further settings, such as ``momentum``."""
     return {"type": type, **settings, "learning_rate": {"type": "kFixed", "base_lr": rate}}
 
 

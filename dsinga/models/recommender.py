@@ -36,20 +36,16 @@ def recommender(
     """Return the job of a recommender for ratings imported by ``dsinga data import movielens``.
 
     A user is an embedding. A film is an embedding, a convolution over its title's words, and its genres. Both become
-    vectors of ``width`` numbers. The rating is the vectors' similarity plus biases of the user and the film
-    (Koren, Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, 2009).
+    vectors of ``width`` numbers. The rating is the vectors' similarity plus biases of the user and the film (Koren,
+    Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, 2009).
 
     Args:
-        users: number of users.
-        films: number of films.
         words: number of word codes in titles.
-        data: folder with train and test, each with users.zarr and so on; defaults to the job file's folder.
+        data: folder with train and test, each with users.zarr and so on.
         similarity: "cosine", scaled, as in PaddlePaddle's book, or "product", as in matrix factorisation.
         scale: largest cosine similarity.
         width: length of the vectors of users and films.
         dropout: fraction of the embeddings to drop in training.
-        batchsize: ratings per iteration.
-        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: an unknown similarity.
@@ -68,7 +64,7 @@ def recommender(
 def _net(
     users: int, films: int, words: int, similarity: str, scale: float, width: int, dropout: float
 ) -> Sequence[Symbol]:
-    """Return the features of the user and the film, the lengths of titles, the loss and the error in tests."""
+    """Build the recommender: return features of user and film, title lengths, the loss and the error in tests."""
     user_codes, film_codes = nn.Input((), "users"), nn.Input((), "films")
     titles, genres = nn.Input(1, "titles"), nn.Input(1, "genres")  # titles of any length
 

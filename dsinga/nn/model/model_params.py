@@ -281,7 +281,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Read the params from a file of :meth:`save_weights` or from the folder of a saved model.
 
-        Raises UserError for a damaged file, and for arrays whose known shapes differ from the model's.
+        Raises UserError for a damaged file, and for arrays of other shapes than the model's, if known.
         """
         arrays = saved_params(path, PARAMS)
         if self._fits.running is None:

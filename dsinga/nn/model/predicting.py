@@ -154,7 +154,7 @@ def evaluated_by_kind(
 
 
 def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
-    """Return the add-ons' definitions (windows, tables) that can read ``x``, by default those of the training data."""
+    """Return the add-ons' definitions (windows, tables) that can read ``x``, by default the training data's."""
     if isinstance(x, RecordSource):
         return [*x.job_settings().values()]
     return [by for definition in model.trained_definitions().values() for by in definition.values()]

@@ -117,7 +117,7 @@ def opened(
 def explained(
     model: Any, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
 ) -> Iterator[None]:
-    """Explain an error inside this context by shapes, if records differ in shape from those of training.
+    """Explain an error inside this context by shapes, if records differ in shape from the training records.
 
     Records ``held_out`` for validation are compared with the others. Frames with encoded columns are ignored.
     """

@@ -1,4 +1,4 @@
-"""Sequential, a model whose layers form a chain, and clone_model, which copies a model with new params."""
+"""Sequential, a model with layers in a chain, and clone_model, which copies a model with new params."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.nn.writing.symbol import LayerBuilder, Symbol, call_again
 
 @checked_class
 class Sequential(Model):
-    """A model whose layers form a chain: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
+    """A model with layers in a chain: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
 
     Without ``nn.Input``, the data give the shape of the records.
 

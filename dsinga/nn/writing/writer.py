@@ -183,7 +183,7 @@ class LayerWriter:
         return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
-        """Return the layer of the net, or None if its shape is unknown. Raises UserError for wrong shapes."""
+        """Make the net's layer to know its shape; None if a source's is unknown. Raises UserError for wrong shapes."""
         cls = layer_class(conf)
         labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label per row, or per step
