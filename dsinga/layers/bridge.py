@@ -1,7 +1,6 @@
 """Bridge layers carry features and gradients between the workers of a cut net.
 
-kBridgeSrc and kBridgeDst of a job only pass on their source. A cut net has its own bridges, two :class:`BridgeEnd`
-layers for each edge between workers (``dsinga/cutting/bridges.py``).
+``dsinga/cutting/bridges.py`` puts two :class:`BridgeEnd` layers at each edge between workers.
 """
 
 from __future__ import annotations
@@ -36,13 +35,10 @@ class Bridge(Layer):
 class BridgeEnd(Layer):
     """Base of both ends of a bridge, which send a feature to another worker and receive it there.
 
-    The other end, at worker ``location``, has the same ``key``. The end that ``sends`` has no destination on its
-    worker;
-    the other end has no source there.
+    The other end, at worker ``location``, has the same ``key``.
 
     The net sets ``returns_gradient`` if the gradient comes back, under ``<key>/gradient``. With kBF16, ``bf16_feature``
-    and ``bf16_gradient`` send in bfloat16, because the receiving layers round first anyway. A bfloat16 feature is sent
-    as it is.
+    and ``bf16_gradient`` send in bfloat16 if the receiving layers round first anyway.
     """
 
     sends: bool = False

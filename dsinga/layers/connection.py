@@ -1,7 +1,6 @@
 """Connection layers: kSplit copies its source to several destinations, kSlice cuts it, kConcate joins sources.
 
-kSplit and kSlice set ``Layer.part_shapes``: the feature is a tuple with one entry for each destination. Gradients come
-back in the same order. Parts are views, not copies.
+The feature of kSplit and kSlice is a tuple of views, one for each destination.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ class Split(Layer):
 class SliceLayer(Layer):
     """Cut the source into ``num_slices`` parts along axis ``slice_dim``, the i-th part for the i-th destination.
 
-    If the length is not a multiple, the first parts are one longer (in SINGA all must be equal). On axis 0 the parts
-    are
-    rows of the global batch: a worker passes on its rows in each part.
+    If the length is not a multiple, the first parts are one longer. On axis 0 the parts are rows of the global batch.
     """
 
     class Conf(Settings, name="SliceConf"):
@@ -90,10 +87,7 @@ class SliceLayer(Layer):
 
     @classmethod
     def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
-        """Return a layer for partitioned nets that cuts a source of ``shape`` at rising ``bounds`` along ``axis``.
-
-        On axis 0, ``bounds`` are rows of the global batch. They may leave out rows that the worker never has.
-        """
+        """Return a layer for partitioned nets that cuts a source of ``shape`` at rising ``bounds`` along ``axis``."""
         layer = cls(conf.replace(slice_conf={"slice_dim": axis}), [shape])
         layer._set_bounds(bounds)
         return layer
@@ -137,8 +131,7 @@ class SliceLayer(Layer):
 class Concate(Layer):
     """Join the sources along axis ``concate_dim``. Their shapes may differ in the length of this axis only.
 
-    ``num_concates``, the number of sources, is optional. On axis 0, a part of the batch has its rows of the first
-    source, then of the second, and so on.
+    ``num_concates``, the number of sources, is optional.
     """
 
     class Conf(Settings):
@@ -193,10 +186,7 @@ class Concate(Layer):
 
 
 def cut_beside(axis: int, does: str) -> Cut:
-    """Return how workers may cut a layer that joins or slices ``axis``: along any other axis.
-
-    ``does`` is the reason for users, with {} for the axis name.
-    """
+    """Return how workers may cut a layer that joins or slices ``axis``: along any other axis."""
     if axis == 1:
         return Cut(gathered_because=does.format("features"), by_space=True)
     return Cut(Connection.kOneToOne, whole_because="" if axis else does.format("rows"))
@@ -209,10 +199,7 @@ def split_at(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
 
 
 def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
-    """Concatenate arrays along ``axis``; channels-last images give a channels-last image.
-
-    ``parts`` are backend arrays, or labels and codes in host memory.
-    """
+    """Concatenate arrays along ``axis``; channels-last images give a channels-last image."""
     xp = ops.xp if is_on_device(parts[0]) else np
     axes = parts[0].ndim
     if axes not in LAST:

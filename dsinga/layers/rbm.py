@@ -55,10 +55,7 @@ class RBMSide(Layer):
         return params[1] if self.bias else None
 
     def sample(self, mean: Array, ctx: Context, suffix: str = "") -> Array:
-        """Sample units from their means (B, n): 0 or 1, or for gaussian units the mean plus noise.
-
-        The random numbers depend on the layer's name and ``suffix``.
-        """
+        """Sample units from their means (B, n): 0 or 1, or for gaussian units the mean plus noise."""
         units = mean.shape[1]
         if self.gaussian:
             return ctx.ops.add(mean, normal(ctx, self.name + suffix, units).astype(mean.dtype))
@@ -76,8 +73,7 @@ class RBMVis(RBMSide):
     The hidden layer among its srclayers is the other side. The net adds a layer ``reconstruction(<name>)`` after both,
     which reports the reconstruction error (:class:`Reconstruction`).
 
-    Weight (hdim, n), bias (n,). With ``gaussian`` the units are real numbers of variance 1, as in normalised data (in
-    SINGA on the hidden side only).
+    Weight (hdim, n), bias (n,). With ``gaussian`` the units are real numbers of variance 1, as in normalised data.
     """
 
     bf16 = Bfloat16.kProducts
@@ -133,8 +129,7 @@ class RBMHid(RBMSide):
 class Reconstruction(Layer):
     """Reconstructs data with an RBM: the means (B, n) of visible units given a sample of hidden units.
 
-    It has the visible side's params, and both sides as sources. Metric: "reconstruction_error", the squared distance
-    Σ(v - v')² of a row from the data, averaged over rows.
+    Metric: "reconstruction_error", the squared distance Σ(v - v')² of a row from the data, averaged over rows.
     """
 
     metric_names = ("reconstruction_error",)

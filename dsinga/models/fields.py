@@ -91,8 +91,7 @@ def unet(
 
     Each of ``depth`` levels has two 3 x 3 convolutions with rectifiers, then a maximum over 2 x 2 points, and twice the
     channels of the level above. On the way back a transposed 2 x 2 convolution doubles the size. Its result is joined
-    to the
-    level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in the paper,
+    to the level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in the paper,
     convolutions keep the size of a field, and can be normalised.
 
     Args:
@@ -205,9 +204,8 @@ def convlstm(
     fields. The result has out = out_channels·out_steps channels in the same order.
 
     The encoder's last hidden state is the input of each of the forecaster's ``out_steps`` steps. A 1 x 1 convolution
-    turns
-    each step into ``out_channels``. The forecaster's states begin with 0; in the paper they begin with the encoder's
-    states, and there is no input.
+    turns each step into ``out_channels``. The forecaster's states begin with 0; in the paper they begin with the
+    encoder's states, and there is no input.
 
     Args:
         shape: (C, H, W) of a record; ``steps`` divides C.

@@ -37,9 +37,8 @@ def rbm(
     """Return the job that trains one restricted Boltzmann machine of a stack, number ``number``.
 
     It has ``sizes[number - 1]`` visible and ``sizes[number]`` hidden units. Train the jobs 1, 2, ... in order. Each
-    loads
-    the machines below it from the newest checkpoints in their workspaces (``checkpoint_path``). Params are named as in
-    SINGA's examples/rbm: machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
+    loads the machines below it from the newest checkpoints in their workspaces (``checkpoint_path``). Params are named
+    as in SINGA's examples/rbm: machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
 
     Args:
         number: number of the machine, 1 or more.

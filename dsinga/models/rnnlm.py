@@ -70,8 +70,7 @@ def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
     """Divide words, sorted by frequency, into classes of equal shares of the text; return each class's first word.
 
     As in Mikolov's rnnlm and SINGA, a class ends with the word that completes its share. A word more frequent than a
-    share
-    is a class on its own, so there can be fewer classes than ``classes``.
+    share is a class on its own, so there can be fewer classes than ``classes``.
     """
     total, seen, number, starts = sum(counts), 0, 0, [0]
     for word, count in enumerate(counts[:-1]):

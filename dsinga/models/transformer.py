@@ -1,8 +1,7 @@
 """The Transformer: translates sentences by attention alone, without recurrence.
 
 Vaswani et al., Attention Is All You Need (2017). Each block normalises its input, not its output (Xiong et al., On
-Layer
-Normalization in the Transformer Architecture, 2020).
+Layer Normalization in the Transformer Architecture, 2020).
 """
 
 from __future__ import annotations

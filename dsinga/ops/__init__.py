@@ -42,8 +42,8 @@ _lock = threading.Lock()
 def get_ops(name: str | None = None) -> Ops:
     """Return the backend ``name``, one instance for all threads of the process.
 
-    The environment variable ``DSINGA_OPS`` overrides ``name``; the default is the first that loads. Raises UserError if
-    the name is unknown, or the backend cannot load.
+    The environment variable ``DSINGA_OPS`` overrides ``name``; the default is the first that loads. Raises UserError
+    for an unknown name, or if the backend cannot load.
     """
     variable = os.environ.get("DSINGA_OPS")
     if variable:
@@ -79,10 +79,7 @@ def _load(name: str, origin: str = "") -> Ops:
 
 
 class Processor(NamedTuple):
-    """The processor of one worker: its process's GPU ``device`` or, if None, ``threads`` CPU cores.
-
-    If DSINGA_OPS names the GPU backend, a worker without a device uses the first GPU.
-    """
+    """The processor of one worker: its process's GPU ``device`` or, if None, ``threads`` CPU cores."""
 
     threads: int
     device: int | None = None

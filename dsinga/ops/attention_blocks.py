@@ -2,7 +2,7 @@
 
 Dao et al., FlashAttention (2022): a query's softmax goes over blocks of keys with a running maximum and sum (Milakov
 and Gimelshein, Online normalizer calculation for softmax, 2018). The backward pass recomputes weights from the sum's
-logarithm. Blocks of unseen keys are skipped.
+logarithm.
 """
 
 from __future__ import annotations
@@ -62,10 +62,7 @@ def key_blocks(rows: slice, queries: slice, keys: int, visible: Array | None) ->
 
 
 class RunningMeans:
-    """Accumulates a block of queries' softmax means over one block of keys after the other.
-
-    ``top`` and ``total`` are (rows, heads, 1, queries), ``mean`` is (rows, heads, queries, m) times ``total``.
-    """
+    """Accumulates a block of queries' softmax means over one block of keys after the other."""
 
     top: Array | None = None
     total: Array

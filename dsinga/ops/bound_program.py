@@ -14,12 +14,7 @@ from dsinga.ops.update import SHORT_BLOCK
 
 
 class BoundProgram:
-    """Repeats an optimizer's formula on the same arrays: its ufunc calls are prepared once, with unchanged bits.
-
-    Args:
-        traced: the formula's program at all steps.
-        arrays: the value, the gradient and the state, 1-d float32.
-    """
+    """Repeats an optimizer's formula on the same arrays: its ufunc calls are prepared once, with unchanged bits."""
 
     def __init__(self, traced: TracedSeries, arrays: Sequence[Array]):
         self._traced = traced

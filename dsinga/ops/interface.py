@@ -1,10 +1,8 @@
 """The kernel interface that every backend implements; layers call their arithmetic through an :class:`Ops` object.
 
 ``B`` is the batch, images are logically ``(B, C, H, W)``. A backend chooses their layout in memory (CPU backends:
-channels-last strides). Arrays are float32, or float64, which the numpy backend computes in float64 (the reference for
-gradient checks). Only ``update`` changes its arguments.
-
-A :data:`~dsinga.ops.types.Pair` is ``(vertical, horizontal)``: kernel, stride and pad are pairs.
+channels-last strides). Arrays are float32, or float64 for gradient checks in numpy. Only ``update`` changes its
+arguments. Kernel, stride and pad are ``(vertical, horizontal)``.
 """
 
 from __future__ import annotations
@@ -110,8 +108,7 @@ class Capture(Protocol):
     memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU. Rules:
 
     - A replay gives the bits of the call. Only records, params and numbers of the step change. Each set of shapes and
-      dtypes has its own capture. The context of a recorded pass has a :class:`~dsinga.ops.types.RecordedStep`; layers
-      get step-dependent numbers from :meth:`Ops.step_number`.
+      dtypes has its own capture. Layers get step-dependent numbers from :meth:`Ops.step_number`.
     - The result None means that the pass must be called, and that no param has changed. Either a layer has raised
       :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, which the call explains.
     """
@@ -121,14 +118,14 @@ class Capture(Protocol):
     ) -> RepeatedIterations:
         """Return the object that replays a worker's iterations.
 
-        ``step`` is its :class:`~dsinga.passes.training_step.TrainingStep`. ``updates`` is an ``Updates`` with ``begin``
-        and ``discard``. Unless ``is_local``, servers update ``params``, which come from :meth:`exchange`.
+        ``step`` is its :class:`~dsinga.passes.training_step.TrainingStep`. Unless ``is_local``, servers update
+        ``params``, which come from :meth:`exchange`.
         """
 
     def exchange(self, exchange: Any, **options: Any) -> Any:
         """Return the exchange of params with servers, for a worker with params in device memory.
 
-        It is ``exchange`` itself if kernels compute in host memory. The options are ``GroupWorker``'s.
+        It is ``exchange`` itself if kernels compute in host memory.
         """
 
 
@@ -148,7 +145,7 @@ class Ops(
 ):
     """Array kernels of one backend, stateless for callers: caches never change a result.
 
-    This class, all in numpy, is the reference; backends override methods with faster ones.
+    This class, all in numpy, is the reference; backends override methods.
     """
 
     def capture(self) -> Capture | None:
@@ -161,10 +158,7 @@ class Ops(
         return cls()
 
     def kernel(self, name: str) -> Callable[..., Any]:
-        """Look up a kernel by name: a method, or numpy code registered by an add-on as kind "kernel".
-
-        A backend's method of that name overrides it.
-        """
+        """Look up a kernel by name: a method, or numpy code registered by an add-on as kind "kernel"."""
         kernel: Callable[..., Any] = getattr(self, name, None) or lookup("kernel", name)
         return kernel
 

@@ -1,6 +1,6 @@
 """Converts images between (B, C, H, W) and their channels-last memory (B, H, W, C) in the CPU backends.
 
-CPU convolutions are fastest on channels-last memory. Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory.
+CPU convolutions are fastest on channels-last memory.
 """
 
 from __future__ import annotations
@@ -57,10 +57,7 @@ def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[sl
 
 
 def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None) -> Array:
-    """Compute ``xp.einsum`` of two arrays, with 0 for sums over no rows, where numpy's result may be NaN.
-
-    Numpy 2.4 and 2.5 read foreign memory for an empty array with strides 0.
-    """
+    """Compute ``xp.einsum`` of two arrays, with 0 for sums over no rows, where numpy's result may be NaN."""
     if not x.size or not y.size:
         x, y = xp.zeros(x.shape, x.dtype), xp.zeros(y.shape, y.dtype)
     return xp.einsum(subscripts, x, y, dtype=dtype) if dtype else xp.einsum(subscripts, x, y)
@@ -120,10 +117,7 @@ def _interior(pad: Sizes, sizes: Sequence[int]) -> tuple[slice, ...]:
 def taps(
     padded: Array, kernel: Sequence[int], stride: Sizes, outputs: Sizes, dilation: Sizes | None = None
 ) -> list[Array]:
-    """Return for each position in a kernel (row-major) a view (B, H', W', C): its pixel in every window.
-
-    Neighbours in a window are ``dilation`` pixels apart, 1 by default.
-    """
+    """Return for each position in a kernel (row-major) a view (B, H', W', C): its pixel in every window."""
     gaps = dilation or (1,) * len(kernel)
     spans = [step * (count - 1) + 1 for step, count in zip(stride, outputs, strict=True)]
     return [

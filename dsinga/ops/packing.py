@@ -1,7 +1,4 @@
-"""Packs a batch of sequences for a recurrent kernel by time, the longest first, so that padding is never computed.
-
-The rows of step t continue the first ``counts[t]`` rows of the step before.
-"""
+"""Packs a batch of sequences for a recurrent kernel by time, the longest first, so that padding is never computed."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ class Packing(NamedTuple):
     def steps(self) -> Iterator[tuple[int, int, int]]:
         """Yield (count, before, now) for each time: where an array (B + N, ...) has its states.
 
-        The array begins with the B first states. The ``count`` rows at ``before`` are the states before this time, the
-        ``count`` rows at ``now`` the states after it.
+        The ``count`` rows at ``before`` are the states before this time, the ``count`` rows at ``now`` the states after
+        it.
         """
         before, now = 0, len(self.order)
         for count in self.counts:
@@ -76,10 +73,7 @@ class Packing(NamedTuple):
 
 
 def pack_sequences(batch: int, times: int, lengths: Array | None, reverse: bool) -> Packing:
-    """Compute the packing of ``batch`` sequences of ``lengths`` (B,), None for all ``times`` steps.
-
-    If ``reverse``, each sequence runs from its own last step to its first.
-    """
+    """Compute the packing of ``batch`` sequences of ``lengths`` (B,), None for all ``times`` steps."""
     if isinstance(lengths, RecordedArray):
         check_equal_lengths(lengths, times)
         lengths = None

@@ -1,9 +1,8 @@
 """Records all numpy calls of a pass on its arrays, so that the pass can be replayed without Python's layers.
 
-A *recorder* has the calls of a pass in the calling thread: a flat list of calls of numpy and the kernel library on
-arrays with fixed addresses. A recorded array is no numpy array: code that would read it without a record, or write its
-numbers to a numpy array, raises :class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, as for
-valid labels, a check is recorded.
+A recorded array is no numpy array: code that would read it without a record, or write its numbers to a numpy array,
+raises :class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, as for valid labels, a check is
+recorded.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class Recorder:
     Attributes:
         calls: functions without arguments, to be called in order.
         nbytes: the bytes of the arrays made during the recording.
-        step: the present step, for its numbers.
         numbers: the metrics, arrays () in reading order.
         calls_library: whether some calls use the kernel library.
     """
@@ -161,11 +159,7 @@ def plain(value: Any) -> Any:
 
 
 class RecordedArray(NDArrayOperatorsMixin):
-    """An array of a recorded pass: each numpy call with it is recorded for replays.
-
-    Attributes:
-        array: the numpy array, at the address that later passes use.
-    """
+    """An array of a recorded pass: each numpy call with it is recorded for replays."""
 
     __slots__ = ("array",)
     __hash__ = None  # type: ignore[assignment]

@@ -1,12 +1,10 @@
 """Gradients that are zero except for some rows, such as the gradient of an embedding table.
 
-A layer returns :class:`SparseRows` for a param with ``ParamSpec(sparse=True)``, and an algorithm may push them. For
-other params rows become a whole array before they are sent.
+A layer returns :class:`SparseRows` for a param with ``ParamSpec(sparse=True)``.
 
 - *Updates.* If all workers have sent rows, a server updates the union of these rows, and their part of the updater's
-  state. Gradients are added row by row, in the order of the workers, so plain SGD gives the bits of whole gradients. A
-  row that no batch looks up does not change: no momentum, weight decay or average moves it in that step. Adam's bias
-  correction counts steps.
+  state. A row that no batch looks up does not change: no momentum, weight decay or average moves it in that step. Plain
+  SGD gives the bits of whole gradients.
 - *Slices.* A table is cut between rows, with ``slicing: kBlock`` into blocks of rows. With ``clip_norm``, kLamb and
   kMuon it is not cut.
 - *Back to workers.* A worker gets only the changed rows if its copy is at most eight steps old.

@@ -78,8 +78,7 @@ class AsyncCopy(ABC):
     def result(self) -> Array:
         """Return the copy: an array for the device's next kernels, or a complete array of the host.
 
-        The caller waits for a copy to the host; the device itself waits for a copy to it. Later calls return the same
-        array.
+        The caller waits for a copy to the host; the device itself waits for a copy to it.
         """
 
     @property

@@ -1,7 +1,6 @@
 """Traces an optimizer's formula into a list of numpy ufuncs, which a backend compiles to one kernel.
 
-Its operations are exactly rounded in float32: a kernel that rounds after each has numpy's bits. An updater's formulas
-of all steps are traced once: numbers such as the learning rate are symbols, with arithmetic repeated at each step.
+Numbers such as the learning rate are symbols, with arithmetic repeated at each step.
 """
 
 from __future__ import annotations
@@ -123,10 +122,7 @@ def _trace(tape: _Tape, formula: Formula, slots: int) -> TracedSeries:
 
 
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
-    """Trace a formula into a program (:func:`trace`); None if that is impossible.
-
-    A formula of a ``series``, with its ``numbers``, is traced once for all numbers.
-    """
+    """Trace a formula into a program (:func:`trace`); None if that is impossible."""
     series: FormulaSeries | None = getattr(formula, "series", None)
     if series is None:
         return _trace_alone(formula, slots)
@@ -146,10 +142,7 @@ def _trace_alone(formula: Formula, slots: int) -> TracedFormula | None:
 
 
 def trace_series(series: FormulaSeries, slots: int, missing: tuple[bool, ...]) -> TracedSeries | None:
-    """Trace a series' formulas into one program; ``missing`` marks numbers that are None.
-
-    Returns None if the numbers cannot be symbols, as in a comparison or a root.
-    """
+    """Trace a series' formulas into one program; ``missing`` marks numbers that are None."""
     key = slots, missing
     if key not in series.programs:
         tape = _Tape(len(missing))

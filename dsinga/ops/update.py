@@ -1,7 +1,6 @@
 """Updates params in place by an optimizer's formula, on the host or a device.
 
-It works on any arrays with numpy's ufuncs, on the host in blocks that fit the caches. A backend with expensive calls
-may update all params at once (:meth:`dsinga.ops.Ops.update`). Numba compiles the formula for large arrays.
+It works on any arrays with numpy's ufuncs, on the host in blocks that fit the caches.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ def _apply(update: Update, clip_norm: float) -> None:
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Compile a formula for ``arrays`` (value, gradient and state), with the same bits and no scratch.
-
-    None if compiling does not pay or is impossible, or numba is missing.
-    """
+    """Compile a formula for ``arrays`` (value, gradient and state) by numba; None if impossible or too slow."""
     formulas = compiled("formulas", arrays[0].size)
     return formulas.compiled_formula(formula, arrays) if formulas else None
 

@@ -51,10 +51,7 @@ class ElementwiseFunction(Layer):
 
 @register("layer", kReLU=211)
 class ReLU(ElementwiseFunction):
-    """Rectifier, max(x, 0) + negative_slope·min(x, 0).
-
-    SINGA 0.3 ignores negative_slope.
-    """
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0)."""
 
     class Conf(Settings):
         """Settings of kReLU."""
@@ -166,8 +163,7 @@ class Dropout(Layer):
 
     With a ``member``, units are dropped outside training, too: the same units in all rows, and whole channels of images
     and volumes. A member is one of the nets that dropout trains (Gal and Ghahramani, Dropout as a Bayesian
-    Approximation,
-    2016).
+    Approximation, 2016).
     """
 
     source_kind = SourceKind.kAnyShape

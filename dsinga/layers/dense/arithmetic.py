@@ -85,10 +85,9 @@ DERIVE: Mapping[Operator, Callable[..., tuple[Any, Any]]] = {
 class Arithmetic(Layer):
     """x op y of two sources, or of one source and a ``number``: elementwise, or the product of matrices.
 
-    Sources have equally many axes; axes of length 1 are repeated, as in numpy. MATMUL multiplies the matrices of the
-    last two axes of each row, (B, ..., n, k) by (B, ..., k, m). MAXIMUM and MINIMUM of equal numbers pass the
-    gradient to the first source. Comparisons give 1 or 0 and have the gradient 0. With ``swapped`` the number comes
-    first, as in 1 - x.
+    Axes of length 1 are repeated, as in numpy. MATMUL multiplies the matrices of the last two axes of each row, (B,
+    ..., n, k) by (B, ..., k, m). MAXIMUM and MINIMUM of equal numbers pass the gradient to the first source.
+    Comparisons give 1 or 0 and have the gradient 0. With ``swapped`` the number comes first, as in 1 - x.
     """
 
     class Conf(Settings):

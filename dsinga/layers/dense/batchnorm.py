@@ -1,4 +1,4 @@
-"""Batch normalisation (kBM, kCudnnBM) over the global batch or a worker's rows, and group normalisation."""
+"""Batch normalisation (kBM) over the global batch or a worker's rows, and group normalisation."""
 
 from __future__ import annotations
 
@@ -32,15 +32,13 @@ class BatchNorm(Layer):
     """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
     Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance cover the whole batch of all
-    workers, in float64, so cutting the batch changes results by rounding only. With ``synchronized`` false they cover
-    each worker's rows, as in PyTorch's DistributedDataParallel: workers exchange nothing here, but their number changes
-    the result. A layer that is cut by space always uses the whole batch.
+    workers, in float64. With ``synchronized`` false they cover each worker's rows, as in PyTorch's
+    DistributedDataParallel.
 
     Outside training, the layer uses running statistics: the running mean and the running unbiased variance. Each step
-    moves them by the share ``momentum`` towards the batch, or by 1/(steps so far) if that is larger. So in the first
-    steps they are the mean of all batches, without the initial values, unless ``keep_initial``. Workers average their
-    running statistics, weighted by their rows. (SINGA 0.3 keeps the statistics of the last batch only.) A batch with a
-    single number for a channel causes a warning.
+    moves them by the share ``momentum`` towards the batch, or by 1/(steps so far) if that is larger. So the initial
+    values do not count, unless ``keep_initial``. Workers average their running statistics, weighted by their rows.
+    (SINGA 0.3 keeps the last batch's.)
 
     With ``use_global_stats`` all phases use the running statistics, which do not change. A run that starts with learnt
     statistics sets ``earlier_steps``.
@@ -237,7 +235,7 @@ class GroupNorm(Layer):
 
     Wu and He, Group Normalization (2018). Mean and biased variance cover all points of the C/groups channels of a group
     in a row. Sums are float64. One group is layer normalisation over all channels and points. C groups are instance
-    normalisation. All phases compute the same. Params: scale and bias, (C,).
+    normalisation. Params: scale and bias, (C,).
     """
 
     class Conf(Settings):

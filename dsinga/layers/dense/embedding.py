@@ -22,8 +22,7 @@ from dsinga.ops.types import is_on_device
 class CodesLayer(Layer):
     """Base of layers of codes in [0, ``vocab_size``): (B, T) for sequences, -1 after the end, or (B,) for one step.
 
-    It reads the first ``conf.unroll_len`` steps if the source has more (kCharRNN gives T + 1). A copy in an unrolled
-    net reads the step ``conf.unroll_index``.
+    It reads the first ``conf.unroll_len`` steps if the source has more.
     """
 
     source_count = 1
@@ -104,7 +103,7 @@ class Embedding(CodesLayer):
     """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 
     Param: weight (``vocab_size``, ``feature_dim``). Its gradient has only the rows that were looked up. Other rows do
-    not move, also with momentum, weight decay or Adam, unless ``dense_gradient`` makes the gradient a whole array.
+    not move, unless ``dense_gradient`` makes the gradient a whole array.
 
     The feature is 0 after the end of a sequence (code -1). The vector of ``padding_code`` gets no gradient. With one
     code a row, the layer can be cut by features, and its weight by columns.

@@ -34,7 +34,7 @@ class InnerProduct(Layer):
     ``bias_term`` is false.
 
     With ``fullc_gather`` of the cluster, a worker gathers the other workers' rows of the batch and computes the
-    gradients of the params itself. For small batches these are fewer bytes than the weight.
+    gradients of the params itself, which sends fewer bytes for small batches.
     """
 
     source_kind = SourceKind.kVectors

@@ -106,9 +106,8 @@ class LayerNorm(RowNorm):
     """Layer normalisation of (B, ...): scale·(x - mean)/√(var + epsilon) + bias, elementwise.
 
     Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance cover ``first_axis`` and the later axes:
-    by default all numbers of a row; 2 normalises each step of a sequence (B, T, n). All phases compute the same.
-    Params:
-    scale and bias, with the shape of the normalised axes.
+    by default all numbers of a row; 2 normalises each step of a sequence (B, T, n). Params: scale and bias, with the
+    shape of the normalised axes.
     """
 
     class Conf(Settings):
@@ -146,8 +145,7 @@ class RMSNorm(RowNorm):
     """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), without mean or bias.
 
     Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean covers ``first_axis`` and the later axes,
-    by
-    default all numbers of a row. As in PyTorch, ε is inside the root. (PyTorch's default is 1.2e-7.)
+    by default all numbers of a row. As in PyTorch, ε is inside the root. (PyTorch's default is 1.2e-7.)
     """
 
     class Conf(Settings):
@@ -224,14 +222,12 @@ class Softmax(Layer):
 class Normalization(Layer):
     """(x - mean)/std of (B, C, ...), or its inverse x·std + mean, with statistics by channel or by channel and point.
 
-    The statistics are static params of the shape (C,) or of a row, so a checkpoint has them. A net that starts with a
-    kNormalization and ends with an ``inverse`` one reads and returns numbers in the units of the data. The statistics
-    are rounded to float32, which moves a result by up to 6e-8·|mean|/std: 4e-6 for temperatures of 280 K ± 4 K. NaN
-    stays NaN. Without a mean nothing is subtracted; without a std nothing is divided.
+    The statistics are static params of the shape (C,) or of a row, rounded to float32. A net that starts with a
+    kNormalization and ends with an ``inverse`` one reads and returns numbers in the units of the data. NaN stays NaN.
     """
 
     class Conf(Settings):
-        """Settings of kNormalization: each one number, one for each channel, or one for each number of a row."""
+        """Settings of kNormalization: each is one number, one for each channel, or one for each number of a row."""
 
         mean: list[float] = setting([], "the means; 0 by default")
         std: list[Positive] = setting([], "the standard deviations; 1 by default")

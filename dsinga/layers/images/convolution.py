@@ -44,12 +44,11 @@ GATHERED = Cut(gathered_because="takes groups of channels and gives another numb
 class Convolution(Layer):
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes.
 
-    Volumes (B, C, D, H, W) become (B, num_filters, D', H', W'). Params: weight (num_filters, C·kh·kw), the shape in
-    SINGA's checkpoints, for volumes (num_filters, C·kd·kh·kw), and bias (num_filters,) unless ``bias_term`` is false.
+    Volumes (B, C, D, H, W) become (B, num_filters, D', H', W'). Params: weight (num_filters, C·kh·kw), for volumes
+    (num_filters, C·kd·kh·kw), and bias (num_filters,) unless ``bias_term`` is false.
 
     With ``group``, each of as many equal groups of filters reads only its group of the channels, and the weight is
-    (num_filters, C/group·kh·kw). As many groups as channels are a depthwise convolution (Krizhevsky et al., ImageNet
-    Classification, 2012). Pixels in a window are ``dilation`` pixels apart (Yu and Koltun, Multi-Scale Context
+    (num_filters, C/group·kh·kw). Pixels in a window are ``dilation`` pixels apart (Yu and Koltun, Multi-Scale Context
     Aggregation by Dilated Convolutions, 2016).
     """
 
@@ -209,10 +208,8 @@ class Pooling(Layer):
     - The mean divides by kh·kw, so padding counts as zeros. With ``count_include_pad`` false it divides by the number
       of pixels of the image in the window. Padding is never a maximum.
     - With ``global_pooling`` the window is the whole image, and the feature is (B, C, 1, 1).
-    - With ``ceil`` sizes are rounded up: the last window may end outside the padded image, and then only counts its
-      part inside.
-    - With ``output_size`` as many windows divide the image as evenly as possible, as PyTorch's adaptive pooling. They
-      overlap where the number does not divide the size.
+    - With ``ceil`` sizes are rounded up; a last window that ends outside the padded image only counts its part inside.
+    - With ``output_size`` as many windows divide the image as evenly as possible, as PyTorch's adaptive pooling.
     - Pixels in a window are ``dilation`` pixels apart.
 
     Volumes (B, C, D, H, W) become (B, C, D', H', W').

@@ -36,9 +36,8 @@ class ConvLSTM(Layer):
 
     Shi et al., Convolutional LSTM Network (2015): i, f, o = σ and g = tanh of x ∗ hx + h ∗ hh + b, c' = f∘c + i∘g, h' =
     o∘tanh(c'). ∗ is a convolution and F = ``num_filters``. The convolution of x has the window of the settings. The
-    convolution of h has the same kernel, a stride of 1, and padding that keeps the size (H', W'); an even kernel has
-    one pixel more below and on the right. h and c start with zeros. With ``last`` the feature is the last step, (B, F,
-    H', W').
+    convolution of h has the same kernel, a stride of 1, and padding that keeps the size (H', W'). h and c start with
+    zeros. With ``last`` the feature is the last step, (B, F, H', W').
 
     Params: hx (4F, C·kh·kw), hh (4F, F·kh·kw) and, unless ``bias_term`` is false, b (4F,). The gates i, f, g, o are
     stacked in this order, as in kLSTM.

@@ -41,7 +41,7 @@ class Padding(Layer):
     - kReflect: the field mirrored at its edge, without the edge itself (PyTorch's and numpy's "reflect").
     - kPeriodic: the opposite side of a periodic field, such as longitude (PyTorch's "circular", numpy's "wrap").
 
-    Corners have the modes of all their axes. The gradient of an added point goes to the point that it copies.
+    Corners have the modes of all their axes.
     """
 
     class Conf(Settings):

@@ -111,10 +111,7 @@ class Window(NamedTuple):
         return self._replace(pad=tuple(pad), outputs=tuple(outputs), extra=tuple(extra))
 
     def rounded_up(self, size: Sizes) -> Window:
-        """Return the window with one more position along each axis on which it leaves pixels over, as for ``ceil``.
-
-        The last window ends outside the padded image, and begins before the padding after the image.
-        """
+        """Return the window with one more position along each axis on which it leaves pixels over, as for ``ceil``."""
         outputs, extra = [], []
         for length, kernel, step, pad in zip(size, self.extent, self.stride, self.pad, strict=True):
             count = -(-(length + 2 * pad - kernel) // step) + 1
@@ -145,10 +142,7 @@ def window_shape(layer: Layer) -> Shape:
 
 
 def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> list[Sizes]:
-    """Return the settings named in ``defaults``, such as ``kernel=3``, for each axis.
-
-    Raises UserError for a depth setting on images.
-    """
+    """Return the settings named in ``defaults``, such as ``kernel=3``, for each axis."""
     for field in [f"{name}_z" for name in defaults] if axes == 2 else []:
         if getattr(conf, field) is not None:
             raise layer.fail(f"takes images, which have no depth; leave {field} out", conf, field)
@@ -158,9 +152,8 @@ def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> 
 def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = (), dilation: Sizes = ()) -> Window:
     """Compute the window and output size of convolution or pooling from ``conf``, with a default ``stride``.
 
-    H' = floor((H + 2·pad - kernel) / stride) + 1, as in SINGA. (Caffe's pooling rounds up, as kPooling with ceil.) With
-    ``same`` H' = ceil(H / stride). A window with ``dilation`` counts with its gaps. Raises UserError if the window is
-    larger than the padded image, or if ``conf`` has both ``same`` and a pad.
+    H' = floor((H + 2·pad - kernel) / stride) + 1, with ``same`` ceil(H / stride). A window with ``dilation`` counts
+    with its gaps. Raises UserError if the window is larger than the padded image.
     """
     size = size or window_shape(layer)[1:]
     kernel, pad, step = window_sizes(layer, conf, len(size), kernel=3, pad=0, stride=stride)
@@ -183,10 +176,7 @@ def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()
 
 
 def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ()) -> Window:
-    """Return the window over images of ``size`` with TensorFlow's and Keras's padding "same".
-
-    There are ceil(size / stride) windows along an axis. Half of the padding, rounded down, comes before the image.
-    """
+    """Return the window over images of ``size`` with TensorFlow's and Keras's padding "same"."""
     outputs, before, extra = [], [], []
     for length, window, step in zip(size, extents(kernel, dilation) if dilation else kernel, stride, strict=True):
         count = -(-length // step)
@@ -216,8 +206,7 @@ def refuse_window(layer: Layer, conf: WindowConf, because: str) -> None:
 def window_taps(window: Window, size: Sizes, counts_padding: bool, ceil: bool) -> tuple[Taps, ...]:
     """Return the weights of pixels in means over windows, by axis; a window of padding alone has weights of 0.
 
-    With ``counts_padding`` a mean divides by all points of the window, with ``ceil`` by the points inside the padded
-    image, else by the points inside the image.
+    With ``counts_padding`` a mean divides by all points of the window, or with ``ceil`` by those in the padded image.
     """
     taps = []
     gaps = window.dilation or (1,) * len(size)
@@ -260,10 +249,7 @@ def points_shape(layer: Layer) -> Shape:
 
 
 def by_axis(layer: Layer, field: str, default: V) -> tuple[V, ...]:
-    """Return a repeated setting's value for each axis after the channels. Raises UserError for another number.
-
-    One value is for all axes, none means ``default``.
-    """
+    """Return a setting's value for each axis after the channels; one value is for all, none means ``default``."""
     values: Sequence[V] = getattr(layer.settings, field) or [default]
     axes = len(points_shape(layer))
     layer.expect_numbers(field, (0, 1, axes), f"{axes} axes follow the channels; give one for all, or one for each")

@@ -34,8 +34,7 @@ class TransposedConvolution(Layer):
     flattened, and bias (num_filters,) unless ``bias_term`` is false.
 
     With ``group`` each of as many equal groups of channels makes only its group of the filters, and the weight is (C,
-    num_filters/group·kh·kw). Pixels in a window are ``dilation`` pixels apart: a kernel counts as (kernel - 1)·dilation
-    + 1.
+    num_filters/group·kh·kw). Pixels in a window are ``dilation`` pixels apart.
     """
 
     class Conf(WindowConf):
@@ -83,10 +82,7 @@ class TransposedConvolution(Layer):
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
     def _window(self) -> tuple[Sizes, Sizes, Window]:
-        """Return the kernel, its dilation, and the windows of the convolution that this one transposes.
-
-        ``outputs`` of the windows is the result's size; their kernel includes gaps.
-        """
+        """Return the kernel, its dilation, and the windows of the convolution that this one transposes."""
         settings, size = self.settings, window_shape(self)[1:]
         defaults = {"kernel": 3, "stride": 1, "pad": 0, "output_pad": 0, "dilation": 1}
         taps, stride, pad, more, dilation = window_sizes(self, settings, len(size), **defaults)
@@ -174,10 +170,7 @@ class TransposedConvolution(Layer):
         return self.window.extended_sizes(rows * self.shape[1], self.window.outputs)[:1]
 
     def _sources(self, axis: int, start: int, stop: int) -> range:
-        """Return the source pixels along an axis that reach the result's points ``start`` to ``stop`` - 1.
-
-        They may lie outside the images.
-        """
+        """Return the source pixels along an axis that reach the result's points ``start`` to ``stop`` - 1."""
         kernel, stride, pad = (sizes[axis - 2] for sizes in self.window[:3])
         first = min(-((kernel - 1 - start - pad) // stride), (start + pad) // stride)
         last = max((stop - 1 + pad) // stride, -((kernel - stop - pad) // stride))

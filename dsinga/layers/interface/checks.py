@@ -62,10 +62,7 @@ class ConfiguredLayer:
         return repr(names[index]) if index < len(names) else f"source {index}"
 
     def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
-        """Return a UserError about this layer, with file and line; the caller raises it.
-
-        ``at`` is the message that has ``field``, by default the settings or the layer's configuration.
-        """
+        """Return a UserError about this layer, with file and line; the caller raises it."""
         if at is None and self.settings is not None and field in field_types(type(self.settings)):
             at = self.settings
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
@@ -79,7 +76,7 @@ class ConfiguredLayer:
         return shape
 
     def expect_alike(self, fit: bool, remedy: str, second: int = 1, first: int = 0, verb: str = "compares") -> None:
-        """Raise UserError, with both shapes and the ``remedy``, unless two sources fit each other."""
+        """Raise UserError, with both shapes and the ``remedy``, unless two sources fit."""
         if not fit:
             names = [f"{self.source_name(k)}, {shape_text(self.source_shapes[k])}" for k in (first, second)]
             raise self.fail(f"{verb} {names[0]}, with {names[1]}; {remedy}", field="srclayers")

@@ -26,10 +26,7 @@ class Rows(NamedTuple):
 
 
 def cut_evenly(total: int, parts: int) -> list[Rows]:
-    """Divide ``total`` rows among ``parts`` workers as evenly as ``numpy.array_split``.
-
-    The first ``total % parts`` ranges are one row longer; parts beyond the rows are empty.
-    """
+    """Divide ``total`` rows among ``parts`` workers as evenly as ``numpy.array_split``."""
     assert total >= 0, total
     assert parts >= 1, parts
     short, longer = divmod(total, parts)
@@ -77,8 +74,7 @@ class Records(NamedTuple):
     """One batch of records and labels that an input layer reads.
 
     ``data`` is (B, ...) in the store's dtype. Labels, int64 or float32 or None, are (B,), a matrix (B, K), or (B, T)
-    for
-    the steps of sequences, with -1 after the end.
+    for the steps of sequences, with -1 after the end.
     """
 
     data: Any
@@ -97,11 +93,10 @@ class RecordInfo:
     Attributes:
         batchsize: the rows computed at once; a training batch has ``micro_batches`` times as many.
         label_range: the smallest and the largest label, if they are integers.
-        label_shape: () for one label a record, (K,) for K labels, (T,) for a label for each step.
+        label_shape: () for one label a record, (K,) for K, (T,) for one each step.
         continues: whether each row of a batch continues the same row of the previous batch.
         codes: the number of different codes of a text; 0 for other records.
-        words: a hash of what the codes stand for, if known.
-        label_dtype: int64 or float32.
+        words: a hash of the vocabulary, if known.
         label_names: the names of the labels 0, 1, ..., if known.
         fit: an object with ``evaluate``, which brings stored records to ``shape``, or None.
         leads: an object with ``create_nets``, which builds nets for several leads; None for one lead.
@@ -150,14 +145,13 @@ class Context:
     """What layers know of an iteration: phase, kernels, rows of the batch, step, and the group's other workers.
 
     While a pass is recorded for replay on a device, ``unread`` collects the metrics, which the host reads later.
-    ``step`` is then a :class:`dsinga.ops.types.RecordedStep`, and labels and codes are device arrays.
+    ``step`` is then a :class:`dsinga.ops.types.RecordedStep`; labels and codes are on the device.
 
     Attributes:
         all_reduce: ``all_reduce(key, array)`` sums an array over the workers that compute the rows of a layer, in the
             order of their rows.
         all_gather: ``all_gather(key, array)`` joins arrays along axis 0 in the same order.
-        peers: sends and receives the arrays of bridge layers.
-        skips: whether a batch with a loss that is not finite is skipped and no error.
+        skips: whether a batch with a loss that is not finite is skipped.
         observer: called in place of each pass of a layer, or None.
         micro_batch: the rows of this pass, of all workers of the group; None for the whole batch.
         meanwhile: functions to call while collectives wait for other workers, or None.
@@ -191,9 +185,7 @@ class Context:
     def of(self, rows: Rows | None, in_parts: bool = False) -> Context:
         """Return the context for a layer that computes ``rows``; None means this context's rows.
 
-        ``rows`` count from the start of the micro-batch. With ``in_parts`` other workers compute other points of the
-        same
-        rows, so sums are over all workers.
+        With ``in_parts`` other workers compute other points of the same rows, so sums are over all workers.
         """
         if rows is None:
             return self
@@ -227,13 +219,9 @@ class Context:
     def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
         """Draw uniform float32 numbers in [0, 1), (rows, columns), one row for each row of ``rows``.
 
-        They come from Philox, keyed by (seed, layer) with a counter of (global row, step): a row gets the same numbers
-        on every worker. A layer cut by features passes its ``self.columns`` as ``part``, and as ``columns`` how many
-        numbers its part needs. It then gets its share of the whole layer's numbers; without ``part``, all parts would
-        get the
-        same numbers.
-
-        The array is in host memory; :meth:`random` is faster for many numbers.
+        They come from Philox, keyed by (seed, layer) with a counter of (global row, step), so a row gets the same
+        numbers on every worker. A layer cut by features passes its ``self.columns`` as ``part``, and as ``columns`` how
+        many numbers its part needs. The array is in host memory; :meth:`random` is faster for many numbers.
         """
         if self.unread is not None:
             raise NotCapturable(f"layer {layer!r} takes random numbers in host memory")

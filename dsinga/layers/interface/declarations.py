@@ -17,7 +17,7 @@ class ParamSpec:
     """The declaration of a layer's param: role, shape, and how it is cut, initialised and updated.
 
     Attributes:
-        role: "weight", "bias", ...; names the param if the job does not.
+        role: "weight", "bias", ...; its name if the job gives none.
         cut_axis: the axis that is cut with the layer's features; None for a replicated param.
         trainable: False for lasting state, such as running means. Its new value replaces the old one.
         initial: a number or broadcastable array that fills it if the job has no ``init``.
@@ -50,12 +50,10 @@ class SourceKind(Enum):
 
     Labels of steps are (B, T) int64, -1 after the end. The feature of a step after the end and its gradient are 0. A
     layer that needs lengths reads these labels from an optional last source; without it all sequences have length T.
-    ``conf.unroll_len`` is T; None means all steps of the source. If the source has more steps (kCharRNN gives T + 1), a
-    layer reads the steps that it needs.
+    ``conf.unroll_len`` is T; None means all steps of the source.
 
-    :class:`dsinga.layers.sequences.timedistributed.TimeDistributed` applies a layer of one step to sequences. If a net
-    must be unrolled, each layer is made once for each step, as in SINGA. The copy has its step in ``conf.unroll_index``
-    and the feature (B, ...).
+    :class:`dsinga.layers.sequences.timedistributed.TimeDistributed` applies a layer of one step to sequences. In an
+    unrolled net, each layer is made once for each step, ``conf.unroll_index``, as in SINGA.
     """
 
     kShaped = 0  # it takes certain shapes, which it checks itself
@@ -80,12 +78,11 @@ class Labels:
     """The declaration of the labels that a layer accepts in place of a source's feature; a net refuses others.
 
     Attributes:
-        source: the index of the source with the labels.
-        per: "row" for labels (B,), "step" for (B, T) with a feature (B, T, ...); None for any of these shapes.
+        per: "row" for labels (B,), "step" for (B, T); None for any.
         floats: whether labels may be float32.
         shares: whether a share for each class, (B, K) float32, may replace a class.
         any_shape: whether labels may have any shape.
-        of_scores: whether labels are classes of scores, the first source, so that ``nn`` leaves out a softmax before.
+        of_scores: whether labels are classes of the first source's scores, so that ``nn`` leaves out a softmax.
         per_point: whether there is a label for each point of a field.
     """
 
@@ -108,7 +105,7 @@ class LabelFormat:
 
     Attributes:
         shape: the shape of a row's label: () for one number, (K,) for several, (T,) for sequences.
-        dtype: int64 or float32; None without labels, or for the dtype of the sources' or records' labels.
+        dtype: int64 or float32; None without labels, or for the sources' dtype.
         names: the names of the labels 0, 1, ..., if known.
     """
 
@@ -130,12 +127,12 @@ class Cut:
 
     Attributes:
         connection: what a part needs of the sources; None if the layer cannot be cut by features.
-        axis: the axis of the features; 2 for layers that compute sequences (B, T, n).
+        axis: the axis of the features, 2 for sequences (B, T, n).
         groups: the number of equal groups of features that a cut keeps whole, such as heads of kAttention; 0 for any
             cut.
         gathered_because: why there is no ``connection``.
-        whole_because: if not empty, why the layer cannot be cut by rows. One worker then computes all rows.
-        width: the setting, if any, with the number of features. A part has its own number there.
+        whole_because: if not empty, why one worker must compute all rows.
+        width: the setting, if any, with the number of features, which a part changes.
         by_space: whether the layer can be cut along the axes after the channels.
     """
 

@@ -32,12 +32,10 @@ class Output(NamedTuple):
     """What a layer's forward pass returns: the feature, and optionally labels, metrics and state.
 
     Attributes:
-        feature: an array, or None if no destination needs one. With ``part_shapes`` it is a tuple of arrays, for the
-            destinations in the order of the net.
+        feature: an array, or None if no destination needs one; with ``part_shapes`` a tuple, one for each destination.
         saved: what else ``compute_gradient`` needs.
-        labels: the labels, for layers that make labels. Other layers pass on their sources' labels.
-        metrics: maps a name to (sum, count), so that parts of a batch add up. A sum may be a state of
-            :mod:`dsinga.layers.metrics.metric_state`.
+        labels: the labels, for layers that make labels.
+        metrics: (sum, count) by name; a sum may be a state of :mod:`dsinga.layers.metrics.metric_state`.
         state: maps the role of a param that is not trainable to its new value.
     """
 
@@ -52,9 +50,8 @@ class Layer(ConfiguredLayer, ABC):
     """Base class of layers: set up once from a configuration and source shapes, then a pure function.
 
     A subclass calls ``super().__init__``. It sets ``shape``, the shape of the whole batch's feature, batch first,
-    unless it equals the first source's. It sets ``params`` if it has any. A worker that computes some rows of the batch
-    gets arrays with fewer rows, so ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only. Neither
-    changes an array that it gets.
+    unless it equals the first source's. It sets ``params`` if it has any. A worker may get fewer rows, so
+    ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only.
 
     docs/howto/own-code.md has an example, and :class:`dsinga.testing.LayerContract` tests these rules:
 
@@ -67,14 +64,12 @@ class Layer(ConfiguredLayer, ABC):
       are in host memory; ``ctx.ops.asarray`` copies them to the device.
     - *Losses* set ``is_loss = True`` and report ``metrics={"loss": (sum, count)}``; the sum may be an array with one
       number. Divide the gradient by ``ctx.rows.total``, the rows of the whole batch, not by the rows that you get.
-    - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``. A function
-      registered as ``composed_metric`` (:mod:`dsinga.layers.metrics.composed_metrics`) computes the value from the
-      parts.
-    - *Input layers* set ``is_input = True`` and ``source_count = 0``. Their source is a :class:`Records`. ``info`` has
-      the shape of a record and the batch size. They return ``Output(feature, labels=labels)``.
+    - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``, for a function
+      registered as ``composed_metric`` (:mod:`dsinga.layers.metrics.composed_metrics`).
+    - *Input layers* set ``is_input = True`` and ``source_count = 0``. Their source is a :class:`Records`. They return
+      ``Output(feature, labels=labels)``.
     - *Random numbers* come from :meth:`random`, ``ctx.random(self.name, n, self.columns)`` or, in host memory,
-      ``ctx.uniform(...)``. They depend on the seed, the step, the layer and the row of the whole batch, so every way to
-      divide a batch gives the same numbers.
+      ``ctx.uniform(...)``. Every way to divide a batch gives the same numbers.
     - *The step.* Get a number that changes with the step by ``ctx.step_number(lambda step: ...)``. Reading ``ctx.step``
       directly makes GPUs slower.
     - *Cut by features* (``partition_dim: 1``): without ``cut``, each worker computes whole rows. With
@@ -86,7 +81,7 @@ class Layer(ConfiguredLayer, ABC):
 
     Attributes:
         Conf: the class of the type's settings; ``settings`` are this layer's.
-        source_count: the number of source layers, None for any number. Up to ``optional_sources`` more may follow.
+        source_count: the number of source layers, None for any; up to ``optional_sources`` more may follow.
         source_kind: how it uses the axes of its sources (:class:`SourceKind`).
         labels: the labels that it reads (:class:`Labels`).
         new_labels: the labels that it makes (:class:`LabelFormat`); None if it passes on its sources' labels.
@@ -156,10 +151,7 @@ class Layer(ConfiguredLayer, ABC):
 
     @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
-        """Return example labels (1, ...) for a prediction row of ``shape``, to check a user's labels.
-
-        ``known`` is the shape of a row of labels, if known.
-        """
+        """Return example labels (1, ...) for a prediction row of ``shape``, to check a user's labels."""
         return np.zeros((1, *shape[:-1]), np.int64)
 
     @classmethod
@@ -193,8 +185,7 @@ class Layer(ConfiguredLayer, ABC):
     def reach(self) -> tuple[Reach, ...] | None:
         """Return which source points a point of the feature needs, along each axis after the channels; None for all.
 
-        It is the reach outside training. A net of layers that need neighbouring points only predicts large fields in
-        tiles (:mod:`dsinga.addons.fields.prediction.tiles`).
+        With it a net can predict large fields in tiles (:mod:`dsinga.addons.fields.prediction.tiles`).
         """
         return None
 
@@ -257,8 +248,7 @@ class Layer(ConfiguredLayer, ABC):
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
         """Return the labels for later layers, by default the first source's that has labels.
 
-        ``labels`` has each source's labels, or None. A layer with parts may return a tuple, with labels for each
-        destination.
+        A layer with parts may return a tuple, with labels for each destination.
         """
         return next((array for array in labels if array is not None), None)
 
@@ -280,7 +270,7 @@ class Layer(ConfiguredLayer, ABC):
         """Compute the forward pass from ``params`` (ordered as ``self.params``) and ``sources`` (ordered as srclayers).
 
         An input layer gets one source, a :class:`Records`. With ``recompute`` it is called twice for a batch, and must
-        return the same. Raises UserError for data that the layer does not support.
+        return the same.
         """
 
     def compute_gradient(
@@ -301,8 +291,7 @@ class Layer(ConfiguredLayer, ABC):
     ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
         """Return the gradients for the sources, and a function that computes the gradients for the params later.
 
-        Back-propagation calls the function while the worker waits for others. Returns None if the layer computes both
-        together.
+        Back-propagation calls it while the worker waits for others. Returns None if the layer computes both together.
         """
         return None
 

@@ -18,10 +18,8 @@ class Reach(NamedTuple):
     """Which source points each point of a layer's output needs along one axis, such as a convolution's window.
 
     Point j of the feature needs the points floor((j·step - before) / factor) to floor((j·step + after) / factor).
-    ``factor`` is above 1 for layers that give more points than they get. ``padding`` is what replaces points outside
-    the source: "" for nothing, "periodic" for the points of the opposite edge, "edge" for anything that follows from
-    the
-    points near that edge, such as zeros.
+    ``factor`` is above 1 for layers that enlarge. ``padding`` is what replaces points outside the source: "" for
+    nothing, "periodic" for the opposite edge, "edge" for what follows from points near that edge, such as zeros.
     """
 
     step: int = 1
@@ -39,10 +37,7 @@ class Reach(NamedTuple):
         return (points * self.factor + self.factor - 1 - self.after) // self.step
 
     def points(self, start: int, stop: int, size: int) -> np.ndarray:
-        """Return the source points that points ``start`` to ``stop`` - 1 of the feature need, of ``size`` points.
-
-        FILL stands for points outside the source, except points of its opposite edge.
-        """
+        """Return the source points that points ``start`` to ``stop`` - 1 of the feature need, of ``size`` points."""
         first = (start * self.step - self.before) // self.factor
         last = ((stop - 1) * self.step + self.after) // self.factor
         points = np.arange(first, last + 1)
@@ -107,10 +102,7 @@ class Region(NamedTuple):
 
 
 def row_numbers(shape: Shape, region: Region) -> list[tuple[int, int]]:
-    """Return which numbers of a flattened row lie in a region, as runs (start, stop).
-
-    A row has the shape ``shape``, without the batch, in C order.
-    """
+    """Return which numbers of a flattened row lie in a region, as runs (start, stop)."""
     last = region.axis + len(region.ranges) - 2  # of the row's axes
     inner = math.prod(shape[last + 1 :])
     outer = np.arange(math.prod(shape[:last])).reshape(shape[:last])

@@ -35,11 +35,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
 
     The first source gives x. The second gives as many targets t in [0, 1]: one or several yes-or-no labels of a record,
     by kLabel. The feature is p, (B, n). Metrics: "loss", and "accuracy", the share of the B·n targets with x > 0 where
-    t
-    > 0.5, and x <= 0 elsewhere.
-
-    The loss is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. Targets outside [0, 1], such
-    as labels of more than two classes, are refused in each batch.
+    t > 0.5, and x <= 0 elsewhere. Targets outside [0, 1] are refused.
     """
 
     source_kind = SourceKind.kVectors
@@ -85,10 +81,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
         return grads, ()
 
     def _checked(self, losses: Array, target: Array, sources: Arrays, ctx: Context) -> Array:
-        """Return ``losses``. Raises UserError if a target (B, n) is not in [0, 1].
-
-        In training on a device they become NaN instead, and :meth:`check_sources` reports the target.
-        """
+        """Return ``losses``. Raises UserError if a target (B, n) is not in [0, 1]."""
         if not target.size:
             return losses
         limits = target.min(), target.max()
@@ -133,9 +126,8 @@ class FocalLoss(SigmoidCrossEntropyLoss):
     """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss.
 
     Lin et al., Focal Loss for Dense Object Detection (2017). p' is the probability of the right answer, p·t + (1 -
-    p)·(1 - t). α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. Right and certain answers count little. The
-    feature
-    is p. Sources and metrics are the same as for kSigmoidCrossEntropyLoss.
+    p)·(1 - t). α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. Sources, feature and metrics are the same as for
+    kSigmoidCrossEntropyLoss.
 
     It is torchvision's sigmoid_focal_loss. Keras's default has no α': set ``alpha`` 0.5 and ``scale`` 2.
     """

@@ -33,16 +33,14 @@ from dsinga.ops.types import is_on_device
 class SoftmaxLoss(Layer):
     """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B, where p is the softmax of the scores.
 
-    The first source gives (B, ...), K scores a row. The second gives labels in [0, K). The feature is the probabilities
-    p, (B, K). Metrics: "loss", and "accuracy", the share of rows with the label among the ``topk`` most probable
-    classes.
+    The sources give (B, ...), K scores a row, and labels in [0, K). The feature is the probabilities p, (B, K).
+    Metrics: "loss", and "accuracy", the share of rows with the label among the ``topk`` most probable classes.
 
     With ``label_smoothing`` ε the target is 1 - ε for the label plus ε/K for each class: -Σ (1 - ε)·log p[label] +
     ε/K·Σ log p (Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2016).
 
     Labels may be float32 (B, K): the target t of each class, with a sum of 1 in a row, as kMixup makes them. The loss
-    is
-    then -Σ t·log max(p, FLT_MIN)·scale / B, and the accuracy counts the class with the largest target.
+    is then -Σ t·log max(p, FLT_MIN)·scale / B, and the accuracy counts the class with the largest target.
     """
 
     source_kind = SourceKind.kVectors
@@ -157,8 +155,8 @@ class HingeLoss(Layer):
     """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label.
 
     Weston and Watkins, Support Vector Machines for Multi-Class Pattern Recognition (1999). p is 1 with ``norm`` L1 and
-    2 with L2. The first source gives (B, ...), K scores a row. The second gives labels in [0, K). The feature is the
-    scores, (B, K). Metrics: "loss", and "accuracy", the share of rows with the label among the ``topk`` highest scores.
+    2 with L2. The sources give (B, ...), K scores a row, and labels in [0, K). The feature is the scores, (B, K).
+    Metrics: "loss", and "accuracy", the share of rows with the label among the ``topk`` highest scores.
     """
 
     source_kind = SourceKind.kVectors

@@ -167,14 +167,12 @@ class DifferenceLoss(PairLoss):
 class EuclideanLoss(DifferenceLoss):
     """Squared error, Σ (x - target)²·scale / B, of two sources of equal sizes.
 
-    The feature is x - target, (B, n). The loss is n times the mean squared error of n numbers; with scale 1/n it is the
-    mean.
+    The feature is x - target, (B, n). With scale 1/n it is the mean squared error of n numbers.
 
     For fields, with ``masked``, ``weighted`` and ``std``, it is Σ w·((x - target)/std)²·scale / B over the points that
     are not masked.
 
-    The gradient is 2(x - target)·scale/B. SINGA 0.3 has half of this gradient: a job tuned with SINGA needs half the
-    learning rate, or scale 0.5.
+    The gradient is 2(x - target)·scale/B. SINGA 0.3 has half of it: a job tuned with SINGA needs scale 0.5.
     """
 
     class Conf(Settings):

@@ -3,8 +3,7 @@
 A target is (B, C, *space), float32. With ``masked`` its NaN points are left out. With ``weighted`` it has one more
 channel, the last, with a weight for each point of space. ``std`` divides the difference of each channel.
 
-The loss of a field is Σ w·l·scale / B over rows, channels and points. It is a plain sum, so it adds up over cuts.
-With scale 1/(C·points) it is the mean over points.
+The loss of a field is Σ w·l·scale / B over rows, channels and points; with scale 1/(C·points) the mean over points.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class FieldTargets:
     """Reads a target (B, C, *space) for a loss or metric: differences, masks and weights of its points.
 
     Args:
-        layer: the layer. Its first source gives predictions, (B, C, *space) or as many numbers in another shape.
+        layer: the layer; its first source gives predictions, (B, C, *space) or as many numbers.
         target: the target's shape, with one more channel if ``weighted``.
         masked: whether NaN points are left out.
         weighted: whether the last channel has weights.

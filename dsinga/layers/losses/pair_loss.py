@@ -1,11 +1,10 @@
 """The base class of losses that compare two sources, and sample weights from an optional last source.
 
-Gradients are of the mean over the global batch. The metric "loss" is (sum over this worker's rows, rows), so workers'
-sums and counts add up to this mean.
+Gradients are of the mean over the global batch.
 
-With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i; the sum of weights does not matter. With a
-weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right predictions is their weighted
-share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
+With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i; the sum of weights does not matter. With a weight
+for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right predictions is their weighted share, Σ
+wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -94,9 +93,8 @@ def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
 class PairLoss(Layer):
     """Base of losses that compare two sources with rows of equal lengths; the feature is (B, n).
 
-    A subclass that ``predicts_several`` has several numbers for each target number (:meth:`forecast_form`). A subclass
-    that ``weighs_steps`` also accepts weights (B, T) for targets (B, T, ...) of sequences, and weights (B, n) for
-    targets (B, n).
+    A subclass that ``predicts_several`` has several numbers for each target number (:meth:`forecast_form`). One that
+    ``weighs_steps`` also accepts weights (B, T) for targets (B, T, ...), and (B, n) for (B, n).
     """
 
     weighs_steps: ClassVar[bool] = False
@@ -122,10 +120,7 @@ class PairLoss(Layer):
 
     @classmethod
     def forecast_form(cls, arguments: Mapping[str, Any]) -> Any:
-        """Return how to read predictions with several numbers, such as quantiles, for each target number, or None.
-
-        ``arguments`` include the loss's settings.
-        """
+        """Return how to read predictions with several numbers, such as quantiles, for each target number, or None."""
         return None
 
     def check_sizes(self) -> None:

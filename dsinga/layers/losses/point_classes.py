@@ -25,8 +25,7 @@ WEIGHTED = "whether the last channel of the labels has a weight for each point"
 class PointLabels(NamedTuple):
     """The labels of P points: classes (B, P) int64, 0 if masked, and float32 weights (B, P).
 
-    ``weights`` are 0 at masked points, and None if each point counts once. Both are in host memory, except in a
-    recorded pass, where weights are NaN for invalid labels.
+    ``weights`` are 0 at masked points, None if each point counts once, and on devices NaN for invalid labels.
     """
 
     classes: Any

@@ -22,10 +22,7 @@ from dsinga.ops.types import NotCapturable, is_on_device
 
 
 def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Collect the labels (N,) of (B,) or (B, T), without steps after the end, and their flat indices (N,).
-
-    Raises UserError for a label outside [0, ``classes``).
-    """
+    """Collect the labels (N,) of (B,) or (B, T), without steps after the end, and their flat indices (N,)."""
     flat = integer_labels(layer, labels).reshape(-1)
     if is_on_device(flat):
         raise NotCapturable("the host chooses words by the labels")
@@ -59,12 +56,11 @@ class ClassWords(NamedTuple):
 class ClassSoftmaxLoss(Layer):
     """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B.
 
-    A two-level softmax for large vocabularies (Goodman, Classes for fast maximum entropy training, 2001). Only the
-    words of the classes that occur in the batch are computed. Number words by falling frequency. Class k has the words
-    from ``class_start[k]`` to the start of the next class.
+    A two-level softmax for large vocabularies (Goodman, Classes for fast maximum entropy training, 2001). Number words
+    by falling frequency. Class k has the words from ``class_start[k]`` to the start of the next class.
 
-    The first source gives (B, n), or (B, T, n) for sequences. The second source gives labels (B,) or (B, T) in [0,
-    ``vocab_size``), and -1 after the end of a sequence. The feature is the probability of each label.
+    The sources give (B, n), or (B, T, n) for sequences, and labels (B,) or (B, T) in [0, ``vocab_size``), -1 after the
+    end. The feature is the probability of each label.
 
     Params: word (vocab_size, n) and class (classes, n). Metrics: "loss", and "entropy", its mean over words:
     exp(entropy) is the perplexity.
@@ -150,8 +146,8 @@ class ClassSoftmaxLoss(Layer):
 class SampledLoss(Layer):
     """Logistic loss of the label and of ``num_samples`` random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B.
 
-    The first source gives x, (B, n) or (B, T, n). The second source gives labels (B,) or (B, T) in [0, ``vocab_size``),
-    and -1 after the end of a sequence. The score of word c is s[c] = x·weight[c] + bias[c].
+    The sources give x, (B, n) or (B, T, n), and labels (B,) or (B, T) in [0, ``vocab_size``), -1 after the end. The
+    score of word c is s[c] = x·weight[c] + bias[c].
 
     - kNegativeSampling (Mikolov et al., Distributed Representations of Words and Phrases, 2013): z = s. A random word
       that equals the label does not count.
@@ -160,10 +156,10 @@ class SampledLoss(Layer):
 
     Random words have the probabilities q, which are proportional to ``counts``^``power``. Without counts, words are
     expected by falling frequency: q = log((c + 2) / (c + 1)) / log(V + 1) (Zipf's law). Each row or step has its own
-    random words. They depend only on the seed, the layer, the iteration and the row of the whole batch.
+    random words.
 
-    Params: weight (V, n) and bias (V,), with sparse gradients. A kInnerProduct with V outputs may share them to compute
-    the scores of all words. The feature is σ(s[label]), (B,) or (B, T).
+    Params: weight (V, n) and bias (V,), with sparse gradients. A kInnerProduct with V outputs may share them. The
+    feature is σ(s[label]), (B,) or (B, T).
     """
 
     class Conf(Settings):

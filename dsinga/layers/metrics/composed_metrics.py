@@ -1,7 +1,7 @@
 """Metrics that are not means over rows, such as R² and F1, and the layers kConfusionMatrix and kRegressionError.
 
-A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up
-over batches, workers and groups. The figure is computed once, from the sums, so it covers all records.
+A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up over
+batches, workers and groups. The figure is computed once, from the sums, so it covers all records.
 
 Register the function by ``@register("composed_metric", "r2")``. It maps {part name: (sum, count)} to values by name:
 numbers, or a table as a list of lists, which histories leave out. A sum may be a
@@ -32,8 +32,7 @@ MetricValues = Mapping[str, Any]
 def metric_values(sums: Sums) -> dict[str, Any]:
     """Compute the value of each metric from its sums and counts, by division or by a composed metric's function.
 
-    ``sums`` maps names to (sum, count). A name may start with a layer, as in ``layer/r2:moments``. Metrics with a count
-    of 0 are left out.
+    A name may start with a layer, as in ``layer/r2:moments``. Metrics with a count of 0 are left out.
     """
     means: dict[str, Any] = {}
     parts: dict[str, dict[str, tuple[float, float]]] = {}
@@ -74,9 +73,9 @@ def error_metrics(parts: Sums) -> MetricValues:
 class ConfusionMatrix(Layer):
     """Metric "confusion": K rows of K counts, by true class and by the class with the highest score.
 
-    The first source gives K scores a row, (B, ...), the second labels in [0, K), integers or whole float numbers. One
-    score a row, (B, 1), is the probability of class 1 of two, which is predicted above 0.5. The feature is the
-    predicted class, (B,) int64. These metrics come from the counts:
+    The sources give K scores a row, (B, ...), and labels in [0, K), integers or whole floats. One score a row, (B, 1),
+    is the probability of class 1 of two, which is predicted above 0.5. The feature is the predicted class, (B,) int64.
+    These metrics come from the counts:
 
     - "macro_precision", "macro_recall", "macro_f1": means over the classes that occur among labels or predictions. A
       class that is never predicted, or never a label, counts as 0.
@@ -159,9 +158,9 @@ def matthews(hits: int, labels: np.ndarray, predictions: np.ndarray) -> float:
 class RegressionError(Layer):
     """Metrics "rmse", √(Σ (x - label)² / n), "mae", Σ |x - label| / n, and "r2"; the feature is x - label.
 
-    The first source gives predictions (B, ...), k numbers a row. The second gives labels (B,) or (B, k), float32 or
-    integers. n counts all numbers of all records of a test. "r2" is 1 - Σ (x - label)² / Σ (label - mean)², the mean
-    over the k numbers, as in scikit-learn's r2_score. It needs two records.
+    The sources give predictions (B, ...), k numbers a row, and labels (B,) or (B, k), float32 or integers. n counts all
+    numbers of all records of a test. "r2" is 1 - Σ (x - label)² / Σ (label - mean)², the mean over the k numbers, as in
+    scikit-learn's r2_score. It needs two records.
     """
 
     source_count = 2

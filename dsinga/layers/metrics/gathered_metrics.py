@@ -35,11 +35,11 @@ from dsinga.layers.records.label import required_labels
 class GatheredMetrics(Layer):
     """Metrics of labels and predictions of all records together, such as ROC AUC: exact for any batches and workers.
 
-    The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The layer gathers
-    both for all records of a test, or of training since its last row, and computes each metric once. It keeps 4·k bytes
-    for each prediction and 8 for a label, at most 1 GiB. ``metric`` names registered metrics: roc_auc,
-    average_precision, or your own, ``@dsinga.register("metric", "worst")``, which gets labels and predictions in no
-    certain order. The feature is the predictions.
+    The sources give predictions (B, ...), k numbers a row, and labels (B,) or (B, k). The layer gathers both for all
+    records of a test, or of training since its last row, and computes each metric once. It keeps 4·k bytes for each
+    prediction and 8 for a label, at most 1 GiB. ``metric`` names registered metrics: roc_auc, average_precision, or
+    your own, ``@dsinga.register("metric", "worst")``, which gets labels and predictions in no certain order. The
+    feature is the predictions.
     """
 
     class Conf(Settings):

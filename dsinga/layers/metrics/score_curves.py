@@ -18,7 +18,6 @@ def binary_columns(metric: str, labels: np.ndarray, predictions: np.ndarray) -> 
 
     Predictions (n, 1), or (n, 2) for two classes, are one question with labels 0 and 1. With labels (n,) of k classes,
     k columns are k questions, one class against the others. With labels (n, k) of 0 and 1, each column is a question.
-    Raises UserError for other labels.
     """
     if labels.dtype.kind not in "biuf":
         raise UserError(f"the metric {metric!r} takes labels that are numbers, such as 0 and 1, not {labels.flat[0]!s}")
@@ -55,10 +54,7 @@ def _mean_over_questions(values: Sequence[float]) -> float:
 
 
 def counts_by_score(answers: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the different scores, highest first, and how many yes and no answers are at or above each.
-
-    Scores that differ only by rounding are one score, the highest.
-    """
+    """Return the different scores, highest first, and how many yes and no answers are at or above each."""
     values, places = np.unique(-scores, return_inverse=True)
     ties = _ties(values, TIE_UNITS * np.finfo(scores.dtype).eps if scores.dtype.kind == "f" else 0.0)
     groups = ties[places] if len(values) else places
@@ -69,10 +65,7 @@ def counts_by_score(answers: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray
 
 
 def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Number the ties, from 0, of the sorted, different ``values`` (n,), so that rounding errors do not count.
-
-    Values of a tie are within the relative ``tolerance`` of its first value.
-    """
+    """Number the ties, from 0, of the sorted, different ``values`` (n,), so that rounding errors do not count."""
     if not tolerance or len(values) < 2:
         return np.arange(len(values))
     low, high = values[:-1].astype(np.float64), values[1:].astype(np.float64)

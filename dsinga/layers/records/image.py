@@ -28,9 +28,6 @@ class ImagePreprocess(Layer):
 
     A pixel becomes (pixel - mean)·scale. ``pad`` pixels of zeros are added on every side before the crop. The random
     crop and mirroring of an image depend on its global row, not on how the batch is cut.
-
-    Outside training SINGA 0.3 crops the upper left corner. A ``meanfile`` is refused because SINGA ignores it: set
-    ``mean_file`` of the input layer.
     """
 
     class Conf(Settings, name="RGBImageConf"):
@@ -123,10 +120,7 @@ class ImagePreprocess(Layer):
 
 @register("layer", kMnist=192)
 class Mnist(Layer):
-    """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32.
-
-    The settings of the elastic distortion have no effect, as in SINGA.
-    """
+    """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32. The elastic distortion's settings have no effect."""
 
     class Conf(Settings):
         """Settings of kMnist: x/norm_a - norm_b."""

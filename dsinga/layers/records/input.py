@@ -27,12 +27,12 @@ from dsinga.ops.types import PointRanges
 class RecordInput(Layer):
     """Records of a store, normalised: (record - mean) / std as float32 (B, ...), and their labels.
 
-    Labels are integers or floats, (B,) or (B, K), for sequences (B, T). Codes, such as words, that a store has as int32
-    are passed on unchanged unless there is a mean or std.
+    Labels are integers or floats, (B,) or (B, K), for sequences (B, T). Codes, such as words, stored as int32 are
+    passed on unchanged.
 
     ``store_conf.shape`` reshapes a record. With ``channels_last`` the shape is (H, W, C), or (D, H, W, C) for volumes,
-    and the feature (B, C, H, W). ``mean_file`` and ``std_file`` override ``mean_value`` and ``std_value``, as in SINGA.
-    Each is a number, or an array that broadcasts against a record.
+    and the feature (B, C, H, W). ``mean_file`` and ``std_file`` override ``mean_value`` and ``std_value``; each
+    broadcasts against a record.
     """
 
     required_fields = ("store_conf",)
@@ -205,7 +205,7 @@ def _older_store(conf: DataConf | None, backend: str | None = None) -> StoreConf
 class Dummy(Layer):
     """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead.
 
-    With ``output`` the layer is an end of the net and has no gradient. (SINGA's layer has a random gradient.)
+    With ``output`` the layer is an end of the net and has no gradient.
     """
 
     source_kind = SourceKind.kVectors

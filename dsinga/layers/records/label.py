@@ -30,8 +30,7 @@ class Label(Layer):
 
     The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a column for each
     of K yes-or-no questions. After the end of a sequence the feature is -1, too. ``first`` and ``count`` select
-    channels
-    of fields (B, C, *space).
+    channels of fields (B, C, *space).
     """
 
     class Conf(Settings):
@@ -174,10 +173,7 @@ def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = 
 
 
 def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.ndarray:
-    """Return the lengths (B,) of sequences of at most ``steps`` steps, from labels that are -1 after the end.
-
-    Raises UserError, about the lengths of ``what``, for labels of another shape, and for a -1 before the end.
-    """
+    """Return the lengths (B,) of sequences of at most ``steps`` steps, from labels that are -1 after the end."""
     assert layer.labels.source is not None
     labels, source = integer_labels(layer, labels), layer.source_name(layer.labels.source)
     if is_on_device(labels):
@@ -192,10 +188,7 @@ def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.nd
 
 
 def check_ends(layer: Layer, codes: np.ndarray, source: str, end: int = -1) -> np.ndarray:
-    """Return the length of each row of ``codes`` (B, T), which ends before -1. Raises UserError for steps after it.
-
-    In the error, ``source`` is the quoted name of the layer that gives the codes, and ``end`` its code for -1.
-    """
+    """Return the length of each row of ``codes`` (B, T), which ends before -1. Raises UserError for steps after it."""
     real = codes >= 0
     after = (real[:, 1:] > real[:, :-1]).any(axis=1)
     if after.any():
@@ -209,10 +202,7 @@ def check_ends(layer: Layer, codes: np.ndarray, source: str, end: int = -1) -> n
 
 
 def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.ndarray:
-    """Check labels (B, ``steps``) of sequences: in [0, ``classes``) at each step and -1 after the end; return an array.
-
-    Raises UserError for the first row with other labels, a -1 before a label, or no step.
-    """
+    """Check labels (B, ``steps``) of sequences: in [0, ``classes``) at each step and -1 after the end."""
     labels = integer_labels(layer, labels)
     check_step_labels(layer, labels.shape, steps)
     if is_on_device(labels):

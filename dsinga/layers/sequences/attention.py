@@ -1,7 +1,6 @@
 """Attention layers: kAttention, kAttentionWeights, attention with a cache, and positional encodings.
 
-kAttention returns means of values, weighted by how well keys match queries. kAttentionWeights returns the weights.
-kCachedAttention generates text: it returns the means at one step and keeps earlier keys and values.
+kCachedAttention, for text generation, computes one step and keeps earlier keys and values.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class AttentionLayer(Layer):
 
     The labels (B, Tk) of an optional last source give the lengths of the keys; keys after the end have weight 0. With
     ``causal``, query t sees the keys 0 to t only. A query that sees no key gets zeros. With ``rotary``, queries and
-    keys
-    are first rotated by their positions (Su et al., RoFormer, 2021; :func:`dsinga.layers.sequences.attention.rotate`).
+    keys are first rotated by their positions (Su et al., RoFormer, 2021;
+    :func:`dsinga.layers.sequences.attention.rotate`).
     """
 
     class Conf(Settings, name="AttentionConf"):
@@ -132,12 +131,10 @@ class Attention(AttentionLayer):
     """For each query, the mean of the values, weighted by how well their keys match: (B, Tq, m).
 
     Sources are queries (B, Tq, n), keys (B, Tk, n), and optionally values (B, Tk, m), by default the keys. An optional
-    last layer has labels (B, Tk), which give the lengths; keys after the end do not count. A third source with three
-    axes is values. If an input layer could be both values and labels, the net is refused.
+    last source has labels (B, Tk), which give the lengths. A third source with three axes is values.
 
     With ``num_heads`` h > 1, each of h parts of the features has weights of its own, and kScaledDot divides by √(n/h).
-    A
-    query without keys gets zeros. Projections are kInnerProduct layers with ``per_step``. If the layer is cut by
+    A query without keys gets zeros. Projections are kInnerProduct layers with ``per_step``. If the layer is cut by
     features, a worker computes whole heads. kAdditive has the param score (n,).
     """
 
@@ -250,8 +247,8 @@ BASE = 10_000.0
 class PositionalEncoding(Layer):
     """Adds positions to sequences, x·``scale`` + p: p[t, 2i] = sin(t/10000^(2i/n)), p[t, 2i + 1] = cos(t/10000^(2i/n)).
 
-    Vaswani et al., Attention Is All You Need (2017), 3.5. Use it because attention itself does not know the order of
-    the steps. The paper multiplies embeddings by a ``scale`` of √n.
+    Vaswani et al., Attention Is All You Need (2017), 3.5. Attention itself does not know the order of steps. The
+    paper's ``scale`` for embeddings is √n.
     """
 
     class Conf(Settings):
@@ -297,9 +294,9 @@ def rotate(x: Array, heads: int, ops: Ops, start: int = 0, back: bool = False) -
     """Rotate each pair of features of each head of x (B, T, n) by an angle that grows with the step (rotary positions).
 
     In step ``start`` + t the pair (2i, 2i + 1) of a head of d features is rotated by (start + t)/10000^(2i/d), so the
-    product of a query and a key depends only on the difference of their steps (Su et al., RoFormer, 2021, 3.2.2). Pairs
-    are neighbours, as in the paper and in LLaMA. Hugging Face pairs features i and i + d/2: the same net with another
-    row order in the projections. ``back`` rotates by the opposite angles, which is the gradient.
+    product of a query and a key depends only on the difference of their steps (Su et al., RoFormer, 2021, 3.2.2).Pairs
+    are neighbours, as in the paper and in LLaMA; Hugging Face pairs features i and i + d/2. ``back`` rotates by the
+    opposite angles, which is the gradient.
     """
     factors = rotations(start, x.shape[1], x.shape[2] // heads, heads, x.dtype.type(0).dtype.name)
     return ops.rotate_pairs(x, ops.asarray(factors.conj() if back else factors))
@@ -319,8 +316,8 @@ KEYS_AT_ONCE = 32  # attention is computed for a multiple of so many keys, so th
 class CachedAttention(Attention):
     """Attention for text generation: one step (B, 1, n) at a time, with the cached keys and values of earlier steps.
 
-    Generation replaces each causal kAttention by it. It keeps the last ``steps`` steps and forgets earlier ones. Rotary
-    positions count the steps that are kept. It has no gradient.
+    Generation replaces each causal kAttention by it. It keeps the last ``steps`` steps and forgets earlier ones. It has
+    no gradient.
     """
 
     class Conf(Settings, name="CachedattentionConf"):

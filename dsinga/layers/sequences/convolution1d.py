@@ -22,8 +22,7 @@ from dsinga.ops.recorded_array import check_equal_lengths
 class _Gathered(NamedTuple):
     """Which windows of a batch count, as positions among B·T', and each window's steps among B·T.
 
-    ``positions`` is None if all windows count. A step outside its sequence is B·T. ``padding`` marks these steps; None
-    if there are none.
+    ``positions`` is None if all windows count. A step outside its sequence is B·T.
     """
 
     positions: Array | None
@@ -36,8 +35,7 @@ class Convolution1D(WindowLayer):
     """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters).
 
     y[t] = W · (the ``kernel`` steps from t·``stride`` - pad on, joined) + b. The labels of an optional second source
-    give the lengths of the sequences. Steps after the end count as zeros. Windows after the end give zeros and are not
-    computed.
+    give the lengths of the sequences. Steps after the end count as zeros, and windows after the end give zeros.
 
     With ``group``, each group of filters reads only its group of the features. The steps of a window are ``dilation``
     apart. Params: weight (num_filters, kernel·n/group), with the steps of a window one after the other, and bias
@@ -214,8 +212,7 @@ class Pooling1D(WindowLayer):
     window after the end gives 0, and an empty sequence gives 0. A sequence shorter than ``kernel`` has one window.
 
     ENDS joins the first half of the features of the last step and the second half of the first step: the results of
-    both
-    directions of a recurrent layer after all steps.
+    both directions of a recurrent layer after all steps.
     """
 
     class Conf(Settings):

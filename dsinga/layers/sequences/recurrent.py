@@ -51,11 +51,10 @@ class Recurrent(Layer):
     direction first.
 
     With ``initial_state`` the last source gives the state before the first step, (B, S). S is H, or 2H for an LSTM with
-    the state h, then c. Gradients go to it, as to the last state of an encoder. With ``last_state`` the feature is the
-    last state, (B, S).
+    the state h, then c. With ``last_state`` the feature is the last state, (B, S).
 
     For one step, (B, n) to (B, H), the second source is the feature of the previous step, (B, H). Without it, the state
-    is 0. An LSTM accepts whole sequences only, because its second state is not in its feature.
+    is 0. An LSTM accepts whole sequences only.
 
     A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction, with the
     ``biases`` last. With ``recurrent_bias`` the biases follow again, called "hb" in place of "b". The other direction's
@@ -204,10 +203,7 @@ class Recurrent(Layer):
         return for_sources, for_params
 
     def _joined(self, params: Arrays, ctx: Context) -> Arrays:
-        """Return one direction's params as kernels expect them, with the sum of a gate's two biases.
-
-        A GRU's candidate keeps two biases, because the reset gate multiplies one of them.
-        """
+        """Return one direction's params as kernels expect them, with the sum of a gate's two biases."""
         if not self.settings.recurrent_bias:
             return params
         summed, count = self._summed, self.biases

@@ -24,7 +24,7 @@ class SequenceLength(Layer):
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps.
 
     Use it as the last source of layers that need lengths if the records' labels are something else, such as one class
-    for each sentence. An empty sequence is refused.
+    for each sentence.
 
     With ``end``, this code also stands for steps after the end, such as the 0 of padded sequences in Keras. With
     ``anywhere``, such steps may be before others, which move forward. With ``mask_value`` the source has features (B,
@@ -103,8 +103,7 @@ class SequenceLength(Layer):
 class StepWindows(NamedTuple):
     """Windows of ``kernel`` steps that begin every ``stride`` steps, with zeros before the first and after the last.
 
-    A sequence has the same windows as alone, whatever the longest sequence of the batch, and at least one unless it is
-    empty. Neighbours in a window are ``dilation`` steps apart.
+    A sequence has at least one window unless it is empty. Neighbours in a window are ``dilation`` steps apart.
     """
 
     kernel: int

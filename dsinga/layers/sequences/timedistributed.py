@@ -24,11 +24,10 @@ class TimeDistributed(Layer):
 
     It computes the same as T copies of the layer, one for each step; ``cls`` and ``conf`` are each copy's. Every step
     reads the same (B, ...) of a ``repeated`` source. If the layer reads labels, steps after the end of a sequence
-    (label
-    -1) are left out. A loss sums over steps the mean over the batch (``ctx.rows.total`` stays B). A metric is the mean
-    over steps. Random numbers are the same as in the copies.
+    (label -1) are left out. A loss sums over steps the mean over the batch (``ctx.rows.total`` stays B). A metric is
+    the mean over steps.
 
-    Raises MustUnroll for a layer that keeps a state, hands out parts, or does not compute row by row.
+    Raises MustUnroll for a layer that does not compute row by row.
     """
 
     def __init__(
@@ -133,10 +132,7 @@ class TimeDistributed(Layer):
 
 
 class _StepRows(NamedTuple):
-    """Converts sequences (B, T, ...) to rows of one batch and back, for all B·T steps or only the ``chosen``.
-
-    ``device_chosen`` are the same indices as a backend array, for features. Labels and codes are on the host.
-    """
+    """Converts sequences (B, T, ...) to rows of one batch and back, for all B·T steps or only the ``chosen``."""
 
     rows: int
     steps: int

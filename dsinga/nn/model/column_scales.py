@@ -1,4 +1,4 @@
-"""Warns about inputs that train badly: columns of very different scales, category codes, a softmax of a softmax."""
+"""Warns about inputs that train badly: columns of very different scales, category codes, double softmax."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def remark_on_softmax(layers: Sequence[LayerConf]) -> None:
 
 
 def extreme_scales(x: Any) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """Return the columns with the smallest and largest range above 0; None if the ranges are similar."""
+    """Return the columns with the smallest and largest range, None if the ranges are similar."""
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind not in "fiu" or not len(x):
         return None
     rows = x[:ROWS].astype(np.float64)

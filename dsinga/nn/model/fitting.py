@@ -1,4 +1,4 @@
-"""The steps of ``fit``: open the data, resume from earlier training, make the job, run it, keep the trained params."""
+"""The steps of ``fit``: open the data, resume earlier training, run the job, keep the trained params."""
 
 from __future__ import annotations
 
@@ -37,15 +37,7 @@ from dsinga.reading.pairs import Data, WeighedPairs, split_off
 
 
 class FitBegin(NamedTuple):
-    """The state from which ``fit`` starts training: seed, steps already done, and workspace folder.
-
-    Attributes:
-        seed: the default seed.
-        steps: the steps that the optimizer has done.
-        workspace: the folder for metrics and checkpoints.
-        resume: the checkpoint to resume from, as for ``fit``.
-        backups: callbacks that name the workspace.
-    """
+    """The state from which ``fit`` starts training: seed, steps already done, workspace folder, checkpoint."""
 
     seed: int
     steps: int
@@ -64,10 +56,7 @@ class RunSettings(NamedTuple):
 
 
 def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_weight: Any) -> dict[str, WeighedPairs]:
-    """Return the training and validation data of ``fit`` with labels, sample weights and class weights.
-
-    A ``share`` above 0 of ``data`` becomes validation data. Raises UserError if ``held_out`` has records, too.
-    """
+    """Return the training and validation data of ``fit`` with labels, sample weights and class weights."""
     train, validation = labelled(model, data), labelled(model, held_out)
     if share or class_weight is not None:
         pairs = with_tables_open(train.pairs, model.trained.names, model.trained_definitions())
@@ -107,7 +96,7 @@ def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any],
 
 
 def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
-    """Take over the seed and step of an earlier ``fit`` in this process if this one resumes it."""
+    """Take over seed and step of an earlier ``fit`` in this process that this one resumes."""
     workspace, resume = begin.workspace, begin.resume
     if isinstance(resume, (str, os.PathLike)) and resume != "auto":
         workspace = Path(resume).expanduser().absolute().parent.parent
@@ -133,7 +122,7 @@ def job_arguments(
     train_steps: int | None,
     fields: Mapping[str, Any],
 ) -> JobArguments:
-    """Open the data of training and validation, and collect the arguments from which ``fit`` makes a job."""
+    """Open training and validation data, and collect the arguments of the job."""
     check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
     if fields.get("checkpoint_path") and begin_params(model, None):
         raise UserError(
@@ -171,7 +160,7 @@ def job_of_fit(model: Any, arguments: JobArguments, begin: FitBegin, shuffle: bo
 
 
 def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, settings: RunSettings) -> api.Result:
-    """Train the job while callbacks may read and set params; keep the trained params even after an error."""
+    """Train the job while callbacks may set params; keep the trained params even after an error."""
     runner: Any = find_runner(settings.client, waits=True)
     events = {"epochs": job.epochs or 1, "steps": arguments.steps_of_epoch(), "verbose": int(settings.progress)}
     params, slots = begin_params(model, job.seed), model.trained.slots

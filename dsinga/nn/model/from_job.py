@@ -43,20 +43,14 @@ _FREEZE = (
 
 
 class OpenSaved(Protocol):
-    """The type of functions of add-ons that open saved objects other than models, such as estimators (kind "saved").
-
-    The registry finds them by the file that marks the folder.
-    """
+    """A function of an add-on that opens saved objects other than models, such as estimators (kind "saved")."""
 
     def __call__(self, folder: Path) -> JobModel:
         """Return the saved object in a folder as a model."""
 
 
 class JobModel(Trainable):
-    """A model made from a job, with the job's net, losses and inputs.
-
-    ``job`` returns the job with the data, batch size, steps and fields that you give.
-    """
+    """A model made from a job, with the job's net, losses and inputs."""
 
     default_batch_size = None
     _attributes = ChainMap(dict.fromkeys(("layers", "get_layer"), _FREEZE), MODEL_ATTRIBUTES)
@@ -101,7 +95,7 @@ class JobModel(Trainable):
         return [name for name in labelled if name in inputs]
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return zeros with the shape and dtype of each input layer's labels, (1, ...), to check ``y``."""
+        """Return example labels of each input layer, (1, ...), to check the shape and dtype of ``y``."""
         return {name: np.zeros(1, np.int64) for name in self.label_inputs()} | self._known_examples()
 
     def _known_examples(self) -> dict[str, np.ndarray]:
@@ -125,7 +119,7 @@ class JobModel(Trainable):
         return labels_for_loss("categorical_crossentropy", y) if is_class else y
 
     def output_layers(self) -> list[str]:
-        """Return the layers with predictions: the net's last ones, or the inputs of losses if only losses are last."""
+        """Return the layers with predictions: the last ones, or the inputs of losses if only losses are last."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = [layer for layer in layers if layer_class(layer).is_loss]
         outputs = [layer for layer in layers if layer_class(layer).is_output]
@@ -137,10 +131,7 @@ class JobModel(Trainable):
 
     @checked
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, cluster: Any = None) -> None:
-        """Replace the optimizer, the topology, or both; losses and metrics are layers of the job.
-
-        Raises UserError for a loss or metric that the job does not have.
-        """
+        """Replace the optimizer, the topology, or both; losses and metrics are layers of the job."""
         self.refuse_while_training("compile")
         self._check_objective(loss, metrics)
         if optimizer is not None:
@@ -169,7 +160,7 @@ class JobModel(Trainable):
                 raise UserError(f"the layers of the job report {', '.join(sorted(reported))}, not {name}; leave it out")
 
     def parts_of_nets(self) -> list[Any]:
-        """Return the objects that identify the net, so that a cached net is rebuilt after any change: here the job."""
+        """Return the objects that identify the net for a cache of nets: here the job."""
         return [self.base]
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
@@ -193,7 +184,7 @@ class JobModel(Trainable):
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return how training read each input, as windows or as a table, to read new data in the same way."""
+        """Return how training read each input (windows, table), to read new data in the same way."""
         stores = {layer.name: layer.store_conf for layer in self._train_inputs()}
         named = {name: store.definition for name, store in stores.items() if store and store.definition}
         return named | super().trained_definitions()
@@ -203,7 +194,7 @@ class JobModel(Trainable):
         return any(layer.store_conf is not None and layer.store_conf.channels_last for layer in self._train_inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return the tokenizer of each input that accepts texts; None for an input of codes of any length."""
+        """Return the tokenizer of each input that accepts texts; None for codes of any length."""
         layers = self.base.neuralnet.layer
         ends = [
             layer.srclayers[0]
@@ -236,7 +227,7 @@ class JobModel(Trainable):
 
 
 def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return example labels (1, ...) by input layer for records of these shapes, {} if the net does not fit them."""
+    """Return example labels (1, ...) by input layer for records of these shapes, {} if they do not fit."""
     examples: dict[str, np.ndarray] = {}
     records = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
     try:
@@ -258,10 +249,7 @@ def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, n
 
 
 def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> list[LayerConf]:
-    """Add an input layer of sample weights to a job's layers, read by the losses in these phases.
-
-    Raises UserError for a loss that does not accept weights.
-    """
+    """Add an input layer of sample weights, read by the losses in these phases, to a job's layers."""
     weights = []
     for phase in phases:
         first = next(layer for layer in layers if layer_class(layer).is_input and layer.in_phase(phase))
@@ -280,7 +268,7 @@ def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model saved by :meth:`dsinga.nn.Model.save`, with params and optimizer state.
 
-    You can call ``predict``, ``evaluate`` and ``fit`` without ``compile``; ``fit`` continues the training.
+    You need not call ``compile``; ``fit`` continues the training.
 
     Other files:
 
@@ -292,7 +280,7 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     Args:
         folder: the folder that ``model.save(folder)`` wrote.
 
-    Raises UserError if a file is missing, damaged or from another save.
+    Raises UserError for a missing or damaged file.
 
     Examples:
         >>> import numpy as np

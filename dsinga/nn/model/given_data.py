@@ -79,10 +79,7 @@ def check_whole_numbers(**arguments: Any) -> None:
 def batch_in_order(
     x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str], names: Mapping[str, RecordNames]
 ) -> tuple[Any, Any, Mapping[str, RecordNames]]:
-    """Return a batch as numpy arrays with columns and axes in the order of earlier batches, and these names.
-
-    The first batch, with ``names`` empty, defines the order. Raises UserError for a batch with other names.
-    """
+    """Return a batch as numpy arrays with columns and axes in the order of the first batch, and these names."""
     if not names:
         orders, label_orders = _orders_of(x, inputs), _orders_of(y, label_inputs)
         names = {name: RecordNames((), orders.get(name, ()), label_orders.get(name, ())) for name in inputs}
@@ -111,10 +108,7 @@ def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder
 
 
 def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
-    """Return texts, or code sequences of several lengths, as one padded array of codes; other records unchanged.
-
-    Raises UserError if the input does not accept texts or sequences.
-    """
+    """Return texts, or code sequences of several lengths, as one padded array of codes."""
     if (texts := texts_of(x)) is not None:
         if encoder := encoders.get(name):
             return encoder.encode(texts)
@@ -127,7 +121,7 @@ def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
 
 
 def texts_of(source: Any) -> list[str] | None:
-    """Return the texts of a list, an array (n,) or (n, 1), or a pandas column; None for other data."""
+    """Return the texts of a list, array or pandas column; None for other data."""
     if isinstance(source, (list, tuple)):
         first = source[0] if len(source) else None
         first = first[0] if isinstance(first, (list, tuple, np.ndarray)) and len(first) == 1 else first
@@ -150,10 +144,7 @@ def record_without_text(source: Any) -> int | None:
 
 
 def sequences_of(source: Any) -> np.ndarray | None:
-    """Pad code sequences of several lengths with -1 to an array (n, longest) int64; None for other data.
-
-    ``source`` is a list, an array of objects, or a TensorFlow RaggedTensor.
-    """
+    """Pad code sequences of several lengths with -1 to an array (n, longest) int64; None for other data."""
     items = source.to_list() if type(source).__name__ == "RaggedTensor" else source
     is_array = isinstance(items, np.ndarray) and items.dtype == np.object_
     if not (isinstance(items, (list, tuple)) or is_array) or not all(isinstance(row, Sized) for row in items):
@@ -175,7 +166,7 @@ def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndar
 
 
 def as_param(name: str, array: Any) -> np.ndarray:
-    """Return a float32 copy of the user's param. Raises UserError if it is not an array of numbers."""
+    """Return a float32 copy of the user's param. Raises UserError unless it is numeric."""
     try:
         return np.array(array, np.float32, order="C")
     except (TypeError, ValueError) as error:

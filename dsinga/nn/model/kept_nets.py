@@ -18,7 +18,7 @@ KEPT = 8  # the most nets: one for each shape of records and labels, and each th
 
 
 class KeptNets:
-    """A cache of the nets built since the model was last changed; pickles and copies have none."""
+    """A cache of the nets built since the last change of the model; not pickled or copied."""
 
     def __init__(self) -> None:
         self._kept: tuple[list[Any], dict[Hashable, Any]] = [], {}

@@ -28,8 +28,7 @@ def loss_of_labels(model: Any) -> Any:
 def labels_for_loss(loss: Any, y: Any) -> Any:
     """Convert labels to the form for a loss: (n, 1) to (n,), one-hot (n, K) to classes (n,), probabilities to float32.
 
-    Other labels are unchanged. ``loss`` is a name or a layer. Raises UserError for rows that are not probabilities of
-    classes, one-hot rows or floats where the loss expects classes, and answers outside 0 to 1.
+    Raises UserError for labels that the loss does not accept.
     """
     if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
         _check_labels(loss, y)
@@ -81,10 +80,7 @@ def _is_one_hot(y: np.ndarray) -> bool:
 
 
 def labels_first(y: Any) -> Any:
-    """Move the channels of image or volume labels (n, H, W, C) to axis 1; return other labels unchanged.
-
-    ``y`` may be a list or dict for several outputs. Dask arrays stay lazy.
-    """
+    """Move the channels of image or volume labels (n, H, W, C) to axis 1; other labels are unchanged."""
     if isinstance(y, dict):
         return {name: labels_first(labels) for name, labels in y.items()}
     if isinstance(y, list) and y and all(hasattr(labels, "ndim") for labels in y):
@@ -95,14 +91,14 @@ def labels_first(y: Any) -> Any:
 
 
 def outputs_last(output: Any, axis: int) -> Any:
-    """Move the channels of predicted images or volumes to the last axis, for models with channels last."""
+    """Move the channels of predicted images to the last axis, for models with channels last."""
     return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
 def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
     """Replace NaN in labels (n, k) by 0, and return weights (n, k) that are 0 there.
 
-    Raises UserError for NaN unless the ``loss`` is masked or there are such weights. Other labels are unchanged.
+    Raises UserError for NaN unless the ``loss`` is masked or there are such weights.
     """
     if not (isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f"):
         return y, weights
@@ -125,9 +121,8 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
 def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
     """Return a weight for each label from ``class_weight``, times ``sample_weight``: float32 shaped as the labels.
 
-    ``class_weight`` maps labels, or class names of a record source, to factors; the default factor is 1. "balanced"
-    gives n / (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn, and ignores the label -1 (a
-    masked step or point). Raises UserError for bad factors, and for labels that are not classes in memory.
+    ``class_weight`` maps labels, or class names of a record source, to factors, by default 1. "balanced" gives n /
+    (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn, and ignores the label -1.
     """
     if not isinstance(class_weight, Mapping) and not (isinstance(class_weight, str) and class_weight == "balanced"):
         raise UserError(
@@ -161,10 +156,7 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
 
 
 def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np.ndarray | None]:
-    """Convert factors by class name to factors by class code, and return all labels of the data.
-
-    The labels are None unless each record has one. Raises UserError for an unknown class name.
-    """
+    """Convert factors by class name to factors by code, and return all labels, None unless each record has one."""
     if not source.has_labels or source.label_shape:
         return class_weight, None
     if isinstance(class_weight, Mapping) and source.classes:

@@ -42,11 +42,8 @@ from dsinga.reading.given import PhaseRecords
 class Model(Trainable):
     """A trainable net from ``inputs`` to ``outputs``, the symbolic tensors that calls of layers return.
 
-    ``job`` returns the net as a job, and ``print`` shows it.
-
     A subclass may define ``call`` instead of passing outputs. It makes its layers in the constructor, and ``call(self,
-    x)`` returns the outputs for the symbol ``x`` of the input, or a list of symbols. ``call`` runs once. A subclass
-    cannot change how batches are trained: defining ``train_step`` raises UserError.
+    x)`` returns the outputs for the symbolic input ``x``. ``call`` runs once. Defining ``train_step`` raises UserError.
 
     Examples:
         >>> from dsinga import nn
@@ -93,14 +90,14 @@ class Model(Trainable):
         Args:
             optimizer: a name such as "adam", or ``nn.Adam(learning_rate=...)``.
             loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
-                the symbol of a loss layer. For several outputs: a list, or a dict by the name of the output's layer. A
-                net that ends in a restricted Boltzmann machine needs none.
+                the output of a loss layer. For several outputs: a list, or a dict by the name of the output's layer.
+                Restricted Boltzmann machines need none.
             metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (all: docs/reference/metrics.md),
-                functions of (labels, predictions) of all records, or nn.FieldError(...). For several outputs: a dict by
-                the name of the output's layer, or a list of lists. Losses always report their own metrics.
-            loss_weights: a factor for each loss, by default 1.
+                functions of (labels, predictions) of all records, or nn.FieldError(...). For several outputs: a dict,
+                or a list of lists. Losses always report their own metrics.
+            loss_weights: a factor for each loss.
             algorithm: by default back-propagation, or contrastive divergence for restricted Boltzmann machines.
-            cluster: the topology, ``nn.Cluster(workers=2)``.
+            cluster: the topology, such as ``nn.Cluster(workers=2)``.
 
         Raises:
             UserError: an unknown name, or losses that do not fit the outputs.
@@ -188,8 +185,6 @@ class Model(Trainable):
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
         """Return a layer by its name in the job, or its index in ``layers``. Raises UserError for an unknown one.
 
-        A model that was called as a layer is found by its name, too.
-
         Examples:
             >>> from dsinga import nn
             >>> model = nn.Sequential([nn.Input(4), nn.Dense(2, name="scores")])
@@ -217,10 +212,7 @@ class Model(Trainable):
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes the params of any layer or loss.
-
-        Setting it applies to all layers and losses that the model has now, from the next ``fit`` or batch.
-        """
+        """Whether training changes the params of any layer or loss; setting it applies to all of them."""
         return any(layer.trainable for layer in self._builders())
 
     @trainable.setter
@@ -252,7 +244,7 @@ class Model(Trainable):
         return self._written().label_inputs
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return example labels (1, ...) of each input layer, with the shape and dtype that the losses accept."""
+        """Return example labels (1, ...) of each input layer, as the losses accept them."""
         return self._written().label_examples
 
     def as_labels(self, y: Any) -> Any:
@@ -269,7 +261,7 @@ class Model(Trainable):
         return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return the tokenizer of each input that accepts texts; None for an input of codes of any length."""
+        """Return the tokenizer of each input that accepts texts; None for codes of any length."""
         encoders: dict[str, Any] = {
             symbol.builder.name or "": None
             for symbol in self._inputs()
@@ -287,7 +279,7 @@ class Model(Trainable):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
     def parts_of_nets(self) -> list[Any]:
-        """Return the objects that identify the net, so that a cached net is rebuilt after a change."""
+        """Return the objects that identify the net for a cache of nets."""
         losses = self.objective.losses
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
@@ -362,7 +354,7 @@ def _symbols(what: str, features: Any) -> list[Symbol]:
 
 
 def _connected(model: Model, outputs: list[Symbol]) -> list[Symbol]:
-    """Return the outputs. Raises UserError if they depend on an input that was not given to the model."""
+    """Return the outputs. Raises UserError if they depend on an input that the model lacks."""
     for symbol in ancestors(outputs):
         if symbol.builder.kind == INPUT and symbol not in model.inputs:
             raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
@@ -371,14 +363,14 @@ def _connected(model: Model, outputs: list[Symbol]) -> list[Symbol]:
 
 
 def _registered(model: Model, layers: list[LayerBuilder]) -> list[LayerBuilder]:
-    """Tell layers which model contains them, so that models with a common layer share its params; return the layers."""
+    """Tell layers which model contains them, so that models share a common layer's params; return the layers."""
     for layer in layers:
         layer.models.add(model)
     return layers
 
 
 def _write(model: Model, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
-    """Convert the model to job layers for the shapes of training data; remember the shapes and each layer's params."""
+    """Convert the model to job layers for training data; remember record shapes and each layer's params."""
     shapes = model.record_shapes | train.shapes
     labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
     model.label_shapes |= labels

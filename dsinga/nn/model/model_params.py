@@ -52,9 +52,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
     """Base class of models: a net with its params.
 
     Attributes:
-        name: the name.
         trained: params, optimizer state and names of records.
-        result: the result of the last ``fit``, or None.
         record_shapes: the known shapes of records, by input.
         label_shapes: the known shapes of a row's training labels, by input.
         stop_training: set it to True in a callback to end training.
@@ -100,10 +98,10 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return a job for training, validation and test data of these shapes, not yet bound to the data."""
+        """Return a job for data of these shapes, not yet bound to the data."""
 
     def known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
-        """Return the params of a net: the model's values, and initial values for params that it lacks."""
+        """Return the params of a net, with initial values for those that the model lacks."""
         if not self.trained.is_complete:
             given, names = self._params or {}, net.net.params
             check_start(names, given)
@@ -120,10 +118,8 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         """The params by name, float32: trained values, or initial values if the input shapes are known.
 
         You can set them to arrays by name, a :class:`dsinga.Result`, or the path of a checkpoint. The next ``fit``
-        starts
-        from them, and from initial values for missing params. If a callback sets them, the running ``fit`` continues
-        from
-        them, and missing params keep their values.
+        starts from them, and from initial values for missing ones. If a callback sets them, the running ``fit``
+        continues from them.
         """
         if self.trained.params is None:
             self.known_params(self.shaped_net())
@@ -210,10 +206,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
     def ordered_params(self) -> dict[str, np.ndarray]:
-        """Return the params by name in the order of the layers, with initial values for missing ones.
-
-        A loaded model without known shapes returns them in the order of its file.
-        """
+        """Return the params by name in the order of the layers, with initial values for missing ones."""
         try:
             local = self.shaped_net()
         except UserError:
@@ -289,7 +282,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self.params = arrays
 
     def _check_shapes(self, arrays: Mapping[str, Any], path: str) -> None:
-        """Raise UserError if an array in a file differs in shape from the param of its name."""
+        """Raise UserError if an array differs in shape from the param of its name."""
         try:
             params = self.shaped_net().net.params
         except UserError:
@@ -314,7 +307,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         The folder has ``job.conf``, ``params.safetensors``, ``optimizer.safetensors`` after a ``fit``, and
         ``names.json`` if the training records name classes and columns. Nothing is pickled: functions are saved by
         name. A warning lists functions, such as lambdas, that another process would not find. An older model in the
-        folder is replaced in one step; other files stay. Raises UserError if the folder cannot be written.
+        folder is replaced in one step. Raises UserError if the folder cannot be written.
 
         From a shell, ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` uses the saved model.
 
@@ -340,7 +333,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
 
 def _written_job(model: ModelParams) -> Job:
-    """Return the job to save in a file: the last ``fit``'s, or a ``fit``'s with default arguments."""
+    """Return the job to save in a file, the last ``fit``'s or the default one."""
     arguments = model._fits.arguments or JobArguments()
     job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
     return job if job.epochs or job.train_steps else job.replace(epochs=1)

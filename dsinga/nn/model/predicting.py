@@ -1,4 +1,4 @@
-"""Computes a model's predictions and metrics, in this process or on a Dask cluster, for any kind of data."""
+"""Computes a model's predictions and metrics, in this process or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ JobAndData = tuple[Job, dict[str, Any] | None]
 def local_net(
     model: Any, pairs: Mapping[str, Pair], has_labels: bool, weights: Any = None, phase: str = "test"
 ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-    """Build the net that computes numpy arrays in this process, and return it with records and labels.
-
-    ``has_labels`` gives the net losses even if ``pairs`` has no labels. ``weights`` are sample weights in a ``phase``,
-    "test" or "train".
-    """
+    """Build the net that computes numpy arrays in this process; return it with records and labels."""
     records, labels = arrays_of(pairs, weights)
 
     def create() -> LocalNet:
@@ -91,7 +87,7 @@ def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndDat
 def features_of(
     model: Any, pairs: Mapping[str, Pair], layers: Sequence[str], batch_size: int | None, client: Any
 ) -> list[Any]:
-    """Compute the outputs of named layers for all records, in this process for numpy arrays without a client."""
+    """Compute the outputs of named layers for all records."""
     if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # dask arrays, too
         pairs = {name: (_no_records(model, name, records), None) for name, (records, _) in pairs.items()}
     if are_numpy(pairs) and (client is None or is_empty):
@@ -121,17 +117,14 @@ def drawn_members(model: Any, pairs: Mapping[str, Pair], members: int, batch_siz
 
 
 def arranged(model: Any, outputs: list[Any], members: int | None) -> Any:
-    """Arrange predictions for the user: one array or a list, without an axis of members unless requested."""
+    """Arrange predictions for the user: one array or a list, with an axis of members only if requested."""
     if model.has_channels_last():
         outputs = [outputs_last(output, 0 if members is None else 1) for output in outputs]
     return outputs[0] if len(outputs) == 1 else outputs
 
 
 def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[str, Any]) -> Any:
-    """Let an add-on predict its kind of data, such as a Dataset; NotImplemented for other data.
-
-    Raises UserError for ``options`` that the kind does not have.
-    """
+    """Let an add-on predict its kind of data, such as a Dataset; NotImplemented for other data."""
     for by in kinds_of_records(model, x):
         if by.predicts(x):
             job = model.make_job(model._fits.arguments.phases if model._fits.arguments else {}, None, {})

@@ -1,4 +1,4 @@
-"""Prepares data for a model: labels, sample weights, shapes, and the input layers of the job that reads them."""
+"""Prepares data for a model: labels, sample weights, shapes, and input layers that read them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def times_of(
 
 
 def label_inputs_for(model: Any, x: Any) -> list[str]:
-    """Return the input layers with the labels of each output; if shapes are unknown, ``x`` gives them."""
+    """Return the input layers with the labels of each output; ``x`` gives shapes if they are unknown."""
     with contextlib.suppress(UserError):
         return model.label_inputs()
     if not model.record_shapes and x is not None:
@@ -71,7 +71,7 @@ def labelled(model: Any, data: Data) -> WeighedPairs:
 
 
 def _check_words(x: Any, y: Any, inputs: Sequence[str]) -> None:
-    """Raise UserError for two common mistakes: labels given as a column name, and a dict of records and labels."""
+    """Raise UserError for labels given as a column name, and for a dict of records and labels."""
     if isinstance(y, str) and is_table(x):
         columns = frame_columns(x) if is_frame(x) else [*x.schema.names] if hasattr(x, "schema") else []
         if y in columns:
@@ -103,7 +103,7 @@ def opened(
 ) -> PhaseRecords:
     """Open each input's data with columns and classes in the order of training; add sample weights.
 
-    Pass the training data as ``train`` when opening other data for a model that was never trained.
+    Pass the training data as ``train`` for a model that was never trained.
     """
     train = train or PhaseRecords()
     definitions = model.trained_definitions() or train.definitions
@@ -117,10 +117,7 @@ def opened(
 def explained(
     model: Any, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
 ) -> Iterator[None]:
-    """Explain an error inside this context by shapes, if records differ in shape from the training records.
-
-    Records ``held_out`` for validation are compared with the others. Frames with encoded columns are ignored.
-    """
+    """Name both shapes in an error raised inside this context, if records differ in shape from training."""
     of_records = (name for name, (x, _) in pairs.items() if isinstance(x, RecordSource) and x.job_settings())
     encoded = {*model.trained_definitions(), *of_records}
     before_fault, shapes = dict(model.record_shapes), shapes_of(pairs, encoded)
@@ -156,7 +153,7 @@ def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
 def with_tables_open(
     pairs: Mapping[str, Pair], names: Mapping[str, RecordNames], definitions: Mapping[str, dict[str, Any]]
 ) -> dict[str, Pair]:
-    """Open tables and other data sources among records and labels, with classes in the order of training."""
+    """Open tables and other sources among records and labels, with classes in the order of training."""
     tables = {
         name: (x, y)
         for name, (x, y) in pairs.items()
@@ -174,8 +171,7 @@ def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
 def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) -> Job:
     """Make the job's input layers read data that are already open in ``phases``.
 
-    A layer with other settings for its store opens the store itself. Without ``shuffle``, training reads the records in
-    order.
+    A layer with other settings for its store opens the store itself.
     """
     layers = []
     for layer in job.neuralnet.layer:
@@ -202,10 +198,7 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
 
 
 def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of each input's arrays; a Dask data frame has None rows.
-
-    Frames of ``encoded`` inputs are left out: their records have other shapes.
-    """
+    """Return the shapes of each input's arrays; a Dask data frame has None rows."""
     return {
         name: (len(x), *x.shape)
         if isinstance(x, RecordSource)
@@ -216,10 +209,7 @@ def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[
 
 
 def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]) -> str:
-    """Return an error message if records differ in shape from the training records, else "".
-
-    Other shapes may be valid: some nets accept images of any size.
-    """
+    """Return an error message if records differ in shape from the training records, else ""."""
     for name, shape in shapes.items():
         if name in trained and shape[1:] != trained[name]:
             hint = ""
@@ -232,10 +222,7 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
-    """Limit a batch size to the number of records, so that each epoch has at least one step.
-
-    The size of a sequence of batches has priority over the default.
-    """
+    """Limit a batch size to the number of records, so that each epoch has at least one step."""
     if size is None:
         drawn = (source.batches for source in records.sources.values() if isinstance(source, DrawnRecords))
         size = next((batches.size for batches in drawn if type(batches) is Batches), default)

@@ -1,4 +1,4 @@
-"""The return types of ``evaluate``, a tuple of named numbers, and of ``predict``, an array with tensor methods."""
+"""The return types of ``evaluate`` (named numbers) and ``predict`` (an array with tensor methods)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from dsinga.base.errors import UserError
 class EvaluationResult(tuple[float, ...]):
     """The loss and the metrics of an evaluation: a tuple of numbers that also works as a dict.
 
-    ``loss, accuracy = evaluation`` and ``evaluation[1]`` follow Keras's order: the loss, then the metrics of
-    ``compile``, or all metrics if it had none. ``evaluation["loss"]``, ``evaluation.loss`` and ``dict(evaluation)``
-    also
-    have the metrics that the loss itself reports.
+    Unpacking follows Keras's order: the loss, then the metrics of ``compile``, or all metrics if it had none.
+    ``evaluation["loss"]``, ``evaluation.loss`` and ``dict(evaluation)`` also have the metrics that the loss reports.
 
     Args:
         figures: the numbers by name.

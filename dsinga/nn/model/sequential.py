@@ -121,7 +121,7 @@ def clone_model(model: Model) -> Model:
 
 
 def _copied(builder: LayerBuilder, layers: dict[int, LayerBuilder]) -> LayerBuilder:
-    """Copy a layer once, however often the net calls it; ``layers`` has the copies by the id of the original."""
+    """Copy a layer once, however often the net calls it; ``layers`` has the copies."""
     if id(builder) not in layers:
         layers[id(builder)] = builder.remake()
         layers[id(builder)].__setstate__({"trainable": builder.trainable, "values": None, "name": builder.name})

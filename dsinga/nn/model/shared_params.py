@@ -33,7 +33,7 @@ class SharedParams:
         return values or None if own is None else values
 
     def handed_out(self, params: Mapping[str, np.ndarray]) -> SharedParams:
-        """Set the params of the layers, for all models that contain them; a layer without given params gets None."""
+        """Set the params of the layers, for all models that contain them."""
         for builder, names in self.owners:
             values = [params.get(name) for name in names]
             builder.values = values if any(value is not None for value in values) else None

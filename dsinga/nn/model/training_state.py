@@ -1,4 +1,4 @@
-"""What a model keeps of its training: the running fit, steps on single batches, and earlier fits."""
+"""What a model keeps of its training: the running fit, steps on single batches, earlier fits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST_SEED = [0]  # the seed of the first fit of new models
 
 
 def model_folder(path: str | os.PathLike[str]) -> Path:
-    """Check the folder to save a model in. Raises UserError, or warns, if the path looks like a file's."""
+    """Check the folder to save a model in. Raises UserError, or warns, if it looks like a file."""
     folder = local_folder(path)
     if folder.suffix == ".onnx":
         raise UserError(f"save writes a folder; write model.export({str(path)!r}) for an ONNX file")
@@ -41,7 +41,7 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
-    """Read params from a file, from the file ``name`` in a model's folder, or from a checkpoint."""
+    """Read params from a file, from ``name`` in a model's folder, or from a checkpoint."""
     file = Path(path)
     file = file / name if current_file(file / name).is_file() else file
     if not current_file(file).is_file():
@@ -56,17 +56,12 @@ _of_users: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDicti
 
 
 def leave_to_user(params: Mapping[str, np.ndarray]) -> None:
-    """Protect arrays that the user has read: later steps replace them instead of changing them in place."""
+    """Protect arrays that the user has read: later steps replace them instead of changing them."""
     _of_users.update({id(array): array for array in params.values()})
 
 
 class BatchSteps:
-    """The net and the optimizer state that a model keeps between calls of ``train_on_batch``.
-
-    Attributes:
-        net: the nets for records of one shape.
-        slots: the optimizer state for the next step.
-    """
+    """The net and the optimizer state that a model keeps between calls of ``train_on_batch``."""
 
     def __init__(self, net: LocalNet, begin: Trained):
         self.net = net
@@ -111,14 +106,9 @@ CLOSED = (
 
 
 class RunningFit:
-    """Gives callbacks access to a running ``fit``: the model shows the run's params, and changes reach the run.
+    """Gives callbacks access to a running ``fit``: they read and set the run's params in the model.
 
-    Params are copied when a callback first reads them, as read-only arrays that it may keep.
-
-    Args:
-        model: the model in training.
-        steps: the steps that its optimizer had done before.
-        seed: the seed of the next fit.
+    Params are copied when a callback first reads them, as read-only arrays.
     """
 
     def __init__(self, model: Any, steps: int, seed: int):
@@ -133,9 +123,9 @@ class RunningFit:
 
     @contextmanager
     def event(self, loop: LoopView | None) -> Iterator[None]:
-        """Show the run's params in the model while a callback runs, and pass changes on to the run.
+        """Show the run's params in the model during a callback, and pass changes on to the run.
 
-        ``loop`` is None for an event outside the training loop: the model then keeps its params.
+        ``loop`` is None for an event outside the training loop.
         """
         self._loop = loop
         if loop is not None and self._step != loop.step:
@@ -211,14 +201,7 @@ class RunningFit:
 
 @dataclass(frozen=True)
 class Fits:
-    """A model's record of its fits: the running one, earlier workspaces, and steps on single batches.
-
-    Attributes:
-        running: the running fit, or None.
-        begins: where earlier fits began, by workspace.
-        arguments: the job arguments of the last fit.
-        batch_steps: the steps on single batches, with their shapes.
-    """
+    """A model's record of its fits: the running one, earlier workspaces, and steps on single batches."""
 
     running: RunningFit | None = None
     begins: Mapping[str, Any] = field(default_factory=dict)

@@ -46,10 +46,7 @@ class ActivationName(str):
 
 
 def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES) -> None:
-    """Raise UserError for an activation of ``owner`` other than None and the ``known`` names.
-
-    A layer's activation may be a function of the user's own.
-    """
+    """Raise UserError for an activation of ``owner`` other than None and the ``known`` names."""
     if isinstance(activation, FunctionType) and activation.__module__ == __name__:
         name = activation.__name__
         raise UserError(f"{owner}: nn.{name} makes a layer; write activation={name.lower()!r}, or nn.{name}() after it")
@@ -64,7 +61,7 @@ def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES
 
 
 def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
-    """Append an activation to the job after ``feature`` and return its output; None and "linear" append nothing."""
+    """Append an activation to the job and return its output; None and "linear" append nothing."""
     if activation is None or activation == "linear":
         return feature
     kind, fields = activation_layer(writer, feature, activation)
@@ -73,10 +70,7 @@ def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
 
 
 def activation_layer(writer: LayerWriter, feature: Feature, activation: Any) -> tuple[str, dict[str, Any]]:
-    """Return the layer type and settings that compute an activation in a job, including a user's function.
-
-    A softmax of sequences covers each step, not a whole row. Raises UserError for a softmax of images.
-    """
+    """Return the layer type and settings of an activation, including a user's function."""
     if not isinstance(activation, str):
         return "kFunction", {"function_conf": {"function": name_of(activation)}}
     if activation != "softmax":

@@ -43,7 +43,7 @@ def Attention(
 
 
 def query_value_key(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
-    """Sort a call's sources into query, value, key or None, and a list with the source of lengths, if any."""
+    """Sort a call's sources into query, value, key (or None), and the source of lengths, if any."""
     sources = list(writer.sources)
     last_is_lengths = len(sources) == 4 or (len(sources) == 3 and len(writer.rows(sources[-1])) == 1)
     lengths = [sources.pop()] if last_is_lengths else []

@@ -1,7 +1,4 @@
-"""Random changes of training records, for ``nn.Input(augment=[...])``: ``nn.augment.RandomCrop(pad=4)``.
-
-Each function makes a class of :mod:`dsinga.addons.augmentation`, or of your own, from its settings.
-"""
+"""Random changes of training records, for ``nn.Input(augment=[...])``: ``nn.augment.RandomCrop(pad=4)``."""
 
 from __future__ import annotations
 

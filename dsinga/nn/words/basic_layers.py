@@ -79,7 +79,7 @@ def Dropout(rate: float, unit: str = "kNumber", **common: Unpack[LayerArguments]
 
 
 def dropout(function: str, rate: float, unit: str) -> Write:
-    """Return a function that writes a dropout layer into a job, for the functions of this module."""
+    """Return a function that writes a dropout layer into a job."""
     conf = layer_settings(function, "kDropout", {"dropout_ratio": rate, "unit": unit})
     return lambda writer: writer.add("kDropout", **{"dropout_conf": {}, **conf})
 

@@ -91,7 +91,7 @@ def convolution(
     settings: dict[str, Any],
     params: dict[str, Any],
 ) -> Write:
-    """Return a function that writes a convolution of images (``axes`` 2) or volumes (3) into a job."""
+    """Return a function that writes a convolution of ``axes`` 2 (images) or 3 into a job."""
     check_activation(name, activation)
     layer_settings(name, "kConvolution", settings)
 

@@ -1,4 +1,4 @@
-"""Makes functions of ``nn`` from the settings of component classes, such as a user's layer, that have none."""
+"""Makes functions of ``nn`` from the settings of component classes, such as a user's layer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def settings_field(
 ) -> dict[str, Any]:
     """Convert a function's arguments to the job field with a component's settings; None means the default.
 
-    The field is left out if all settings are None, unless the component needs it. ``names`` maps settings to arguments
-    of ``function`` with other names. Raises UserError, with the argument's name, for wrong settings.
+    ``names`` maps settings to arguments of ``function`` with other names. Raises UserError for wrong settings.
     """
     values = {name: value for name, value in given.items() if value is not None}
     if conf is None:
@@ -45,8 +44,7 @@ def derived_function(
 ) -> Any:
     """Give ``function`` a name, signature and docstring made from a component class and its settings.
 
-    Its parameters are ``first`` and the settings of the class; parameters without a default come first. ``names`` maps
-    settings to parameters with other names.
+    Its parameters are ``first`` and the settings of the class, called as ``names`` says.
     """
     conf: type[Settings] | None = getattr(cls, "Conf", None)
     settings = () if conf is None else signature(conf).parameters.values()
@@ -68,12 +66,12 @@ def function_name(type: str) -> str:
 
 
 class Derived(Mapping[str, Any]):
-    """A mapping from names to functions for all components of a kind, imported on demand, for attributes of ``nn``.
+    """A mapping from names to functions for all components of a kind, imported on demand.
 
     Args:
         kind: the kind in the registry.
         make: returns the function for its name, type and class.
-        takes: whether a class, registered as this type, has a function.
+        takes: whether a class has a function.
         suffix: what is added to the names of built-in types.
     """
 
@@ -84,7 +82,7 @@ class Derived(Mapping[str, Any]):
         self._make = functools.cache(make)  # one per class: a notebook cell may define a class again
 
     def _name(self, type: str, cls: Any) -> str | None:
-        """Return the name of a type's function; None if it has none, as kCudnnLRN, another name of kLRN."""
+        """Return the name of a type's function; None if it has none."""
         first = next((name for name, entry in imported(self._kind).items() if entry is cls), None)
         if type != first or not inspect.isclass(cls) or not self._takes(type, cls):
             return None

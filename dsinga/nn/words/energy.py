@@ -66,7 +66,7 @@ def param_names(machine: str) -> tuple[str, str, str]:
 def encoder(machine: LayerBuilder) -> LayerBuilder:
     """Return a dense layer that computes an RBM's hidden units with its params, to build an auto-encoder.
 
-    It has a sigmoid unless the units are gaussian. Raises UserError for a machine without a name.
+    It has a sigmoid unless the units are gaussian.
     """
     name, settings = machine_of(machine)
     weight, _, bias = param_names(name)

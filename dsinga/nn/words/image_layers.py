@@ -66,7 +66,7 @@ def AveragePooling3D(
 
 
 def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding: Any) -> Write:
-    """Return a function that writes a pooling of images or volumes into a job; means ignore padding, as in Keras."""
+    """Return a function that writes a pooling into a job; means ignore padding, as in Keras."""
 
     def write(writer: LayerWriter) -> Feature:
         if axes == 3:
@@ -113,7 +113,7 @@ def GlobalAveragePooling3D(**common: Unpack[LayerArguments]) -> Write:
 
 
 def global_pooling(pool: str, axes: int) -> Write:
-    """Return a function that writes a pooling of each channel's points to a vector into a job."""
+    """Return a function that writes a pooling of each channel to one number into a job."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -147,7 +147,7 @@ def AdaptiveAveragePooling3D(output_size: Size, **common: Unpack[LayerArguments]
 
 
 def adaptive_pooling(pool: str, axes: int, output_size: Size) -> Write:
-    """Return a function that writes a pooling over windows that divide images or volumes evenly into a job."""
+    """Return a function that writes a pooling over evenly divided windows into a job."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -198,7 +198,7 @@ def ZeroPadding3D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write
 
 
 def padded(axes: int, padding: Any, padding_mode: Any, value: float = 0.0) -> Write:
-    """Return a function that writes a padding of images (``axes`` 2) or volumes (3) into a job."""
+    """Return a function that writes a padding of images or volumes into a job."""
     words = [padding_mode] if isinstance(padding_mode, str) else [*padding_mode]
 
     def write(writer: LayerWriter) -> Feature:

@@ -82,9 +82,8 @@ def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> Para
     Args:
         init: a name of Keras or of jobs, a user's registered initialiser, a number, a ParamGenConf, a mapping of its
             fields, or None.
-        spec: the param.
         fans: the inputs and outputs of a unit, by default the param's columns and rows.
-        layer: the layer, for the UserError about an unknown name.
+        layer: the layer's name, for errors.
     """
     if init is None:
         return None
@@ -109,7 +108,7 @@ OTHER_NAMES = {
 
 
 def named_init(init: Any) -> ParamGenConf:
-    """Look up an initialiser by name that does not depend on a unit's numbers of inputs and outputs."""
+    """Look up an initialiser that does not depend on a unit's numbers of inputs and outputs."""
     if isinstance(init, ParamGenConf):
         return init
     if isinstance(init, Mapping):

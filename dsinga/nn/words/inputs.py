@@ -42,13 +42,12 @@ def Input(
     Args:
         shape: the shape of one record; by default the data's. None stands for any size: ``(None,)`` accepts code
             sequences of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
-        name: the name of the input layer, by default "data"; a second such input becomes "data_1".
+        name: the name of the input layer, by default "data" (then "data_1").
         type: the type of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras. Then
-            ``shape`` is in this order, and labels and outputs that are images are, too; layers still get (B, C, H, W)
-            or (B, C, D, H, W). The default for shapes of three or four sizes is :func:`image_data_format`,
-            "channels_first" unless you set it. If you give no ``data_format`` and an image layer gets a square before
-            1, 3 or 4 channels, such as (28, 28, 1), records are read as channels last, and the log says so.
+            ``shape`` is in this order, and so are image labels and outputs; layers still get (B, C, H, W). The default
+            is :func:`image_data_format`, "channels_first" unless you set it. If you give no ``data_format``, square
+            records with 1, 3 or 4 last channels, such as (28, 28, 1), are read as channels last, and the log says so.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -130,7 +129,7 @@ def _input(
     format_given: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Write the input layer of a job; ``store`` has fields of its store_conf, and may gain channels_last."""
+    """Write the input layer of a job; ``store`` has fields of its store_conf."""
 
     def write(writer: LayerWriter) -> Feature:
         sizes = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
@@ -254,7 +253,7 @@ def RandomTranslation(
 ) -> Write:
     """Shifts images at random in training, while records are read, by at most these shares of height and width.
 
-    It must follow nn.Input, perhaps after other random changes, and equals ``nn.augment.RandomTranslation``.
+    It must follow nn.Input, perhaps after other random changes.
     """
     if fill_mode != "reflect":
         raise UserError(f'RandomTranslation: fill_mode is "reflect", not {fill_mode!r}; leave it out')
@@ -276,7 +275,7 @@ def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[
 
 
 def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
-    """Add a random change to the ``augment`` list of the source, an input. Raises UserError for another source."""
+    """Add a random change to the input's ``augment`` list. Raises UserError for other sources."""
     require(writer)
     change = augmentation_functions[kind](**settings)
     name = writer.source.records

@@ -91,10 +91,7 @@ def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwarg
 
 
 def checked(function: F) -> F:
-    """Decorate a function of ``nn`` to check argument names and drop Keras arguments that change nothing.
-
-    Its signature shows the options of ``**options: Unpack[...Options]``, with None as default.
-    """
+    """Decorate a function of ``nn`` to check argument names and drop Keras arguments that change nothing."""
     signature = inspect.signature(function)
 
     @public
@@ -131,7 +128,7 @@ def checked_class(cls: type[T]) -> type[T]:
 
 
 class Name(str):
-    """A name of Keras for an object, such as a loss, in ``compile`` and layers; it computes nothing."""
+    """A name of Keras for an object, such as a loss, that ``compile`` accepts; it computes nothing."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise UserError, because a name has no function to call."""
@@ -167,8 +164,7 @@ def check_fields(function: str, message: Message, arguments: Collection[str]) ->
 def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapping[str, str] = {}) -> Callable[P, M]:
     """Decorate a function that returns a configuration, such as nn.Adam, to check argument names and ranges.
 
-    Its signature and help show the keyword-only arguments of ``common``, which it calls, instead of ``**common``.
-    ``aliases`` maps Keras's names to argument names; their value None means the default.
+    Its signature shows the arguments of ``common``, which it calls. ``aliases`` maps Keras's names to argument names.
     """
     own, shared = inspect.signature(function).parameters, arguments.signature_with_types(common)
     more = [known for known in shared.parameters.values() if known.kind is known.KEYWORD_ONLY and known.name not in own]

@@ -18,11 +18,11 @@ def SoftmaxLoss(
 ) -> Write:
     """Softmax and cross-entropy with class labels (kSoftmaxLoss), step by step for sequences.
 
-    It reads the scores before a softmax, even if its source is the softmax. It reports the accuracy, too.
+    It reads the scores before a softmax, and reports the accuracy, too.
 
     Args:
         topk: a prediction is right if the label is among the ``topk`` highest scores.
-        label_smoothing: the share of the target that is spread over all classes.
+        label_smoothing: the share of the target spread over all classes.
 
     Examples:
         >>> from dsinga import nn
@@ -84,7 +84,7 @@ def HingeLoss(
 
 
 def difference_loss(function: str, type: str, mean: bool, settings: Mapping[str, Any]) -> Write:
-    """Return a function that writes a loss of differences into a job: a sum, or a ``mean``, over each row."""
+    """Return a function that writes a loss of differences into a job."""
     sources = functools.partial(compared, weighted=settings["weighted"])
     return write_loss(function, type, sources, settings, numbers_of_target if mean else None)
 
@@ -99,7 +99,7 @@ def MeanSquaredError(
 ) -> Write:
     """Squared error, a mean over the numbers of a row, of fields over all points (kEuclideanLoss).
 
-    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+    The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
     Args:
         masked: whether points with a NaN target are left out.
@@ -109,7 +109,7 @@ def MeanSquaredError(
     Examples:
         >>> from dsinga import nn
         >>> model = nn.Sequential([nn.Dense(1)])
-        >>> model.compile("adam", nn.MeanSquaredError(masked=True))  # leaves out targets that are NaN
+        >>> model.compile("adam", nn.MeanSquaredError(masked=True)) # leaves out targets that are NaN
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("MeanSquaredError", "kEuclideanLoss", True, settings)
@@ -125,7 +125,7 @@ def MeanAbsoluteError(
 ) -> Write:
     """Absolute error, a mean over the numbers of a row, of fields over all points (kAbsoluteLoss).
 
-    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+    The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
     Args:
         masked: whether points with a NaN target are left out.
@@ -147,7 +147,7 @@ def Huber(
 ) -> Write:
     """Huber's loss, a mean over the numbers of a row, of fields over all points (kHuberLoss).
 
-    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+    The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
     Args:
         delta: the error beyond which the loss is linear.
@@ -222,7 +222,7 @@ def HuberLoss(
 def SigmoidCrossEntropyLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Binary cross-entropy -Σ (t·log p + (1 - t)·log(1 - p))·scale / B, p = sigmoid(x) (kSigmoidCrossEntropyLoss).
 
-    It reads the scores x before a sigmoid, even if its source is the sigmoid.
+    It reads the scores x before a sigmoid.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("SigmoidCrossEntropyLoss", "kSigmoidCrossEntropyLoss", sources, {"scale": scale})
@@ -244,7 +244,7 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
 def KLDivergenceLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Kullback-Leibler divergence Σ t·(log t - log p)·scale / B, p = softmax(x) (kKLDivergenceLoss).
 
-    It reads the scores x before a softmax, even if its source is the softmax.
+    It reads the scores x before a softmax.
     """
     sources = functools.partial(compared, activation="softmax")
     return write_loss("KLDivergenceLoss", "kKLDivergenceLoss", sources, {"scale": scale})
@@ -260,8 +260,7 @@ def CosineLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
 def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Contrastive loss of pairs Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B (kContrastiveLoss).
 
-    Call it on two features and an input with labels y that say which rows belong together. Its feature is the distance
-    d.
+    Call it on two tensors and an input with labels y, 1 for rows that belong together. It returns the distance d.
 
     Args:
         margin: the distance beyond which rows that do not belong together have no loss.
@@ -273,7 +272,7 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[La
 def TripletLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Triplet loss Σ max(0, d₁ - d₂ + margin)·scale / B of the distances of rows (kTripletLoss).
 
-    Call it on three features: rows, similar rows (at the distance d₁) and different rows (at d₂).
+    Call it on three tensors: rows, similar rows (at the distance d₁) and different rows (at d₂).
 
     Args:
         margin: by how much the second distance should be larger.

@@ -24,10 +24,7 @@ def write_loss(
     numbers: Numbers | None = None,
     inits: Mapping[str, Any] = {},
 ) -> Write:
-    """Return a function that writes a loss layer into a job.
-
-    With ``numbers`` the loss is the sum over a row divided by this number of the first source.
-    """
+    """Return a function that writes a loss layer into a job."""
     conf = layer_settings(function, type, settings)
 
     def write(writer: LayerWriter) -> Feature:
@@ -120,10 +117,7 @@ def compared(writer: LayerWriter, activation: str | None = None, weighted: bool 
 
 
 def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
-    """Return the scores before a final softmax or sigmoid, which the loss computes itself.
-
-    Training leaves out the activation's layer if no other layer reads it.
-    """
+    """Return the scores before a final softmax or sigmoid, which the loss computes itself."""
     before = feature.before
     if before is None:
         return feature

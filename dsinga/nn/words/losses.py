@@ -60,10 +60,7 @@ def compares(kind: str) -> bool:
 
 
 def losses_by_name() -> Mapping[str, str]:
-    """Map loss names for ``compile``, such as "mse", to the names of functions that make them.
-
-    Loss types that compare with a feature instead of classes get their names from their types.
-    """
+    """Map loss names for ``compile``, such as "mse", to the names of functions that make them."""
     types = entries("layer").items()
     pairs = {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
     return {**NAMES, **{name.removesuffix("Loss").lower(): name for name in sorted(pairs - {*NAMES.values()})}}
@@ -121,8 +118,7 @@ IN_ANY_ORDER = set("MSELoss L1Loss HuberLoss SmoothL1Loss mse_loss l1_loss huber
 def without_torch(loss: Any) -> Any:
     """Replace a PyTorch loss by its name; return other losses unchanged.
 
-    Raises UserError for a PyTorch loss with other settings, or one called on outputs before labels: compile's losses
-    are called with (labels, outputs).
+    Raises UserError for a PyTorch loss with other settings.
     """
     owner = loss if hasattr(loss, "__qualname__") else type(loss)
     name = getattr(owner, "__name__", "")
@@ -156,7 +152,6 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
 
     Args:
         loss: the name of a loss in Keras, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``.
-        output: its source feature.
         weight: a factor for a loss given by name.
         name: the name of the layer, unless ``loss`` has one.
 
@@ -193,10 +188,7 @@ class Loss:
 
 
 def _named_loss(name: str, loss: str) -> Callable[..., Name]:
-    """Make a stand-in for one of Keras's loss classes: called, it returns the name that ``compile`` accepts.
-
-    ``from_logits`` has no effect: the last layer shows whether outputs are scores or probabilities.
-    """
+    """Make a stand-in for one of Keras's loss classes: called, it returns the name that ``compile`` accepts."""
 
     def function(from_logits: bool = False, name: str | None = None) -> Name:
         return Name(loss)

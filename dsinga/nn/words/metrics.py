@@ -97,7 +97,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
     """Sort the metrics given to ``compile`` by output, as names or layers; register functions.
 
     ``metrics`` is a name, a function, a layer, or a list of these. For several outputs it may be a dict by output, a
-    list of lists, or a list of single metrics that includes None. Raises UserError for anything else.
+    list of lists, or a list of single metrics that includes None.
     """
     functions: dict[str, Any] = {}
     for metric in flatten([*metrics.values()] if isinstance(metrics, Mapping) else [metrics]):
@@ -117,10 +117,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
 
 
 def metric_name(metric: AnyMetric) -> Reported:
-    """Return a metric's name in the history; register a function under its own name.
-
-    A layer that reports metrics is returned unchanged.
-    """
+    """Return a metric's name in the history; register a function under its own name."""
     if isinstance(metric, MetricLayer):
         return metric
     if isinstance(metric, str):
@@ -166,10 +163,7 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
 
 
 def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, loss: str, labels: Feature) -> None:
-    """Write the layers that report an output's metrics into a job, except those that the loss reports.
-
-    Raises UserError for a metric that needs what the net does not give.
-    """
+    """Write the layers that report an output's metrics, unless the loss reports them, into a job."""
     conf = next((conf for conf in net.layers if conf.name == loss), None)
     prefix = "" if loss == "loss" else f"{output.layer}_"
     points = _point_settings(conf)
@@ -194,10 +188,7 @@ def _mixed_phases(net: NetWriter, labels: Feature) -> list[Phase]:
 
 
 def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) -> str:
-    """Choose what a metric layer reads: the loss layer if its feature is probabilities, else the output.
-
-    Raises UserError for a metric of numbers with a loss of classes, and for a metric that needs probabilities.
-    """
+    """Choose what a metric layer reads: the loss layer if it gives probabilities, else the output."""
     if kind == "kRegressionError" and loss is not None and loss.type_name in OF_CLASSES_ALONE:
         raise UserError(
             f"the metric {metric!r} is of numbers to predict, but the loss of {output!r} compares classes; "
@@ -285,10 +276,7 @@ def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | Non
 
 
 def metric_function(name: str) -> Callable[..., Name]:
-    """Make a stand-in for one of Keras's metric classes: called, it returns the name that ``compile`` accepts.
-
-    Its arguments ``name`` and ``num_classes`` have no effect.
-    """
+    """Make a stand-in for one of Keras's metric classes: called, it returns the name that ``compile`` accepts."""
 
     def metric(k: int = 5, **others: Any) -> Name:
         known = ["name", *(["num_classes"] if name == "MeanIoU" else []), *(["k"] if "{}" in NAMES[name] else [])]

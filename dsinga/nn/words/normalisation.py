@@ -127,8 +127,7 @@ class _Normalization(LayerBuilder):
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
         """Set the mean and the variance from the given records, for each index along ``axis``.
 
-        A number that is the same in all records gives 0. Raises UserError if ``steps`` are given, and for data that are
-        not records.
+        Numbers that are the same in all records give 0. Raises UserError if ``steps`` are given.
         """
         if steps is not None:
             raise UserError("adapt reads all records; give as many as are to be read, and leave steps out")
@@ -180,8 +179,8 @@ def Normalization(
     for each index along ``axis`` of the records, by default the last; None for all numbers together. Params of a
     kNormalization layer keep them in checkpoints.
 
-    Directly after nn.Input, a single mean and variance are applied while records are read. There you can also give
-    ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
+    Directly after nn.Input, you can also give ``mean_file`` and ``std_file``, stores with a number for each element or
+    channel of a record.
 
     Examples:
         >>> import numpy as np
@@ -192,7 +191,7 @@ def Normalization(
         >>> model = nn.Sequential([scale])
         >>> model.predict(x)
         array([[-1., -1.],
-               [ 1.,  1.]], dtype=float32)
+               [ 1., 1.]], dtype=float32)
     """
     if variance is not None and std is not None:
         raise UserError("Normalization: give the variance or the std, not both")

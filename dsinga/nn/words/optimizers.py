@@ -126,8 +126,8 @@ def Adam(
     """Adam (Kingma and Ba, 2015) as published, with bias correction (kAdam).
 
     Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
+        beta_1: the decay of the running mean of gradients.
+        beta_2: the decay of the running mean of squared gradients.
         epsilon: what is added to the divisor.
 
     Examples:
@@ -151,8 +151,8 @@ def AdamW(
     """AdamW (Loshchilov and Hutter, 2019): Adam with ``weight_decay`` that is always decoupled (kAdamW).
 
     Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
+        beta_1: the decay of the running mean of gradients.
+        beta_2: the decay of the running mean of squared gradients.
         epsilon: what is added to the divisor.
         weight_decay: the factor of the param that, times the learning rate, is subtracted from it.
     """
@@ -172,8 +172,8 @@ def Lamb(
     """LAMB (You et al., 2020): steps of Adam, scaled to a share of the param's norm (kLamb).
 
     Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
+        beta_1: the decay of the running mean of gradients.
+        beta_2: the decay of the running mean of squared gradients.
         epsilon: what is added to the divisor.
     """
     settings = {"beta1": beta_1, "beta2": beta_2, "delta": epsilon}
@@ -192,7 +192,7 @@ def Adamax(
     """AdaMax (Kingma and Ba, 2015) without bias correction (kAdamMax).
 
     Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_1: the decay of the running mean of gradients.
         beta_2: the decay of the infinity norm of gradients.
         epsilon: what is added to the divisor.
     """
@@ -211,7 +211,7 @@ def Lion(
     """Lion (Chen et al., 2023): each number of a param moves by the learning rate, up or down (kLion).
 
     Args:
-        beta_1: the weight of the running mean against the newest gradient in the direction of a step.
+        beta_1: the weight of the running mean in a step, against the newest gradient.
         beta_2: the decay of the running mean of gradients.
     """
     settings = {"beta1": beta_1, "beta2": beta_2}
@@ -233,7 +233,7 @@ def Muon(
 
     Args:
         beta: the decay of the running mean of a matrix's gradients.
-        rms: the root mean square of a step of a square matrix of full rank, times the learning rate.
+        rms: the root mean square of a square matrix's step, before the learning rate.
         adamw_match: names of matrices that AdamW updates, such as "embedding*"; best for embeddings and the last layer.
         beta_1: the decay of the first moment of AdamW.
         beta_2: the decay of the second moment of AdamW.

@@ -21,12 +21,7 @@ from dsinga.nn.writing.writer import LayerWriter
 
 
 class FunctionBuilder(LayerBuilder):
-    """A layer that calls a user's function: on symbolic tensors if it uses layers, else on arrays (kFunction).
-
-    Attributes:
-        as_list: whether the function gets its sources as one list.
-        failure: the error that the function raised on symbolic tensors.
-    """
+    """A layer that calls a user's function on symbolic tensors if it uses layers, else on arrays (kFunction)."""
 
     as_list = False
     failure: Exception | None = None
@@ -81,8 +76,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
     """Base of users' layer classes, such as ``class Scale(nn.Layer)``: ``call`` computes the layer's output.
 
     ``call(self, x)`` gets a symbolic tensor if it consists of layers and operators, else an array of the batch, with
-    the
-    params as arrays. ``build(self, input_shape)`` makes params by :meth:`add_weight`. Jobs keep the constructor's
+    the params as arrays. ``build(self, input_shape)`` makes params by :meth:`add_weight`. Jobs keep the constructor's
     arguments as JSON. Gradients come from JAX, autograd or PyTorch: compute with their arrays.
 
     ``nn.Layer("kLRN", local_size=3)`` itself returns a layer of any type (:func:`layer_of_type`).
@@ -120,7 +114,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
         regularizer: Any = None,
         **others: Any,
     ) -> Any:
-        """Create a param, in ``build`` or the constructor; ``call`` gets it as an array if it computes with arrays.
+        """Create a param, in ``build`` or the constructor, for use in ``call``.
 
         ``name`` is the end of its name in the model, by default "weight". Raises UserError for unknown arguments.
         """
@@ -159,10 +153,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
 
 
 def constructor_arguments(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a constructor's arguments by name, to keep them in a job, except the layer's name.
-
-    Raises UserError for an argument that JSON, the format of jobs, cannot hold.
-    """
+    """Return a constructor's arguments by name, to keep them in a job. Raises UserError unless JSON can hold them."""
     bound = inspect.signature(cls).bind(*args, **kwargs)
     given: dict[str, Any] = {}
     for name, value in bound.arguments.items():

@@ -36,10 +36,7 @@ def momentum_fields(momentum: Momentum) -> dict[str, Any]:
 
 
 def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job fields that name a component and hold its settings and further ``settings``.
-
-    The message of its own settings is left out unless it is needed or one differs from its default.
-    """
+    """Return the job fields that name a component and hold its settings and further ``settings``."""
     conf = getattr(lookup(kind, type), "Conf", None)
     own = {} if conf is None else {name: value for name, value in settings.items() if name in field_types(conf)}
     fields = {**type_fields(names, type), **{name: value for name, value in settings.items() if name not in own}}

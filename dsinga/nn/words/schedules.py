@@ -163,7 +163,7 @@ def InverseTimeDecay(
     """The schedule initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
 
     Args:
-        decay_steps: the number of steps in which the divisor grows by ``decay_rate``, a whole number for a staircase.
+        decay_steps: the number of steps in which the divisor grows by ``decay_rate``; whole for a staircase.
         decay_rate: what the divisor grows by.
         staircase: whether step / decay_steps is rounded down.
     """

@@ -39,8 +39,8 @@ def Embedding(
         output_dim: the width of the vectors.
         embeddings_initializer: the initialiser of the table, or its name.
         dense_gradient: True for a gradient of the whole table, so that updaters move all rows in each step.
-        embeddings_regularizer: the penalty of the table, as nn.L2(0.01), or its name.
-        mask_zero: whether steps with the code 0 are left out, like steps after the end of a sequence.
+        embeddings_regularizer: the penalty of the table, as nn.L2(0.01).
+        mask_zero: whether steps with the code 0 are left out.
 
     Examples:
         >>> from dsinga import nn
@@ -71,7 +71,7 @@ def OneHot(num_tokens: int, **common: Unpack[LayerArguments]) -> Write:
 
 
 def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
-    """Attach sequence lengths to an input of codes with any number of steps, so that layers skip padding."""
+    """Attach sequence lengths to an input of codes with any number of steps, to skip padding."""
     if not writer.source.any_length:
         return feature
     return feature._replace(lengths=writer.extra("lengths", "kSequenceLength", writer.source))
@@ -302,10 +302,7 @@ def recurrent(
     return_sequences: bool,
     dropout: float,
 ) -> Write:
-    """Return a function that writes a recurrent layer, and a layer for its last step, into a job.
-
-    For two directions, this is the last step that each has computed. A row that is a vector is one step.
-    """
+    """Return a function that writes a recurrent layer, and a layer for its last step, into a job."""
     conf, units = layer_settings(function, type, settings), settings["dim_hidden"]
 
     def write(writer: LayerWriter) -> Feature:
@@ -362,7 +359,7 @@ def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
 
 
 class StepWriter(LayerWriter):
-    """Writes a layer that runs on each step of sequences (``per_step``) into a job; shapes are a single step's."""
+    """Writes a layer that runs on each step of sequences (``per_step``) into a job."""
 
     def rows(self, source: Feature) -> tuple[int, ...]:
         """Return the shape of one step of the source."""

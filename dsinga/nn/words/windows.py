@@ -20,7 +20,7 @@ KINDS = {
 
 
 def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
-    """Return the shape (C, H, W) of images, or (C, D, H, W) for 3 ``axes``. Raises UserError for others."""
+    """Return the shape (C, H, W) of images, or (C, D, H, W). Raises UserError for other sources."""
     rows = writer.rows(writer.source)
     rows = (1, *rows) if len(rows) == axes == 2 else rows
     if len(rows) != axes + 1:
@@ -31,10 +31,7 @@ def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
 
 
 def refuse_channels_last(writer: LayerWriter) -> None:
-    """Raise ChannelsLast if records look like images (H, W, C) or volumes (D, H, W, C): square, 1, 3 or 4 channels.
-
-    Read as channels first, they would train without an error.
-    """
+    """Raise ChannelsLast if records look like images (H, W, C) or volumes (D, H, W, C): square, 1, 3 or 4 channels."""
     rows = row_shape(writer.source)
     if writer.source.records != writer.source.layer or rows is None:
         return

@@ -49,7 +49,7 @@ def swapped_groups(x: Tensor, groups: int) -> Tensor:
 def channels_to_blocks(x: Tensor, size: int, block_first: bool = False) -> Tensor:
     """Turn groups of size² channels of images (B, C, H, W) into blocks of points (pixel shuffle).
 
-    Channels are ordered by the new channel, then by the point in its block; with ``block_first`` the other way round.
+    Channels are ordered by the new channel, then by the point; with ``block_first`` the other way round.
     """
     x.feature(3)
     batch, channels, height, width = x.shape
@@ -181,7 +181,7 @@ def where(place: Operation, condition: Any, a: Any, b: Any) -> Tensor:
 
 
 def repeated_heads(x: Tensor, times: int) -> Tensor:
-    """Repeat each head of keys or values (B, H, T, n) for several query heads (grouped-query attention)."""
+    """Repeat each head of keys or values (B, H, T, n) for several query heads."""
     if times < 2:
         return x
     if times > MOST_HEADS:
@@ -225,7 +225,6 @@ def attend(
     """Compute attention of heads (B, H, T, n), by kAttention, or by products if it lacks the settings.
 
     Args:
-        heads: queries, keys and values.
         scale: the factor of scores, 1/√n by default.
         causal: whether later steps are hidden.
         masks: numbers that are added to scores, or truth values.

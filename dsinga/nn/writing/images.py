@@ -125,7 +125,7 @@ def convolved(x: Tensor, window: KernelWindow, make: Callable[..., Any], same: b
 def convolved_transposed(x: Tensor, window: KernelWindow, make: Callable[..., Any], **settings: Any) -> Tensor:
     """Apply a transposed convolution; for paddings that the layer lacks, compute all and crop.
 
-    The window's padding is left out of the result; negative padding after an axis adds pixels that no kernel reaches.
+    Negative padding after an axis adds pixels that no kernel reaches.
     """
 
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
@@ -210,7 +210,6 @@ def resized(x: Tensor, size: Sequence[int], scale: Sequence[float] | None = None
     """Resize sequences, images or volumes.
 
     Args:
-        x: the tensor.
         size: the new size along each axis after the channels.
         scale: the exact factor of the size along each axis.
         settings: settings of kResize: method, coordinates, rounding and so on.

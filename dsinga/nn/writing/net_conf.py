@@ -45,7 +45,6 @@ class WrittenNet:
     Attributes:
         layers: all layers but the inputs.
         inputs: the input layers without phases, by name; the labels of the first belong to the first output.
-        outputs: the names of the output layers.
         label_inputs: the inputs that give the labels of each output with a loss.
         label_examples: example labels (1, ...) that the losses accept, by input.
         penalties: penalties by param name.
@@ -72,15 +71,12 @@ def write_net(
     """Convert a model to the layers of a job.
 
     Args:
-        inputs: the inputs.
-        outputs: the outputs.
-        objective: the losses.
         shapes: the known record shapes, by input.
         label_shapes: the shape of a row's label by input, None for an input without labels.
         weighted_phases: the phases with sample weights.
 
     Raises:
-        UserError: shapes do not fit, naming the layer, or losses and outputs do not.
+        UserError: shapes, or losses and outputs, do not fit.
     """
     net = NetWriter(shapes)
     features: dict[int, Feature] = {}
@@ -123,7 +119,7 @@ def write_losses(
     feature: Callable[[Symbol], Feature],
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> dict[str, np.ndarray]:
-    """Write the losses and metrics of outputs into a job; return example labels (1, ...) by input layer."""
+    """Write the losses and metrics of outputs; return example labels (1, ...) by input layer."""
     examples: dict[str, np.ndarray] = {}
     weights = objective.weights or [1.0] * len(objective.losses)
     metrics = [*objective.metrics, *([] for _ in weights)]
@@ -151,10 +147,7 @@ def write_losses(
 def examples_of_symbol(
     loss: Symbol, compared: tuple[int, ...], label_shapes: Mapping[str, tuple[int, ...] | None]
 ) -> dict[str, np.ndarray]:
-    """Return example labels (1, ...), by input, for a loss that was called on outputs.
-
-    An input gives labels if the loss, or a kLabel before it, reads its labels.
-    """
+    """Return example labels (1, ...), by input, for a loss that was called on outputs."""
     examples = {}
     for symbol in ancestors([loss]):
         source = (layer_type(symbol.builder.kind) or Layer).labels.source
@@ -175,7 +168,7 @@ def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
 def confs_of(*outputs: Symbol) -> list[LayerConf]:
     """Convert symbolic tensors to job layers, without input layers, for nets that are written as jobs.
 
-    Layers of the first output come first. Any input shape with as many axes as the records will do.
+    Any input shape with as many axes as the records will do.
     """
     return write_net([], outputs, Objective(), {}, {}).layers
 
@@ -200,7 +193,7 @@ def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
 
 
 def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
-    """Split a loss into two layers, one with sample weights for some phases; other layers are unchanged."""
+    """Split a loss into two layers, one with sample weights for some phases."""
     in_phases = [phase for phase in phases if conf.in_phase(phase)]
     if not layer_class(conf).is_loss or not in_phases:
         return [conf]
@@ -213,7 +206,7 @@ def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
-    """Return the input layer with an output's labels: the first input, or a new one for further outputs."""
+    """Return the input with an output's labels: the first, or a new one for further outputs."""
     if number == 0:
         return Feature(inputs[0].builder.name or "", None)
     name = f"{output.layer}_labels"

@@ -50,14 +50,9 @@ class LayerBuilder(HasVariables):
 
     Attributes:
         kind: the name of the function that made it, such as "Dense".
-        name: its name in the job, None to make one from ``kind``.
-        settings: its arguments by name.
         remake: makes the layer again, from a function of a module and arguments, which pickle (unlike ``write``).
         write: writes the layer with a :class:`dsinga.nn.writing.writer.LayerWriter`.
         wrapped: the layer that it applies to steps, in both directions or as a loss, else None.
-        fit: the running fit, or None.
-        calls: the symbols of its calls.
-        models: the models that contain it.
         input_rows: the shape of a source row, if given by Keras's ``input_shape``, else None.
         encoder: encodes the texts of its source, an input; None for a layer of numbers.
     """
@@ -101,10 +96,7 @@ class LayerBuilder(HasVariables):
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes the params, from the next ``fit`` or batch.
-
-        Raises UserError unless set to a bool.
-        """
+        """Whether training changes the params, from the next ``fit`` or batch."""
         return self.settings.get("trainable", True) if self.wrapped is None else self.wrapped.trainable
 
     @trainable.setter
@@ -136,9 +128,7 @@ class LayerBuilder(HasVariables):
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
         """Return the symbolic tensor computed from ``sources``, or a list if the layer returns parts.
 
-        ``labels`` is the input that gives a loss its labels. Raises UserError, with the layer's name, if known shapes
-        do
-        not fit.
+        ``labels`` is the input that gives a loss its labels. Raises UserError if known shapes do not fit.
         """
         if arguments.get("training", 0) is None:  # subclasses of Model pass it on
             del arguments["training"]
@@ -226,8 +216,6 @@ class Symbol(Operators):
     """A symbolic tensor, the output of a layer that was called before there is a job.
 
     Attributes:
-        builder: the layer.
-        sources: the symbols of its sources.
         part: the number of the part, if the layer cuts its source into parts, which have one ``whole``.
         feature: the output as far as known without a job, None if an input shape is unknown.
         model: the model that was called as a layer to give it, else None.
@@ -373,10 +361,7 @@ SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuilder) -> Callable[P, LayerBuilder]:
-    """Turn a function that returns a layer's writer into one that returns the layer and checks its arguments by name.
-
-    Its signature shows the :class:`LayerArguments` instead of ``**common``.
-    """
+    """Turn a function that returns a layer's writer into a function that checks arguments and returns the layer."""
     signature = extended_signature(function, COMMON.values(), LayerBuilder)
     writes: Callable[..., Write] = function
 

@@ -97,10 +97,7 @@ class Tensor(HasOperators):
         return (*self.shape[:start], math.prod(self.shape[start:stop]), *self.shape[stop:])
 
     def feature(self, rank: int | None = None) -> Symbol:
-        """Return the layer's output of a tensor with the batch as first axis. Raises NoLayer for other tensors.
-
-        ``rank`` is the number of axes of its rows, if the layer needs one.
-        """
+        """Return the layer's output of a tensor with the batch as first axis. Raises NoLayer for other tensors."""
         if self.batch_axis is None:
             raise NoLayer("computed from params and constants only")
         if self.batch_axis:
@@ -183,7 +180,7 @@ class Tensor(HasOperators):
         return Tensor(self.place, symbol, shape, axis, self.dtype)
 
     def part(self, axis: int, item: Any) -> Tensor:
-        """Select a part along one axis, by a number (which drops the axis), slice, or list of numbers."""
+        """Select a part along one axis, by a number (which drops the axis), slice, or list."""
         return self[(slice(None),) * axis + (item,)]
 
     def __getitem__(self, key: Any) -> Tensor:
@@ -214,7 +211,7 @@ class Tensor(HasOperators):
         return replace(self, source=symbol, shape=tuple(shape), batch_axis=batch)
 
     def _part_of_joined(self, items: list[Any]) -> Tensor | None:
-        """Select a part from one of the tensors joined along the first row axis; None for other parts."""
+        """Select one of the tensors joined along the first row axis; None for other parts."""
         axis, symbol = int(self.batch_axis == 0), self.symbol
         is_joined = symbol.builder.kind == "Concatenate" and symbol.builder.settings.get("axis") == 1
         if not is_joined or None in items or len(items) <= axis or not isinstance(items[axis], int):
@@ -314,7 +311,7 @@ def tensor_of(place: Operation, x: Any, others: Sequence[Any]) -> Tensor:
 
 
 def aligned(tensors: Sequence[Tensor]) -> tuple[list[Symbol], int, int | None]:
-    """Broadcast tensors to equally many axes as in numpy; return the symbols, the rank and the batch axis."""
+    """Broadcast tensors to equally many axes; return the symbols, the rank and the batch axis."""
     rank = max(x.rank for x in tensors)
     axes = {x.batch_axis + rank - x.rank for x in tensors if x.batch_axis is not None}
     if len(axes) > 1:

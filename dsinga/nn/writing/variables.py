@@ -1,4 +1,4 @@
-"""The params of models and layers as Keras's ``weights``: variables with a name, a shape and a value."""
+"""The params of models and layers as Keras's ``weights``: variables with a name, shape and value."""
 
 from __future__ import annotations
 

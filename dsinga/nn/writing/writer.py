@@ -25,9 +25,8 @@ from dsinga.nn.writing.feature import Feature, Writable, row_shape
 class NetWriter:
     """Collects the job layers of a model while it is converted.
 
-    ``inputs`` are the confs of the input layers, without phases. ``owners`` are the param names of each written layer,
-    by the id of its builder, for further calls to share; ``builders`` are these builders. ``penalties`` are by param
-    name. ``record_shapes`` are record shapes by input layer, for inputs without a shape.
+    ``owners`` are the param names of each written layer, by the id of its builder, for further calls to share.
+    ``record_shapes`` are record shapes by input layer, for inputs without a shape.
     """
 
     def __init__(self, record_shapes: Mapping[str, Shape] | None = None) -> None:
@@ -88,11 +87,8 @@ class LayerWriter:
     """Writes the job layers for one call of a model's layer.
 
     Attributes:
-        net: the net written so far.
-        builder: the layer.
         name: the name of the call, for the layer with the params.
         sources: the outputs that the layer reads.
-        settings: the layer's arguments by name.
     """
 
     def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
@@ -136,7 +132,6 @@ class LayerWriter:
         """Write the layer with the params of the call, and return its output.
 
         Args:
-            type: the layer type, or the registered name of a user's layer.
             sources: its sources; by default the call's.
             further: names of further source layers.
             name: its name; by default the name of the call.
@@ -144,7 +139,7 @@ class LayerWriter:
             fans: inputs and outputs of a param by role, unless they are its columns and rows.
             penalties: penalties, as ``inits``.
             param: the ParamConf of each param; by default the user's.
-            fields: further fields of the layer.
+            fields: further fields.
         """
         features = self._flattened(type, self.sources if sources is None else sources)
         settings = self.settings
@@ -171,10 +166,7 @@ class LayerWriter:
         return self._written(conf, self._make(conf, sources), sources)
 
     def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
-        """Reshape flat sources to vectors, unless a layer of ``type`` accepts them.
-
-        A layer with sources of one shape, such as kAdd, accepts flat sources if all have the same shape.
-        """
+        """Reshape flat sources to vectors, unless a layer of ``type`` accepts them."""
         cls = layer_class(make_conf("", type, []))
         is_like_sources = cls.source_kind is SourceKind.kAnyShape and not cls.labels.source
         is_alike = not is_like_sources or len({source.shape for source in sources}) == 1
@@ -329,7 +321,7 @@ def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
 
 
 def keep_lengths(kind: str, name: str, feature: Feature, sources: Sequence[Feature]) -> Feature:
-    """Pass the sequence lengths of the first source on to a layer's output, if the steps are the same."""
+    """Pass the sequence lengths of the first source on, if a layer's output has the same steps."""
     rows, lengths = row_shape(feature), sources[0].lengths if sources else None
     if lengths is None or feature.lengths is not None or rows is None or len(rows) != 2 or kind in OTHER_ORDER:
         return feature

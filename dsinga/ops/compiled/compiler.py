@@ -21,10 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(module: str, size: int) -> Any:
-    """Import a module of compiled loops for ``size`` numbers; None if too few, or without numba.
-
-    Raises UserError for an unknown value of ``DSINGA_COMPILED``.
-    """
+    """Import a module of compiled loops for ``size`` numbers; None if too few, or without numba."""
     return _load(module) if size >= SMALLEST else None
 
 
@@ -57,10 +54,7 @@ def is_wanted() -> bool:
 
 
 def compile_loop(signature: Any, loop: Callable[..., Any]) -> Any:
-    """Compile a loop for a numba ``signature``, without reordering of floats and without the GIL.
-
-    Numba caches the machine code on disk if it finds a folder.
-    """
+    """Compile a loop for a numba ``signature``, without reordering of floats and without the GIL."""
     import numba
 
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}

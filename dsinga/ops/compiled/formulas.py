@@ -31,10 +31,7 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Compile a formula to one loop over 1-d ``arrays`` (value, gradient, state) that updates value and state in place.
-
-    None if the formula cannot be traced, or arrays are not float32.
-    """
+    """Compile a formula to one loop over 1-d ``arrays`` that updates value and state in place, or None."""
     if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
         return None
     traced = try_trace(formula, len(arrays) - FIRST_SLOT)

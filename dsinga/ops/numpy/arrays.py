@@ -40,10 +40,7 @@ class NumpyArrays:
         return array
 
     def to_numpy_bf16(self, array: Array) -> Array:
-        """Copy an array to host memory, float32 as bfloat16 if products round their factors so.
-
-        Other precisions return :meth:`to_numpy`.
-        """
+        """Copy an array to host memory, float32 as bfloat16 if products round their factors so."""
         return self.to_numpy(array)
 
     def to_float32(self, x: Array) -> Array:
@@ -55,10 +52,7 @@ class NumpyArrays:
         return x
 
     def as_factor(self, w: Array) -> Array:
-        """Round a weight once for all products of a pass, if the precision rounds factors.
-
-        Kernels accept it instead of w, with the same bits.
-        """
+        """Round a weight once for all products of a pass, if the precision rounds factors."""
         return w
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
@@ -68,8 +62,7 @@ class NumpyArrays:
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
         """Normalise records: ``(array - mean) / std * scale`` as float32, for records (B, ...) of any dtype.
 
-        ``mean`` and ``std`` are None, scalars or arrays that broadcast to one record. Images and volumes have the
-        fastest layout for convolutions.
+        ``mean`` and ``std`` are None, scalars or arrays that broadcast to one record.
         """
         result = self.empty(array.shape, np.float32)
         np.subtract(array, 0 if mean is None else mean, out=result, dtype=np.float32, casting="same_kind")
@@ -117,9 +110,7 @@ class NumpyArrays:
     def upload(self, array: Array) -> AsyncCopy:
         """Start to copy a host array of any dtype to the device, concurrently with its kernels.
 
-        bfloat16 becomes float32, unless the backend has bfloat16 features. Unless in host memory, the array may be
-        changed
-        afterwards.
+        bfloat16 becomes float32, unless the backend has bfloat16 features.
         """
         return FinishedCopy(array)
 
@@ -170,8 +161,7 @@ class NumpyArrays:
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
         """Update params in place by gradients, each by its optimizer's formula, with the bits of the formula's ufuncs.
 
-        Unless ``clip_norm`` is 0, a gradient of larger, finite Euclidean norm is first scaled down to it. The norm is
-        summed in float64, the factor is float32.
+        Unless ``clip_norm`` is 0, a gradient of larger, finite Euclidean norm is first scaled down to it.
         """
         for update in updates:
             apply(update, clip_norm)

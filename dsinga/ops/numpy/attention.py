@@ -14,10 +14,7 @@ from dsinga.ops.types import Array
 
 
 class NumpyAttention(NumpyElementwise):
-    """Attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m), with ``heads`` parts of features.
-
-    A subclass may have faster products, softmax and tanh.
-    """
+    """Attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m), with ``heads`` parts of features."""
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
         """Compute factor·(a b) into ``out``, or add it, for a (B, h, i, j), b (B, h, j, k), of any strides."""
@@ -40,7 +37,6 @@ class NumpyAttention(NumpyElementwise):
 
         The score of query q and key k of a head is factor·Σ q·k, or, with ``score`` (n,), Σ score·tanh(q + k).
         ``visible`` (B, Tq), integers in host memory, is how many keys, from the first, a query sees; None means all.
-        Weights of unseen keys are exactly 0, even if a query sees none.
         """
         q, k = by_head(query, heads), by_head(keys, heads)
         scores = buffers.empty((*q.shape[:3], k.shape[2]), dtype=query.dtype)
@@ -107,7 +103,7 @@ class NumpyAttention(NumpyElementwise):
     ) -> tuple[Array, Any]:
         """Compute attention: the means (B, Tq, m) of the values by :meth:`attention_weights`; return a workspace, too.
 
-        Scores are factor·Σ q·k. No workspace if not ``train``.
+        Scores are factor·Σ q·k.
         """
         weights, _ = self.attention_weights(query, keys, heads, factor, visible, None)
         return self.weighted_means(weights, values), weights if train else None

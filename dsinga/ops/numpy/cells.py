@@ -1,9 +1,8 @@
 """The arithmetic of a recurrent layer's step (RNN, GRU, LSTM), forward and backward, in place.
 
-A cell works on ``gates`` (width, n, H), with n contiguous rows per gate, and on states (parts, n, H): rows apart in
-memory are far slower. Before a step, gates hold sums of products: with the input in ``from_x``, with the state before
-in ``from_h``. After it, they hold values for the backward step. ``dgates`` are like ``gates``, but with rows apart for
-products, so each number is written once and not read. ``scratch`` is (3, n, H).
+A cell works on ``gates`` (width, n, H), with n contiguous rows per gate, and on states (parts, n, H). Before a step,
+gates hold sums of products: with the input in ``from_x``, with the state before in ``from_h``. After it, they hold
+values for the backward step. ``dgates`` are like ``gates``, but with rows apart for products. ``scratch`` is (3, n, H).
 """
 
 from __future__ import annotations
@@ -123,8 +122,7 @@ class GRU(Cell):
     With s = h W_chᵀ: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way; c = tanh(x W_cxᵀ + b_c + r∘s); h' = z∘h + (1 -
     z)∘c.
 
-    The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias, for s, is
-    PyTorch's second bias of the candidate.
+    The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias belongs to s.
     """
 
     width, from_x, from_h = 4, range(3), range(1, 4)

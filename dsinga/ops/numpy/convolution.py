@@ -1,6 +1,6 @@
 """Inner products, convolution and pooling in plain numpy.
 
-A convolution is one matrix product (im2col); pooling makes one pass over the image per position in the window.
+A convolution is one matrix product (im2col); pooling passes over the image once per window position.
 """
 
 from __future__ import annotations
@@ -81,10 +81,7 @@ class NumpyConvolution(NumpyElementwise):
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
-        """Transposed convolution: (B, F, H', W'), w (F, C, kh, kw), b (C,) to (B, C, *size).
-
-        It is the gradient of a :meth:`convolution`'s images of ``size``, plus b.
-        """
+        """Transposed convolution: (B, F, H', W'), w (F, C, kh, kw), b (C,) to (B, C, *size), plus b."""
         (batch, filters, *outputs), (_, channels, *kernel) = x.shape, w.shape
         rows = to_rows(x).reshape(batch * prod(outputs), filters)
         columns = (rows @ _matrix(w).T).reshape(batch, *outputs, prod(kernel), channels)
@@ -115,10 +112,7 @@ class NumpyPooling:
     """Max and mean pooling; with pads below kernels, every window meets the image."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
-        """Max pooling: (B, C, H, W) to ((B, C, H', W'), workspace), H' by floor. Padding never wins.
-
-        No workspace if not ``train``.
-        """
+        """Max pooling: (B, C, H, W) to ((B, C, H', W'), workspace), H' by floor. Padding never wins."""
         outputs = output_sizes(x.shape, kernel, stride, pad)
         first, *others = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, outputs)
         best = first.copy()

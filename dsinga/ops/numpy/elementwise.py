@@ -123,7 +123,7 @@ def _like(x: Array, values: Array) -> Array:
 def _normal_distribution(x: Array) -> Array:
     """Compute the normal distribution (1 + erf(x/√2))/2 in the layout of x.
 
-    In float32 by formula 7.1.26 of Abramowitz and Stegun (1964), with an error below 1.5e-7; numpy has no erf.
+    In float32 by formula 7.1.26 of Abramowitz and Stegun (1964), with an error below 1.5e-7.
     """
     if x.dtype != np.float32:
         return np.asarray(_erf(x * math.sqrt(0.5)), x.dtype) * 0.5 + 0.5
@@ -161,8 +161,7 @@ class NumpyLoss(NumpyElementwise):
     def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, Any, Any]:
         """Softmax cross-entropy: x (B, K), labels (B,) integers in [0, K) to (p (B, K), loss, hits), p = softmax(x).
 
-        ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p. Both are numbers,
-        or 0-d arrays for ``read``.
+        ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p.
         """
         p = self.softmax(x)
         of_labels = p.reshape(-1).take(places_of(labels, p.shape[1]), mode="clip")
@@ -189,8 +188,7 @@ class NumpyLoss(NumpyElementwise):
     def hits(self, scores: Array, labels: Array, topk: int) -> Any:
         """Count the rows of ``scores`` (B, K) with the label among the ``topk`` highest scores.
 
-        Of equal scores the lower index ranks higher; NaN counts against the label. The result is a number, or a 0-d
-        array for ``read``.
+        Of equal scores the lower index ranks higher; NaN counts against the label.
         """
         of_labels = scores.reshape(-1).take(places_of(labels, scores.shape[1]), mode="clip")[:, None]
         if topk == 1 < scores.shape[1]:  # the first of the highest; NaN is no hit

@@ -56,10 +56,7 @@ class NumpyRandom:
         """Draw random numbers for rows ``first`` to ``first + rows`` at a step: (rows, columns) float32 in [0, 1).
 
         They have the bits of numpy's Philox4x64-10 in every backend. Each row uses w = ⌈columns/8⌉ counters; the first
-        row
-        starts at counter (first·w, 0, step, 0). Both numbers of the key are below 2⁶⁴. In a recording, each later pass
-        uses
-        its own step.
+        row starts at counter (first·w, 0, step, 0). In a recording, each later pass uses its own step.
         """
         recorded = recorder()
         if recorded is None or not isinstance(step, RecordedStep):
@@ -71,8 +68,7 @@ class NumpyRandom:
     ) -> Array:
         """Crop images (B, C, H, W) of any dtype to (B, C, *size), at (top, left) of each image, mirrored or not.
 
-        Tops and lefts count ``pad`` zeros on every side. ``tops``, ``lefts`` and ``mirrored`` have one entry an image,
-        in host memory or as the backend's arrays.
+        Tops and lefts count ``pad`` zeros on every side. ``tops``, ``lefts`` and ``mirrored`` have one entry an image.
         """
         recorded = recorder()
         if recorded is not None and isinstance(images, RecordedArray):

@@ -1,7 +1,4 @@
-"""Local response, group, layer and batch normalisation in plain numpy.
-
-The kernels of group normalisation work with any array module.
-"""
+"""Local response, group, layer and batch normalisation in plain numpy."""
 
 from __future__ import annotations
 
@@ -86,7 +83,7 @@ class NumpyNormalisation(NumpyElementwise):
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         """Compute (mean, variance), (C,) each in float64, of x (B, C, ...) over all axes but axis 1; 0 if x is empty.
 
-        The variance is biased, and computed about the mean to be exact for numbers far from 0.
+        The variance is biased.
         """
         rows = by_channel(x)
         count = max(len(rows), 1)
@@ -95,10 +92,7 @@ class NumpyNormalisation(NumpyElementwise):
         return mean, einsum("nc,nc->c", centred, centred) / count
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
-        """Compute (Σ dy, Σ dy·(x - mean)/√(variance + epsilon)), (C,) each, over all axes but axis 1, in float64.
-
-        ``mean`` and ``variance`` are float64 (C,).
-        """
+        """Compute (Σ dy, Σ dy·(x - mean)/√(variance + epsilon)), (C,) each, over all axes but axis 1, in float64."""
         dy_rows = by_channel(dy)
         along = einsum("nc,nc->c", dy_rows, by_channel(x) - mean) / np.sqrt(variance + epsilon)
         return dy_rows.sum(axis=0, dtype=np.float64), along
@@ -129,10 +123,7 @@ class NumpyNormalisation(NumpyElementwise):
         return factor, bias - mean * factor
 
     def moving_average(self, running: Array, new: Array, share: float | Array, factor: float = 1.0) -> Array:
-        """Move a running mean: (1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``.
-
-        ``new`` is float64. The share is a number, or from :meth:`step_number`.
-        """
+        """Move a running mean: (1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``."""
         kept = np.multiply(1 - share, running, dtype=running.dtype)  # whether the share is a number or a float64 array
         return (kept + share * (new * factor)).astype(running.dtype)
 
@@ -145,7 +136,7 @@ class NumpyNormalisation(NumpyElementwise):
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
         """Layer normalisation of rows (R, n): scale·(x - mean)/√(var + epsilon) + shift, and a workspace.
 
-        Scale and shift are (n,), the variance is biased. No workspace if not ``train``.
+        Scale and shift are (n,), the variance is biased.
         """
         normal = x - x.mean(axis=1, keepdims=True)
         inverse = 1 / np.sqrt(np.einsum("ij,ij->i", normal, normal)[:, None] / x.shape[1] + x.dtype.type(epsilon))
@@ -167,10 +158,7 @@ class NumpyNormalisation(NumpyElementwise):
         return dx, einsum("ij,ij->j", dy, normal), dy.sum(axis=0)
 
     def rms_norm(self, x: Array, scale: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
-        """RMS normalisation of rows (R, n): scale·x/√(mean of x² + epsilon), and a workspace; scale is (n,).
-
-        No workspace if not ``train``.
-        """
+        """RMS normalisation of rows (R, n): scale·x/√(mean of x² + epsilon), and a workspace; scale is (n,)."""
         inverse = 1 / np.sqrt(np.einsum("ij,ij->i", x, x)[:, None] / x.shape[1] + x.dtype.type(epsilon))
         y = np.multiply(x, inverse, out=buffers.empty(x.shape, dtype=x.dtype))
         y *= scale
@@ -193,8 +181,7 @@ class NumpyNormalisation(NumpyElementwise):
         """Prepare batch normalisation in training: :meth:`channel_moments` of x, (factor, shift), new running moments.
 
         ``params`` are scale, bias, running mean and running variance, which moves towards ``unbias`` times the
-        variance. x is
-        a whole batch.
+        variance.
         """
         (scale, bias, *running), (mean, variance) = params, self.channel_moments(x)
         affine = self.batch_norm_affine(scale, bias, mean, variance, epsilon)
@@ -219,10 +206,7 @@ class NumpyNormalisation(NumpyElementwise):
         self, x: Array, y: Array, dy: Array, scale: Array, moments: tuple[Array, Array], size: int, epsilon: float,
         needs: tuple[bool, bool],
     ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:  # fmt: skip
-        """Return the gradients of y = :meth:`rectified_affine` of x for a whole batch.
-
-        They are for x and ``other``, None unless in ``needs``, and for scale and bias.
-        """
+        """Return the gradients of y = :meth:`rectified_affine` of x for a whole batch."""
         dy, sums = self.rectified_batch_norm_sums(x, y, dy, *moments, epsilon)
         if sums is None:
             slopes, for_params = self.batch_norm_training_grad(x, dy, scale, moments, size, epsilon)

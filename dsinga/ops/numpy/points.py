@@ -1,7 +1,6 @@
 """Softmax over the channels of fields and its loss in plain numpy, on blocks that fit a core's cache.
 
-In a block each class is a contiguous row of points: numpy is slow over rows of few classes. Arrays are C-contiguous or
-channels-last.
+In a block each class is a contiguous row of points. Arrays are C-contiguous or channels-last.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ class NumpyPoints:
     """Softmax and cross-entropy at each point of a field."""
 
     def softmax_blocks(self, x: Array, p: Array) -> Iterator[Block]:
-        """Write the softmax over the channels of x to ``p`` in blocks; yield rows, points and probabilities of each.
-
-        The probabilities (K, b, n) are a C-contiguous copy.
-        """
+        """Write the softmax over the channels of x to ``p`` in blocks; yield rows, points and probabilities of each."""
         return softmax_by_class(x, p)
 
     def point_softmax(self, x: Array) -> Array:
@@ -41,9 +37,8 @@ class NumpyPoints:
         """Softmax cross-entropy of points: x (B, K, *space), labels integers in [0, K) to (p, loss, hits).
 
         p is the softmax over the channels. ``loss`` is -Σ w·log max(p[label], FLT_MIN) over all points, summed in
-        float64.
-        ``hits`` is Σ w over points where the label is the lowest class with the highest p; a point with NaN is no hit.
-        Without weights w is 1. Both are numbers, or 0-d arrays for ``read``.
+        float64. ``hits`` is Σ w over points where the label is the lowest class with the highest p; a point with NaN is
+        no hit. Without weights w is 1.
         """
         p, loss, hits = _dense_like(x), 0.0, 0.0
         for rows, points, block in self.softmax_blocks(x, p):
@@ -62,10 +57,7 @@ class NumpyPoints:
         return p, loss, hits
 
     def point_softmax_loss_grad(self, p: Array, labels: Array, weights: Array | None, factor: float) -> Array:
-        """Return ``factor`` times the loss's gradient, w·(p - 1[label])·factor, for the softmax p (B, K, *space).
-
-        ``p`` and the result are dense.
-        """
+        """Return ``factor`` times the loss's gradient, w·(p - 1[label])·factor, for the softmax p (B, K, *space)."""
         dx = buffers.like(p)
         probabilities, result, memory = by_class(p), by_class(dx), in_memory(dx)
         classes, points = result.shape[1:]

@@ -1,7 +1,4 @@
-"""Recurrent layers over whole sequences, with few large matrix products and cells that compute in place.
-
-All steps share one product with the input weights, and one for the weights' gradient.
-"""
+"""Recurrent layers over whole sequences, with few large matrix products and cells that compute in place."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ GAP = 16
 
 
 class RecurrentWorkspace(NamedTuple):
-    """The values for the backward pass: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H).
-
-    ``functions`` are the cell's.
-    """
+    """The values for the backward pass: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H)."""
 
     packing: Packing
     x: Array
@@ -76,9 +70,8 @@ class NumpyRecurrent:
           (4H, n), W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
 
         ``state`` (B, S) is the first state of each row, zeros if None. The first ``lengths[b]`` steps of row b are
-        computed (None: all); the others are 0. If ``reverse``, a row runs from its last step to its first; each result
-        keeps its step's position. ``activations`` replace the σ of "gru" and "lstm" (gate), the tanh of c and g
-        (candidate), and tanh(c') (cell).
+        computed (None: all); the others are 0. If ``reverse``, a row runs from its last step to its first.
+        ``activations`` replace the σ of "gru" and "lstm" (gate), the tanh of c and g (candidate), and tanh(c') (cell).
         """
         kind, functions = CELLS[cell], self.cell_functions(activations)
         w_x, w_h, b = kind.join(params)

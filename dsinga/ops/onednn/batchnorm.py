@@ -1,8 +1,7 @@
 """Batch normalisation: numpy computes sums along channels, oneDNN the rest in one pass.
 
-The library adds all rows in float32, which is inexact, and slow with few channels. Here a record is rows of some
-hundred numbers, several pixels each. A few rows are added in float32, and these sums in float64. A mean that is large
-compared with the deviation is subtracted first. With numba, a compiled loop computes the same sums in one pass.
+The library's sums in float32 are inexact, and slow with few channels. Here a record is rows of some hundred numbers,
+several pixels each; a few rows are added in float32, and these sums in float64.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The oneDNN backend in bf16: products of bfloat16 numbers, summed in float32.
 
 Images between convolutions, pooling, rectifiers and normalisation are bfloat16; features of products, all params and
-their gradients are float32. Kernels round float32 inputs. Layers without support for bfloat16 get their sources in
-float32 (:meth:`Bf16Ops.to_float32`).
+their gradients are float32. Layers without support for bfloat16 get their sources in float32
+(:meth:`Bf16Ops.to_float32`).
 """
 
 from __future__ import annotations
@@ -44,10 +44,7 @@ BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte st
 
 
 class WeightProduct:
-    """Computes x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C).
-
-    The rows of W are rounded block by block, in the thread's scratch memory.
-    """
+    """Computes x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
 
     def __init__(self, count: int, rows: int, columns: int, transposed: bool):
         self.transposed, self.result = transposed, (count, rows if transposed else columns)

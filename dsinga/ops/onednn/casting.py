@@ -1,7 +1,4 @@
-"""Conversion of arrays between float32 and bfloat16, which has float32's exponents and 7 bits of mantissa.
-
-To *cast* is to convert between these two dtypes; bfloat16 is rounded to nearest.
-"""
+"""Conversion of arrays between float32 and bfloat16, which has float32's exponents and 7 bits of mantissa."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ class StridedCast:
 
 
 def cast(x: Array, dtype: np.dtype) -> Array:
-    """Convert x to ``dtype``, float32 or bfloat16, unless it has it.
-
-    Images become channels-last, other arrays C-contiguous.
-    """
+    """Convert x to ``dtype``, float32 or bfloat16, unless it has it."""
     if x.dtype == dtype:
         return x
     if x.ndim in LAST:

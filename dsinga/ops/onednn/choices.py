@@ -1,7 +1,6 @@
 """A table of cases in which another implementation is faster than oneDNN's first choice.
 
-``DSINGA_ONEDNN=plain`` in the environment disables all rows: kernels are oneDNN's first choice, or numpy's if the
-library has none. A row stays if it saves 3% of a whole iteration of a benchmark net.
+``DSINGA_ONEDNN=plain`` in the environment disables it. A row stays if it saves 3% of an iteration of a benchmark net.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ SMALL_ARRAY = 1 << 14  # numbers
 class Choice(NamedTuple):
     """A row of the table: the implementation that replaces oneDNN's for some arguments of a kernel.
 
-    ``implementation``, a ``module.Class`` of this package, replaces the library's ``instead_of`` for ``kernel``, if
-    ``when`` is true of the kernel's arguments. ``measured`` has processor, date and the share of the time without the
-    row.
+    ``implementation``, a ``module.Class`` of this package, replaces ``instead_of`` if ``when`` is true of the kernel's
+    arguments. ``measured`` has processor, date and the share of the time.
     """
 
     name: str
@@ -159,10 +157,7 @@ def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
 
 
 def choose_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Make a kernel for the calling thread: oneDNN's ``make(*arguments)``, or the table's replacement.
-
-    None if neither the library nor the table supports the case.
-    """
+    """Make a kernel for the calling thread: oneDNN's ``make(*arguments)``, or the table's replacement."""
     return get_kernel(_make, kernel, make, *arguments)
 
 

@@ -37,10 +37,7 @@ DIRECT = "jit:avx512_core"  # the library's name for a direct convolution, one o
 
 
 class ConvolutionForward:
-    """oneDNN's convolution, with or without a bias, of images of ``dtype`` and float32 weights.
-
-    Filters have ``groups`` groups of channels, and ``dilation`` pixels between neighbours of a window.
-    """
+    """oneDNN's convolution, with or without a bias, of images of ``dtype`` and float32 weights."""
 
     by = ""  # the library's first implementation
 
@@ -73,10 +70,7 @@ class ConvolutionForward:
 
 
 class BackwardData:
-    """oneDNN's gradient of a convolution for its images, from rows (B, H', W', F) and the kernel (F, C, kh, kw).
-
-    The rows are of ``dtype``, the gradient of ``result``, the kernel float32.
-    """
+    """oneDNN's gradient of a convolution for its images, from rows (B, H', W', F) and the kernel (F, C, kh, kw)."""
 
     by = ""
 

@@ -2,9 +2,8 @@
 
 dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is the contribution of
 output column x to kernel row i, summed over b and y. Its factors are the F numbers of an output, and the kw·C numbers
-that the kernel row meets there, contiguous in channels-last memory. With rows of the images outermost, then records,
-consecutive (y, b) are one stride apart. So the images are copied once, not kw·kh times as in im2col. Products use only
-pixels inside the image.
+that the kernel row meets there, contiguous in channels-last memory. The images are copied once, not kw·kh times as in
+im2col.
 """
 
 from __future__ import annotations
@@ -25,11 +24,7 @@ LINE = 16  # numbers in a line of the cache
 
 
 class RowProduct(NamedTuple):
-    """One matrix product: a kernel row with a column of outputs; offsets are in bytes from the first number.
-
-    ``rows`` counts the rows of outputs, of all records, that the kernel row meets inside the images, ``width`` the
-    numbers at each.
-    """
+    """One matrix product: a kernel row with a column of outputs; offsets are in bytes from the first number."""
 
     rows: int
     width: int
@@ -41,8 +36,8 @@ class RowProduct(NamedTuple):
 class RowProducts:
     """All matrix products of a convolution's kernel gradient for at most ``records`` records, and scratch memory.
 
-    Images are (step, ceil(H / step), n, stride): every step-th row, then the rows after them; each has W·C numbers,
-    then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
+    Images are (step, ceil(H / step), n, stride): every step-th row, then the rows after them. Outputs are (1, H', n,
+    stride) of W'·F numbers, a kernel is (kh, F, kw·C).
     """
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, records: int):

@@ -1,6 +1,6 @@
 """Finds and loads the library oneDNN 3 (libdnnl), declares its C API, and describes arrays to it.
 
-Constants come from ``dnnl_types.h`` and ``dnnl_common_types.h``, which do not change in version 3.
+Constants come from ``dnnl_types.h`` and ``dnnl_common_types.h``.
 """
 
 from __future__ import annotations
@@ -71,10 +71,7 @@ def library_paths() -> Iterator[str]:
 
 
 def load_library(paths: Iterable[str]) -> tuple[ctypes.CDLL, ctypes.PyDLL]:
-    """Load oneDNN twice: one copy releases the interpreter's lock during a call, the other keeps it.
-
-    Raises UserError if none of ``paths`` is oneDNN 3.
-    """
+    """Load oneDNN twice: one copy releases the interpreter's lock during a call, the other keeps it."""
     for path in paths:
         try:
             library = ctypes.CDLL(path)

@@ -96,8 +96,7 @@ def backward(x: Array, workspace: Workspace, dy: Array, size: int, alpha: float,
 def _window_sums(rows: Array, reach: int, sums: Array) -> None:
     """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over channels at most ``reach`` away.
 
-    Flat arrays are added, shifted by 1 to ``reach`` numbers. The first and last channels then include another pixel's
-    numbers, so their sums (all, if ``reach`` is 0) are computed again.
+    Flat arrays are added, shifted by 1 to ``reach`` numbers; sums at the first and last channels are computed again.
     """
     channels = rows.shape[1]
     flat, flat_sums = rows.reshape(-1), sums.reshape(-1)

@@ -1,7 +1,4 @@
-"""The oneDNN backend: float32 kernels by families, and bf16 on processors that support it (bf16_ops.py).
-
-Grouped convolutions are float32 even in bf16.
-"""
+"""The oneDNN backend: float32 kernels by families, and bf16 on processors that support it (bf16_ops.py)."""
 
 from __future__ import annotations
 

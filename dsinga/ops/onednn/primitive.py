@@ -47,8 +47,8 @@ class Primitive:
     function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are the arguments
     of an execution, in the order of a call's arrays.
 
-    A kernel with few ``operations`` (0: few for each element) and bytes runs in the calling thread. The implementation
-    is the library's first, or the named ``implementation``. Raises Unsupported if it is missing, or reference code.
+    A kernel with few ``operations`` (0: few for each element) and bytes runs in the calling thread. Raises Unsupported
+    if the ``implementation`` is missing, or reference code.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ def _are_of(dtype: np.dtype, arrays: tuple[Array | None, ...]) -> bool:
 def shows_nan(x: Array) -> bool:
     """Whether a matrix or an image (B, C, ...) has NaN in the middle of its first record.
 
-    NaN of a param reaches all records and points of a channel; checking all of x takes as long as pooling it.
+    NaN of a param reaches all records and points of a channel.
     """
     middle = x[(0, slice(None), *(size // 2 for size in x.shape[2:]))]
     if x.dtype != FLOAT32:

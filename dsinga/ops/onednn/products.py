@@ -40,10 +40,7 @@ SGEMM = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_COR
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
-    """Multiply matrices ``a`` and ``b`` into ``out``, or ``add`` the product. No array is empty.
-
-    numpy computes it unless rows or columns of a and b, and rows of out, are contiguous.
-    """
+    """Multiply matrices ``a`` and ``b`` into ``out``, or ``add`` the product. No array is empty."""
     result = out
     (transpose_a, step_a), (transpose_b, step_b), (transpose_out, step_out) = _layout(a), _layout(b), _layout(out)
     if not (step_a and step_b and step_out) or transpose_out != b"N":
@@ -61,10 +58,7 @@ def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
 
 
 def _layout(matrix: Array) -> tuple[bytes, int]:
-    """Describe a matrix to ``sgemm``: b"T" or b"N" for transposed or not, and the stride of its contiguous vectors.
-
-    The stride is 0 for a matrix that ``sgemm`` cannot read.
-    """
+    """Describe a matrix to ``sgemm``: b"T" or b"N" for transposed or not, and the stride of its contiguous vectors."""
     (down, across), (rows, columns) = matrix.strides, matrix.shape  # strides in bytes, of float32
     if across == 4 or columns == 1 != down // 4:
         step = max(down // 4, columns)
@@ -82,10 +76,7 @@ def column_sums(x: Array) -> Array:
 
 
 class TransposedProduct:
-    """Computes x Wᵀ + b with x (n, I), W (O, I) by oneDNN as the transpose of W xᵀ.
-
-    It repacks a product's second operand, here x, usually smaller than W.
-    """
+    """Computes x Wᵀ + b with x (n, I), W (O, I) by oneDNN as the transpose of W xᵀ."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         self.multiply = Primitive(
@@ -227,8 +218,7 @@ def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
 class OnednnProducts(NumpyConvolution):
     """The backend's inner products: oneDNN's, or the table's replacements (choices.py).
 
-    With ``fast_rounding`` numpy computes small products, faster. Their bits then depend on the number of rows and the
-    arrays' addresses.
+    With ``fast_rounding`` numpy computes small products, with bits that depend on the number of rows.
     """
 
     fast_rounding = False
@@ -265,10 +255,7 @@ class OnednnProducts(NumpyConvolution):
 
 
 class Product:
-    """Computes factor·(a b), or adds it to the result: float32 products of matrices, or stacks, of ``dtype``.
-
-    ``a``, ``b`` and the float32 ``out`` are shapes and strides in numbers.
-    """
+    """Computes factor·(a b), or adds it to the result: float32 products of matrices, or stacks, of ``dtype``."""
 
     def __init__(
         self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], dtype: np.dtype = FLOAT32,

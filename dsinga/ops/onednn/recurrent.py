@@ -1,7 +1,6 @@
 """Recurrent layers and attention with oneDNN's matrix products.
 
-Recurrent weights are packed once for all steps. The table in choices.py selects attention block by block. The library's
-recurrent primitives are not used: they have other layouts of the gates and do not support lengths.
+oneDNN's recurrent primitives are not used: they do not support lengths.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ WIDEST_TRANSPOSED = 256  # columns
 
 
 class PackedProduct:
-    """Computes x W for x (n, I) of ``dtype`` and W (I, O), packed in oneDNN's layout, as float32.
-
-    ``transposed``: W is a view of Wᵀ.
-    """
+    """Computes x W for x (n, I) of ``dtype`` and W (I, O), packed in oneDNN's layout, as float32."""
 
     def __init__(self, rows: int, inputs: int, outputs: int, transposed: bool, dtype: np.dtype = FLOAT32):
         self.dtype = dtype

@@ -50,8 +50,8 @@ class Stack(ctypes.Structure):
 class SignalStack:
     """Gives the thread an alternate signal stack, unless it has one; on Linux only.
 
-    In the library's x86-64 products (``gemm:jit``, ``sgemm``), until the fix of its issue 4845 in 2026, the stack
-    pointer register holds a heap array's address. A signal such as Ctrl+C would overwrite memory below that array.
+    In oneDNN's x86-64 products, until the fix of its issue 4845, the stack pointer register holds a heap array's
+    address: a signal such as Ctrl+C would overwrite memory below that array.
     """
 
     def __init__(self) -> None:

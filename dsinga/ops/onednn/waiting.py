@@ -4,8 +4,8 @@ A spinning thread starts the next kernel at once, but on a busy machine it block
 OpenMP spins up to 300,000 turns (5 to 20 ms). If the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT, this module does
 nothing.
 
-The library reads the number of turns when it is loaded. Later one rule remains, for :class:`SpinLimiter`: it spins for
-just 100 turns while the process has more OpenMP threads than cores.
+After loading, GNU OpenMP spins for just 100 turns while the process has more OpenMP threads than cores, which
+:class:`SpinLimiter` uses.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ RUN_TIMES = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a core,
 
 
 def limit_spinning() -> bool:
-    """Limit how long OpenMP threads of a library loaded later spin; False if the user did so.
-
-    The variable stays in the environment, for child processes and other copies of the library.
-    """
+    """Limit how long OpenMP threads of a library loaded later spin; False if the user did so."""
     if "OMP_WAIT_POLICY" in os.environ:
         return False
     return os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT)) == str(SPIN_COUNT)
@@ -48,10 +45,7 @@ def core_wait_seconds() -> float | None:
 
 
 class SpareThreads:
-    """Sleeping threads that make OpenMP count more threads than cores, so that waiting threads do not spin long.
-
-    ``library`` is GNU OpenMP, or linked with it.
-    """
+    """Sleeping threads that make OpenMP count more threads than cores, so that waiting threads do not spin long."""
 
     def __init__(self, library: Any):
         self._end, started = threading.Event(), threading.Event()
