@@ -69,7 +69,6 @@ def lenet(
 
     Args:
         size: width and height of an image; below 16 the kernels are 3 x 3, else 5 x 5.
-        data: folder with train_data.zarr and test_data.zarr.
         hidden: units of the hidden layer.
         scale: divisor of the pixels.
         learning_rate: for SGD with momentum 0.9.
@@ -105,7 +104,6 @@ def alexnet(
     It subtracts 115, about the mean pixel of ImageNet, from all pixels; SINGA subtracts the mean image.
 
     Args:
-        data: folder with train_data.zarr and test_data.zarr.
         size: height and width of a record, in pixels.
         cropsize: height and width of the crop that the net sees, at random in training.
     """

@@ -8,9 +8,9 @@ Weather Forecast Probabilities (2021).
 
 ``padding`` is "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns): ``("edge", "periodic")`` suits
 latitude and longitude. ``normalisation`` after each convolution is "batch", "group" (at most eight equal groups of
-channels) or "none". ``input_statistics`` are the mean and std that normalise the records' channels, such as
-``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`; with ``output_statistics``, the targets' mean
-and std, the net predicts in the data's units.
+channels) or "none". ``input_statistics``, the records' mean and std by channel, come from
+``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`; with ``output_statistics``, the targets', the
+net predicts in the data's units.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def unet(
     Each of ``depth`` levels has two 3 x 3 convolutions with rectifiers, then a maximum over 2 x 2 points, and twice the
     channels of the level above. On the way back a transposed 2 x 2 convolution doubles the size. Its result is joined
     to the level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in the paper,
-    convolutions keep the size of a field, and can be normalised.
+    convolutions keep the size of a field.
 
     Args:
         shape: (C, H, W) of a record; 2^``depth`` divides H and W.
@@ -162,13 +162,12 @@ def field_resnet(
         width: channels of the blocks; 128 in the paper.
         blocks: number of blocks; 19 in the paper.
         padding: as for :func:`unet`. By default longitude is periodic, as in the paper.
-        normalisation: "batch", "group" or "none".
         dropout: share of the numbers set to 0 in training; 0.1 in the paper.
-        input_statistics: mean and std that normalise the channels of records.
-        output_statistics: mean and std of the targets' channels.
+        input_statistics: as for :func:`unet`.
+        output_statistics: as for :func:`unet`.
 
     Raises:
-        UserError: a shape that is not (C, H, W), or an unknown padding or normalisation.
+        UserError: shape that is not (C, H, W), or an unknown padding or normalisation.
     """
     if len(shape) != 3:
         raise UserError(f"a residual net takes fields of the shape (channels, height, width), not {tuple(shape)}")
@@ -216,7 +215,7 @@ def convlstm(
         kernel: height and width of the kernels; fields keep their size.
 
     Raises:
-        UserError: a shape that is not (C, H, W), or channels that ``steps`` does not divide.
+        UserError: shape that is not (C, H, W), or channels that ``steps`` does not divide.
     """
     if len(shape) != 3:
         raise UserError(f"convlstm takes fields of the shape (channels, height, width), not {tuple(shape)}")
@@ -271,7 +270,7 @@ def deepesd(
         dense_partition_dim: 1 divides the dense layer's points among the workers of a group.
 
     Raises:
-        UserError: a shape that is not (C, H, W), or fields too small for the convolutions.
+        UserError: shape that is not (C, H, W), or fields too small for the convolutions.
     """
     if len(shape) != 3:
         raise UserError(f"DeepESD takes fields of the shape (channels, height, width), not {tuple(shape)}")

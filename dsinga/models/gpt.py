@@ -38,11 +38,11 @@ def gpt(
 ) -> Job:
     """Return the job of a small GPT that reads a text imported by ``dsinga data import text``.
 
-    The metric "loss" is the mean cross-entropy of a code, in nats. Gradients are summed over the codes of a row and
-    averaged over rows. ``dsinga.generate`` writes texts with the trained net.
+    The metric "loss" is the mean cross-entropy of a code, in nats. ``dsinga.generate`` writes texts with the trained
+    net.
 
     Args:
-        vocabulary: number of different codes of the text, which ``dsinga data info`` shows.
+        vocabulary: number of different codes, which ``dsinga data info`` shows.
         data: folder with train_data.zarr and test_data.zarr, made with ``--held-out``.
         blocks: number of blocks, each an attention and a perceptron.
         width: features of a step; a multiple of ``heads``.

@@ -36,7 +36,6 @@ def mlp(
     Args:
         hidden: units of each hidden layer.
         inputs: length of a record.
-        data: folder with train_data.zarr and test_data.zarr.
         activation: layer type after each hidden layer.
         init: initialiser of the weights.
         dropout: fraction of hidden units to drop in training.
@@ -84,7 +83,7 @@ def mdnn(
     stores is a pair. With ``location`` in the layers, each of two workers computes a path, and only codes and their
     gradients are sent.
 
-    Records are feature vectors. For pixels, replace the layers from "image" to "image_code" with a convolutional net.
+    Records are feature vectors.
 
     Args:
         image: units of each hidden layer between image and code.
@@ -147,7 +146,6 @@ def line(
     Args:
         inputs: numbers of a record.
         outputs: numbers to predict, the labels of a record.
-        data: folder with train_data.zarr and test_data.zarr.
         learning_rate: for SGD.
     """
     layers = [
@@ -175,7 +173,6 @@ def softmax_regression(
 
     Args:
         shape: shape of a record.
-        data: folder with train_data.zarr and test_data.zarr.
         learning_rate: for SGD.
         scale: divisor of a record's numbers.
     """

@@ -37,19 +37,18 @@ def rbm(
     """Return the job that trains one restricted Boltzmann machine of a stack, number ``number``.
 
     It has ``sizes[number - 1]`` visible and ``sizes[number]`` hidden units. Train the jobs 1, 2, ... in order. Each
-    loads the machines below it from the newest checkpoints in their workspaces (``checkpoint_path``). Params are named
-    as in SINGA's examples/rbm: machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
+    loads the machines below it from the newest checkpoints in their workspaces (``checkpoint_path``). Machine 1 has the
+    weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
 
     Args:
         number: number of the machine, 1 or more.
         sizes: units of each layer; the first is the length of a record.
-        data: folder with train_data.zarr and test_data.zarr.
         name: name of the jobs, without their number.
         folder: folder of the workspaces ``<name><number>-workspace``; defaults to the working directory.
         binary: whether the last layer's units are binary, like the others, not gaussian, as for a code.
         cd_k: number of Gibbs steps.
         persistent: whether Gibbs chains continue from batch to batch.
-        highest: largest number in a record; records are divided by it.
+        highest: largest number in a record, the divisor.
         learning_rate: for SGD with momentum 0.8; defaults to 0.1, or 0.001 with gaussian units.
 
     Raises:
@@ -128,10 +127,9 @@ def autoencoder(
 
     Args:
         sizes: units of each layer, from the record to the code.
-        data: folder with train_data.zarr and test_data.zarr.
         pretrained: name of the machines' jobs, without their number; "" starts from random weights.
         folder: folder of their workspaces; defaults to the working directory.
-        highest: largest number in a record; records are divided by it.
+        highest: largest number in a record, the divisor.
         learning_rate: for AdaGrad.
     """
     depth = len(sizes) - 1

@@ -48,7 +48,7 @@ def recommender(
         dropout: fraction of the embeddings to drop in training.
 
     Raises:
-        UserError: an unknown similarity.
+        UserError: unknown similarity.
     """
     if similarity not in SIMILARITIES:
         raise UserError(f"similarity is {similarity!r}; give one of {', '.join(SIMILARITIES)}")

@@ -33,7 +33,7 @@ def resnet(
 
     A block adds its input to the result of two 3 x 3 convolutions with batch normalisation. Where a stage halves the
     image, a 1 x 1 convolution adapts the input's shape (option B of the paper). Schedule, weight decay and augmentation
-    are the paper's for CIFAR-10: 4 pixels of padding, a crop of the image's size, mirroring.
+    are the paper's for CIFAR-10.
 
     Args:
         depth: 20, 32, 44, 56 or 110 in the paper; 8 is the smallest.
@@ -125,7 +125,7 @@ def vgg(
         augment: whether training images are cropped and mirrored at random.
 
     Raises:
-        UserError: an image of ``size`` cannot be halved once a stage.
+        UserError: image of ``size`` cannot be halved once a stage.
     """
     if not stages or size % 2 ** len(stages):
         raise UserError(

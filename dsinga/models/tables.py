@@ -68,7 +68,7 @@ def tabm(
         metrics: further metrics, as for ``compile``.
 
     Raises:
-        UserError: a record without columns, bins for another number of columns, no layer, or an unknown task.
+        UserError: record without columns, bins for another number of columns, no layer, or an unknown task.
     """
     data = _input(numbers, flags, categories, task)
     if depth is not None and depth < 1:
@@ -124,14 +124,14 @@ def realmlp(
         depth: layers before the last.
         dropout: share of the numbers to drop in training.
         label_smoothing: for classes, the share of the target spread over all classes.
-        learning_rate: the largest learning rate; defaults to 0.04, or 0.2 for numbers.
+        learning_rate: largest learning rate; defaults to 0.04, or 0.2 for numbers.
         steps: steps of training, over which the learning rate rises and falls four times (kCosineLog); by default it is
             constant.
         weight_decay: for AdamW, on all params but biases.
         metrics: further metrics, as for ``compile``.
 
     Raises:
-        UserError: a record without columns, or an unknown task.
+        UserError: record without columns, or an unknown task.
     """
     data = _input(numbers, flags, categories, task)
     embed = _waves(numbers) if numbers else None
@@ -165,14 +165,14 @@ def table_inputs(
     """Convert the columns of table records to features (B, n): numbers, ``bins`` as in :func:`tabm`, flags, categories.
 
     Categories of at most 8 codes become one-hot vectors, others embeddings with initial deviation ``stddev``, by one
-    kCategories layer, "categories". Raises UserError for bins for another number of columns.
+    kCategories layer, "categories".
     """
     embed = _piecewise_linear(numbers, bins) if bins else None
     return _inputs(data, numbers, flags, categories, embed, stddev=stddev)[0]
 
 
 def _input(numbers: int, flags: int, categories: Sequence[int], task: str) -> Symbol:
-    """Return the input of a net for a task. Raises UserError for records without columns or an unknown task."""
+    """Return the input of a net for a task."""
     if task not in TASKS:
         raise UserError(f'task is "classes", "answers" or "numbers", not {task!r}')
     if min(numbers, flags, *categories, 0) < 0 or numbers + flags + len(categories) < 1:

@@ -1,7 +1,6 @@
 """Nets for texts: word vectors, sentiment of sentences, tags of words, and translation.
 
-The tagger is the net of the article on PaddlePaddle; Huang, Xu and Yu, Bidirectional LSTM-CRF Models for Sequence
-Tagging (2015).
+The tagger: Huang, Xu and Yu, Bidirectional LSTM-CRF Models for Sequence Tagging (2015).
 
 The translator's encoder reads the source sentence in both directions (Bahdanau, Cho and Bengio, Neural Machine
 Translation by Jointly Learning to Align and Translate, 2015). Its decoder has two recurrent layers. The first begins
@@ -46,7 +45,7 @@ def word_ngram(
     Bengio et al., A Neural Probabilistic Language Model (2003).
 
     Args:
-        vocabulary: number of different words, which ``dsinga data info`` shows.
+        vocabulary: number of different words.
         data: folder with the ngrams train_data.zarr and test_data.zarr, made by ``dsinga data import contexts``.
         context: words of a record, the window of the import.
         embedding: width of the word vectors.
@@ -119,11 +118,10 @@ def sentiment_convolution(
     Kim, Convolutional Neural Networks for Sentence Classification (2014).
 
     Args:
-        vocabulary: number of word codes, which ``dsinga data info`` shows.
+        vocabulary: number of word codes.
         data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
         embedding: width of the word vectors.
         kernels: window of each convolution, in words.
-        filters: filters of each convolution.
         dropout: fraction of the embedding and of the pooled filters to drop in training.
     """
     words, lengths, embedded = _words(vocabulary, embedding, 0.02, max([1, *kernels]))
@@ -153,7 +151,7 @@ def sentiment_lstm(
     """Return the job of stacked bidirectional LSTMs that classify sentences by each feature's maximum over the words.
 
     Args:
-        vocabulary: number of word codes, which ``dsinga data info`` shows.
+        vocabulary: number of word codes.
         data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
         embedding: width of the word vectors.
         hidden: units of an LSTM in each direction.
@@ -245,7 +243,7 @@ def gru_translator(
     """Return the job of a translator for pairs imported by ``dsinga data import pairs``.
 
     Args:
-        source_words: number of codes of the source language, which ``dsinga data info`` shows.
+        source_words: number of codes of the source language.
         target_words: number of codes of the target language.
         data: folder with train, val and test, each with source.zarr and target.zarr.
         embedding: width of the word vectors.

@@ -86,7 +86,7 @@ class Processor(NamedTuple):
     precision: str = "float32"
 
     def ops(self) -> Ops:
-        """Create the kernels for this worker. Raises UserError if the processor has none."""
+        """Create the kernels for this worker."""
         if self.device is None:
             return cpu_ops(self.precision)
         return get_ops("cupy").for_worker(self.device, self.precision)

@@ -102,15 +102,14 @@ class RepeatedIterations(Protocol):
 
 
 class Capture(Protocol):
-    """How a backend repeats a *pass*, a function that calls kernels: recorded once, then replayed without Python.
+    """How a backend records a *pass*, a function that calls kernels, once and then replays it without Python.
 
-    A worker gets it from :meth:`Ops.capture`; None means that passes are called. A backend with arrays outside host
-    memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU. Rules:
+    It may be a GPU graph or a list of kernel calls on a CPU. Rules:
 
     - A replay gives the bits of the call. Only records, params and numbers of the step change. Each set of shapes and
       dtypes has its own capture. Layers get step-dependent numbers from :meth:`Ops.step_number`.
-    - The result None means that the pass must be called, and that no param has changed. Either a layer has raised
-      :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, which the call explains.
+    - The result None means that the pass must be called, and that no param has changed: a layer has raised
+      :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite.
     """
 
     def iterations(

@@ -57,8 +57,8 @@ class Recorder:
 
     Attributes:
         calls: functions without arguments, to be called in order.
-        nbytes: the bytes of the arrays made during the recording.
-        numbers: the metrics, arrays () in reading order.
+        nbytes: bytes of the arrays made during the recording.
+        numbers: metrics, arrays () in reading order.
         calls_library: whether some calls use the kernel library.
     """
 

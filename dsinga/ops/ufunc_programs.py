@@ -106,7 +106,7 @@ class TracedSeries(NamedTuple):
 
 
 def trace(formula: Formula, slots: int) -> TracedFormula:
-    """Trace a formula with ``slots`` arrays of state into a program of ufuncs. Raises Untraceable."""
+    """Trace a formula with ``slots`` arrays of state into a program of ufuncs."""
     return _trace(_Tape(), formula, slots).formula(())
 
 

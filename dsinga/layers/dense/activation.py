@@ -159,8 +159,6 @@ class Dropout(Layer):
     - kRow: a row, to drop a residual branch (Huang et al., Deep Networks with Stochastic Depth, 2016).
     - kFeature: a feature of a sequence (B, T, n) at all steps, as Keras's recurrent layers drop their inputs.
 
-    The dropped units depend on seed, step, layer and global row, not on the worker.
-
     With a ``member``, units are dropped outside training, too: the same units in all rows, and whole channels of images
     and volumes. A member is one of the nets that dropout trains (Gal and Ghahramani, Dropout as a Bayesian
     Approximation, 2016).

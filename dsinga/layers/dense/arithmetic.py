@@ -116,7 +116,7 @@ class Arithmetic(Layer):
             self.shape = self._joint_shape(*self.source_shapes)
 
     def _joint_shape(self, first: Shape, second: Shape) -> Shape:
-        """Return the shape of two sources broadcast as in numpy. Raises UserError if they do not fit."""
+        """Return the shape of two sources broadcast as in numpy."""
         matrices = self.settings.operator is Operator.MATMUL
         if first != second or matrices:
             self.cut = Cut(gathered_because="has sources of different shapes")

@@ -42,7 +42,7 @@ class CodesLayer(Layer):
         self.codes_shape = (shape[0], steps) if len(shape) == 2 and self.step is None else shape[:1]
 
     def codes(self, source: Any, ctx: Context) -> Array:
-        """Check the source's codes and return them as int64. Raises UserError for numbers that are no codes.
+        """Check the source's codes and return them as int64.
 
         Codes on the device are not checked; kernels give NaN for invalid codes.
         """
@@ -105,8 +105,7 @@ class Embedding(CodesLayer):
     Param: weight (``vocab_size``, ``feature_dim``). Its gradient has only the rows that were looked up. Other rows do
     not move, unless ``dense_gradient`` makes the gradient a whole array.
 
-    The feature is 0 after the end of a sequence (code -1). The vector of ``padding_code`` gets no gradient. With one
-    code a row, the layer can be cut by features, and its weight by columns.
+    The feature is 0 after the end of a sequence (code -1). The vector of ``padding_code`` gets no gradient.
     """
 
     class Conf(Settings):

@@ -120,7 +120,6 @@ class LearnedVector(Layer):
     """A trained vector, the same for each row: the param (n,), ``num_output`` numbers, as (B, n).
 
     With ``leading`` axes the param is (*leading, n), for instance learnt positions, and the feature (B, *leading, n).
-    It may be the logs of standard deviations of a Gaussian policy that do not depend on the observation.
     """
 
     class Conf(Settings):

@@ -243,7 +243,7 @@ class Normalization(Layer):
         self.params = (self._param("mean", 0.0), self._param("std", 1.0))
 
     def _param(self, name: str, default: float) -> ParamSpec:
-        """Return the param that holds a statistic. Raises JobError for a wrong count of numbers."""
+        """Return the param that holds a statistic."""
         numbers: list[float] = getattr(self.settings, name) or [default]
         row = self.shape[1:]
         shape = row if len(numbers) == math.prod(row) and len(row) > 1 else row[:1]
@@ -291,7 +291,7 @@ class Normalization(Layer):
 
 
 def statistics_lists(mean: Any, std: Any) -> dict[str, list[float]]:
-    """Convert a mean and a std (numbers, arrays or None) to settings. Raises UserError for a std of 0."""
+    """Convert a mean and a std (numbers, arrays or None) to settings."""
     settings = {}
     for name, values in (("mean", mean), ("std", std)):
         if values is None:

@@ -44,8 +44,8 @@ GATHERED = Cut(gathered_because="takes groups of channels and gives another numb
 class Convolution(Layer):
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes.
 
-    Volumes (B, C, D, H, W) become (B, num_filters, D', H', W'). Params: weight (num_filters, C·kh·kw), for volumes
-    (num_filters, C·kd·kh·kw), and bias (num_filters,) unless ``bias_term`` is false.
+    Params: weight (num_filters, C·kh·kw), for volumes (num_filters, C·kd·kh·kw), and bias (num_filters,) unless
+    ``bias_term`` is false.
 
     With ``group``, each of as many equal groups of filters reads only its group of the channels, and the weight is
     (num_filters, C/group·kh·kw). Pixels in a window are ``dilation`` pixels apart (Yu and Koltun, Multi-Scale Context
@@ -212,7 +212,7 @@ class Pooling(Layer):
     - With ``output_size`` as many windows divide the image as evenly as possible, as PyTorch's adaptive pooling.
     - Pixels in a window are ``dilation`` pixels apart.
 
-    Volumes (B, C, D, H, W) become (B, C, D', H', W').
+    Volumes become (B, C, D', H', W').
     """
 
     class Conf(WindowConf):

@@ -188,7 +188,7 @@ def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ())
 
 
 def whole_image(layer: Layer, conf: WindowConf) -> Window:
-    """Return a window that covers the whole image. Raises UserError if ``conf`` gives another window."""
+    """Return a window that covers the whole image."""
     size = window_shape(layer)[1:]
     refuse_window(layer, conf, f"global_pooling takes the whole image, {shape_text(size)}, as its window")
     once = (1,) * len(size)

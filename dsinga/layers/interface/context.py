@@ -64,9 +64,9 @@ class PassObserver(Protocol):
         """Return ``compute(*arguments)``.
 
         Args:
-            layer: the :class:`dsinga.layers.Layer`, possibly fused.
+            layer: :class:`dsinga.layers.Layer`, possibly fused.
             name: "forward" or "backward".
-            compute: the layer's ``compute_feature`` or ``compute_gradient``.
+            compute: layer's ``compute_feature`` or ``compute_gradient``.
         """
 
 
@@ -91,15 +91,15 @@ class RecordInfo:
     """What an input layer knows of its records before it reads any: shapes, batch size, labels.
 
     Attributes:
-        batchsize: the rows computed at once; a training batch has ``micro_batches`` times as many.
-        label_range: the smallest and the largest label, if they are integers.
+        batchsize: rows computed at once; a training batch has ``micro_batches`` times as many.
+        label_range: smallest and the largest label, if they are integers.
         label_shape: () for one label a record, (K,) for K, (T,) for one each step.
         continues: whether each row of a batch continues the same row of the previous batch.
-        codes: the number of different codes of a text; 0 for other records.
-        words: a hash of the vocabulary, if known.
-        label_names: the names of the labels 0, 1, ..., if known.
-        fit: an object with ``evaluate``, which brings stored records to ``shape``, or None.
-        leads: an object with ``create_nets``, which builds nets for several leads; None for one lead.
+        codes: number of different codes of a text; 0 for other records.
+        words: hash of the vocabulary, if known.
+        label_names: names of the labels 0, 1, ..., if known.
+        fit: object with ``evaluate``, which brings stored records to ``shape``, or None.
+        leads: object with ``create_nets``, which builds nets for several leads; None for one lead.
     """
 
     shape: Shape
@@ -153,7 +153,7 @@ class Context:
         all_gather: ``all_gather(key, array)`` joins arrays along axis 0 in the same order.
         skips: whether a batch with a loss that is not finite is skipped.
         observer: called in place of each pass of a layer, or None.
-        micro_batch: the rows of this pass, of all workers of the group; None for the whole batch.
+        micro_batch: rows of this pass, of all workers of the group; None for the whole batch.
         meanwhile: functions to call while collectives wait for other workers, or None.
     """
 

@@ -18,9 +18,9 @@ class ParamSpec:
 
     Attributes:
         role: "weight", "bias", ...; its name if the job gives none.
-        cut_axis: the axis that is cut with the layer's features; None for a replicated param.
+        cut_axis: axis that is cut with the layer's features; None for a replicated param.
         trainable: False for lasting state, such as running means. Its new value replaces the old one.
-        initial: a number or broadcastable array that fills it if the job has no ``init``.
+        initial: number or broadcastable array that fills it if the job has no ``init``.
         by_rows: whether it is state (B, ...) with an entry for each row of the batch, such as a carried hidden state.
             It exists in training only.
         sparse: whether its gradient may be a :class:`dsinga.ops.SparseRows`. Then only these rows are sent and updated.
@@ -104,9 +104,9 @@ class LabelFormat:
     """The shape and dtype of the labels that a layer passes to later layers.
 
     Attributes:
-        shape: the shape of a row's label: () for one number, (K,) for several, (T,) for sequences.
+        shape: shape of a row's label: () for one number, (K,) for several, (T,) for sequences.
         dtype: int64 or float32; None without labels, or for the sources' dtype.
-        names: the names of the labels 0, 1, ..., if known.
+        names: names of the labels 0, 1, ..., if known.
     """
 
     shape: Shape = ()
@@ -127,12 +127,11 @@ class Cut:
 
     Attributes:
         connection: what a part needs of the sources; None if the layer cannot be cut by features.
-        axis: the axis of the features, 2 for sequences (B, T, n).
-        groups: the number of equal groups of features that a cut keeps whole, such as heads of kAttention; 0 for any
-            cut.
+        axis: axis of the features, 2 for sequences (B, T, n).
+        groups: number of equal groups of features that a cut keeps whole, such as heads of kAttention; 0 for any cut.
         gathered_because: why there is no ``connection``.
         whole_because: if not empty, why one worker must compute all rows.
-        width: the setting, if any, with the number of features, which a part changes.
+        width: setting, if any, with the number of features, which a part changes.
         by_space: whether the layer can be cut along the axes after the channels.
     """
 

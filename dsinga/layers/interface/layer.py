@@ -32,9 +32,9 @@ class Output(NamedTuple):
     """What a layer's forward pass returns: the feature, and optionally labels, metrics and state.
 
     Attributes:
-        feature: an array, or None if no destination needs one; with ``part_shapes`` a tuple, one for each destination.
+        feature: array, or None if no destination needs one; with ``part_shapes`` a tuple, one for each destination.
         saved: what else ``compute_gradient`` needs.
-        labels: the labels, for layers that make labels.
+        labels: labels, for layers that make labels.
         metrics: (sum, count) by name; a sum may be a state of :mod:`dsinga.layers.metrics.metric_state`.
         state: maps the role of a param that is not trainable to its new value.
     """
@@ -49,9 +49,9 @@ class Output(NamedTuple):
 class Layer(ConfiguredLayer, ABC):
     """Base class of layers: set up once from a configuration and source shapes, then a pure function.
 
-    A subclass calls ``super().__init__``. It sets ``shape``, the shape of the whole batch's feature, batch first,
-    unless it equals the first source's. It sets ``params`` if it has any. A worker may get fewer rows, so
-    ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only.
+    A subclass calls ``super().__init__``. It sets ``params``, and ``shape``, the shape of the whole batch's feature,
+    unless it equals the first source's. A worker may get fewer rows, so ``compute_feature`` and ``compute_gradient``
+    rely on ``shape[1:]`` only.
 
     docs/howto/own-code.md has an example, and :class:`dsinga.testing.LayerContract` tests these rules:
 
@@ -66,7 +66,7 @@ class Layer(ConfiguredLayer, ABC):
       number. Divide the gradient by ``ctx.rows.total``, the rows of the whole batch, not by the rows that you get.
     - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``, for a function
       registered as ``composed_metric`` (:mod:`dsinga.layers.metrics.composed_metrics`).
-    - *Input layers* set ``is_input = True`` and ``source_count = 0``. Their source is a :class:`Records`. They return
+    - *Input layers* set ``is_input = True`` and ``source_count = 0``, read a :class:`Records`, and return
       ``Output(feature, labels=labels)``.
     - *Random numbers* come from :meth:`random`, ``ctx.random(self.name, n, self.columns)`` or, in host memory,
       ``ctx.uniform(...)``. Every way to divide a batch gives the same numbers.
@@ -74,30 +74,26 @@ class Layer(ConfiguredLayer, ABC):
       directly makes GPUs slower.
     - *Cut by features* (``partition_dim: 1``): without ``cut``, each worker computes whole rows. With
       ``Cut(Connection.kOneToOne)`` a part needs the same features of each source, with ``kOneToAll`` all features.
-      :meth:`cut_conf` returns the configuration of a part. ``ParamSpec.cut_axis`` is the axis of a param to cut.
     - *Cut by space* (``partition_dim: 2``): with ``by_space=True``, :meth:`reach` names the points of sources that a
       part needs. Sums over points need ``ctx.all_reduce``; metrics count ``self.counted_rows(rows)``;
       ``self.region.take(labels)`` gives the labels of a part's points.
 
     Attributes:
-        Conf: the class of the type's settings; ``settings`` are this layer's.
-        source_count: the number of source layers, None for any; up to ``optional_sources`` more may follow.
+        Conf: class of the type's settings; ``settings`` are this layer's.
+        source_count: number of source layers, None for any; up to ``optional_sources`` more may follow.
         source_kind: how it uses the axes of its sources (:class:`SourceKind`).
-        labels: the labels that it reads (:class:`Labels`).
-        new_labels: the labels that it makes (:class:`LabelFormat`); None if it passes on its sources' labels.
-        cut: how it is cut over workers (:class:`Cut`).
+        new_labels: labels that it makes (:class:`LabelFormat`); None if it passes on its sources' labels.
         is_input: whether it reads a store.
-        takes_codes: whether its source gives codes, which are checked in host memory.
-        vocab_size: the upper bound of its source's codes; 0 if each category has its own.
+        takes_codes: whether its source gives codes.
+        vocab_size: upper bound of its source's codes; 0 if each category has its own.
         is_loss: whether it starts the gradient: ``compute_gradient`` gets ``grad`` None.
         is_output: whether it takes no part in the gradient; only output layers can follow it.
-        metric_names: all metrics that it may report.
-        part_shapes: the shapes of the parts, if each destination gets its own part.
-        columns: the columns of the whole layer that this part computes, None for all; set by the net.
-        region: the points of the whole layer's field that this part computes, None for all; set by the net.
-        label_region: the points of an input layer's labels that later layers need, None for all; set by the net.
-        source_fill: the value of padding points around a source, if ``source_points`` has some.
-        label_format: the labels that later layers get; set by the net.
+        part_shapes: shapes of the parts, if each destination gets its own part.
+        columns: columns of the whole layer that this part computes, None for all.
+        region: points of the whole layer's field that this part computes, None for all.
+        label_region: points of an input layer's labels that later layers need, None for all.
+        source_fill: value of padding points around a source, if ``source_points`` has some.
+        label_format: labels that later layers get.
         marks_wrong_labels: whether a label that is no class makes metrics NaN, if the host cannot check it.
         bf16: what it computes in bfloat16 with the precision kBF16 (:class:`Bfloat16`).
         rounds_source: whether it then uses its first source only as factors, which it rounds to bfloat16.

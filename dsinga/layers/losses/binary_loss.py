@@ -81,7 +81,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
         return grads, ()
 
     def _checked(self, losses: Array, target: Array, sources: Arrays, ctx: Context) -> Array:
-        """Return ``losses``. Raises UserError if a target (B, n) is not in [0, 1]."""
+        """Return ``losses``."""
         if not target.size:
             return losses
         limits = target.min(), target.max()

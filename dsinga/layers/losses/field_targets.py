@@ -28,11 +28,11 @@ class FieldTargets:
     """Reads a target (B, C, *space) for a loss or metric: differences, masks and weights of its points.
 
     Args:
-        layer: the layer; its first source gives predictions, (B, C, *space) or as many numbers.
-        target: the target's shape, with one more channel if ``weighted``.
+        layer: layer; its first source gives predictions, (B, C, *space) or as many numbers.
+        target: target's shape, with one more channel if ``weighted``.
         masked: whether NaN points are left out.
         weighted: whether the last channel has weights.
-        std: a number for each channel, or for all; none for differences in the target's units.
+        std: number for each channel, or for all; none for differences in the target's units.
         count: how many numbers the prediction has for each number of the target.
 
     Raises:

@@ -24,8 +24,7 @@ class MeanLoss(Layer):
     Sources: x (B, ...), and optionally weights w with as many numbers a row, by default 1, without a gradient. The
     feature is x, (B, n). Metric: "loss".
 
-    With ``scale`` -1 and a critic's value of an actor's action, it is the deterministic policy gradient (Silver et al.
-    2014); the critic's params are static.
+    With ``scale`` -1 and a critic's value, it is the deterministic policy gradient (Silver et al. 2014).
     """
 
     class Conf(Settings):

@@ -1,7 +1,5 @@
 """The base class of losses that compare two sources, and sample weights from an optional last source.
 
-Gradients are of the mean over the global batch.
-
 With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i; the sum of weights does not matter. With a weight
 for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right predictions is their weighted share, Σ
 wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.

@@ -96,7 +96,7 @@ class PointClasses(Layer):
         )
 
     def point_labels(self, labels: Any, ctx: Context) -> PointLabels:
-        """Convert labels to a class and weight for each point. Raises UserError for a label that is no class."""
+        """Convert labels to a class and weight for each point."""
         labels = required_labels(self, labels)
         self._check(labels.shape)
         given = labels.reshape(len(labels), 1 + self.settings.weighted, *labels.shape[-len(self.space) :])

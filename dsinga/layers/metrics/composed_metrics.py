@@ -108,7 +108,7 @@ class ConfusionMatrix(Layer):
         return Output(predictions, metrics=size | parts)
 
     def _whole(self, labels: np.ndarray) -> np.ndarray:
-        """Convert labels to integers. Raises UserError for a float label that is no whole number."""
+        """Convert labels to integers."""
         if labels.dtype.kind != "f":
             return labels
         wrong = labels[np.floor(labels) != labels]

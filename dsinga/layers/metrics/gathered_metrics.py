@@ -81,7 +81,7 @@ def gathered_metrics(parts: Sums) -> MetricValues:
 
 
 def _value(name: str, rows: GatheredRows) -> float:
-    """Call the metric function ``name`` on all rows. Raises UserError unless it returns a number."""
+    """Call the metric function ``name`` on all rows."""
     function = lookup("metric", name)
     try:
         labels, predictions = rows.arrays().values() if is_user_code(function) else rows.rows()  # ours need no order

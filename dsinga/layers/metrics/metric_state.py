@@ -54,7 +54,7 @@ class MetricState(ABC):
 
 
 def restore_state(state: Mapping[str, Any]) -> MetricState:
-    """Restore a state from :func:`saved_state`. Raises KeyError and TypeError for anything else."""
+    """Restore a state from :func:`saved_state`."""
     return MetricState.kinds[state["kind"]](**state["arrays"])
 
 

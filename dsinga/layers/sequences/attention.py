@@ -134,8 +134,7 @@ class Attention(AttentionLayer):
     last source has labels (B, Tk), which give the lengths. A third source with three axes is values.
 
     With ``num_heads`` h > 1, each of h parts of the features has weights of its own, and kScaledDot divides by √(n/h).
-    A query without keys gets zeros. Projections are kInnerProduct layers with ``per_step``. If the layer is cut by
-    features, a worker computes whole heads. kAdditive has the param score (n,).
+    Projections are kInnerProduct layers with ``per_step``. kAdditive has the param score (n,).
     """
 
     cut = Cut(Connection.kOneToOne, axis=2)

@@ -209,7 +209,7 @@ class JobModel(Trainable):
         return encoders
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the job's record shapes. Raises UserError if it names none."""
+        """Return the job's record shapes."""
         shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._records_inputs() if layer.store_conf}
         return shapes if shapes and all(shapes.values()) else super().input_shapes()
 
@@ -278,7 +278,7 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     - A job file: ``nn.from_job(path)``.
 
     Args:
-        folder: the folder that ``model.save(folder)`` wrote.
+        folder: folder that ``model.save(folder)`` wrote.
 
     Raises UserError for a missing or damaged file.
 

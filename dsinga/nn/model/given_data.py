@@ -166,7 +166,7 @@ def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndar
 
 
 def as_param(name: str, array: Any) -> np.ndarray:
-    """Return a float32 copy of the user's param. Raises UserError unless it is numeric."""
+    """Return a float32 copy of the user's param."""
     try:
         return np.array(array, np.float32, order="C")
     except (TypeError, ValueError) as error:

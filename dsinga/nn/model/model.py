@@ -88,19 +88,19 @@ class Model(Trainable):
         """Set the optimizer, the losses, the metrics and the topology of training.
 
         Args:
-            optimizer: a name such as "adam", or ``nn.Adam(learning_rate=...)``.
-            loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
+            optimizer: name such as "adam", or ``nn.Adam(learning_rate=...)``.
+            loss: name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
                 the output of a loss layer. For several outputs: a list, or a dict by the name of the output's layer.
                 Restricted Boltzmann machines need none.
             metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (all: docs/reference/metrics.md),
                 functions of (labels, predictions) of all records, or nn.FieldError(...). For several outputs: a dict,
                 or a list of lists. Losses always report their own metrics.
-            loss_weights: a factor for each loss.
+            loss_weights: factor for each loss.
             algorithm: by default back-propagation, or contrastive divergence for restricted Boltzmann machines.
-            cluster: the topology, such as ``nn.Cluster(workers=2)``.
+            cluster: topology, such as ``nn.Cluster(workers=2)``.
 
         Raises:
-            UserError: an unknown name, or losses that do not fit the outputs.
+            UserError: unknown name, or losses that do not fit the outputs.
 
         Examples:
             >>> from dsinga import nn
@@ -144,7 +144,7 @@ class Model(Trainable):
         return builders
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Call the model as a layer on other tensors. Raises UserError for a wrong number of inputs."""
+        """Call the model as a layer on other tensors."""
         inputs, outputs = self._inputs(), self._outputs()
         if self.job_changes:
             raise UserError(
@@ -234,7 +234,7 @@ class Model(Trainable):
         return [symbol.builder.name or "" for symbol in self._inputs()]
 
     def output_layers(self) -> list[str]:
-        """Return the output layers' names. Raises UserError if input shapes are unknown."""
+        """Return the output layers' names."""
         return self._written().outputs
 
     def label_inputs(self) -> list[str]:
@@ -294,7 +294,7 @@ class Model(Trainable):
         return self._kept.get(self, "written", lambda: _write(self, PhaseRecords()))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the inputs' record shapes. Raises UserError if one has none."""
+        """Return the inputs' record shapes."""
         texts = {name: encoder.steps for name, encoder in self.text_encoders().items() if encoder is not None}
         shapes = [
             texts.get(name, symbol.builder.settings["shape"])

@@ -53,8 +53,8 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     Attributes:
         trained: params, optimizer state and names of records.
-        record_shapes: the known shapes of records, by input.
-        label_shapes: the known shapes of a row's training labels, by input.
+        record_shapes: known shapes of records, by input.
+        label_shapes: known shapes of a row's training labels, by input.
         stop_training: set it to True in a callback to end training.
     """
 
@@ -159,13 +159,13 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self._params = {**self.params, name: as_param(name, array)}
 
     def shaped_net(self) -> LocalNet:
-        """Build the net for the known input shapes. Raises UserError if they are unknown."""
+        """Build the net for the known input shapes."""
         shapes = self.record_shapes or self.input_shapes()
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
         return local_net(self, {name: (array, None) for name, array in zeros.items()}, has_labels=True)[0]
 
     def predicting_net(self) -> NeuralNet:
-        """Build the net for predictions, without losses. Raises UserError if the input shapes are unknown."""
+        """Build the net for predictions, without losses."""
         return self.shaped_net().unlabelled_net(self.output_layers())
 
     @checked
@@ -202,7 +202,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the record shapes that the model itself defines. Raises UserError if it defines none."""
+        """Return the record shapes that the model itself defines."""
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
     def ordered_params(self) -> dict[str, np.ndarray]:
@@ -263,7 +263,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def save_weights(self, path: str | os.PathLike[str]) -> None:
-        """Write the params to a safetensors file for :meth:`load_weights`. Raises UserError if that fails."""
+        """Write the params to a safetensors file for :meth:`load_weights`."""
         file = local_folder(path)
         if file.is_dir():
             raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")

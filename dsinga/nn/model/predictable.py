@@ -102,7 +102,7 @@ class Predictable(ModelParams):
             y: labels, unless ``x`` has them.
             sample_weight: as for :meth:`fit`; only the loss and accuracies use it.
             batch_size: records computed at a time, by default as many as bounded memory allows.
-            client: a Dask client, to evaluate on its workers. Without one, this process computes numpy arrays.
+            client: Dask client, to evaluate on its workers. Without one, this process computes numpy arrays.
             return_dict: True to return a plain dict.
             options: for windows of a Dataset: ``by``, names of groups such as ("variable", "lead", "season"), and
                 ``against``, baselines. The result is then a Dataset of errors (:func:`dsinga.evaluate_fields`).
@@ -156,7 +156,7 @@ class Predictable(ModelParams):
             x: records, as for :meth:`fit`, without labels. Use :meth:`predict_lazily` if outputs do not fit in memory.
                 A model trained on windows accepts an xarray Dataset, a DataArray or a path, and returns a lazy Dataset.
             batch_size: records computed at a time, by default as many as bounded memory allows.
-            client: a Dask client, to predict on its workers. Without one, this process computes numpy arrays.
+            client: Dask client, to predict on its workers. Without one, this process computes numpy arrays.
             members: how many nets to draw by dropout; the result has a first dimension "member", (members, n, ...).
             options: for a Dataset: ``leads``, how many times predictions are fed back (:func:`dsinga.predict_lazily`).
 
@@ -235,7 +235,7 @@ class Predictable(ModelParams):
         return with_tensor_methods(self.predict(records))
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Apply the model as a layer to symbolic tensors. Raises UserError for a model of a job."""
+        """Apply the model as a layer to symbolic tensors."""
         raise UserError(
             f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
         )

@@ -136,7 +136,7 @@ def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[
 def evaluated_by_kind(
     model: Any, x: Any, batch_size: int | None, client: Any, options: Mapping[str, Any], **labels: Any
 ) -> Any:
-    """Let an add-on evaluate its kind of data with ``options``. Raises UserError for unknown options."""
+    """Let an add-on evaluate its kind of data with ``options``."""
     for by in kinds_of_records(model, x) if isinstance(x, RecordSource) else ():
         if options.keys() <= by.options.keys():
             by.check_options(**labels)
@@ -154,7 +154,7 @@ def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
 
 
 def given_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None. Raises UserError for an unknown option."""
+    """Return the options that are not None."""
     if options:
         known = [*inspect.signature(inspect.unwrap(function)).parameters, *_options_of_all()]
         check_names(function.__name__, known, options)

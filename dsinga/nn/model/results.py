@@ -18,8 +18,8 @@ class EvaluationResult(tuple[float, ...]):
     ``evaluation["loss"]``, ``evaluation.loss`` and ``dict(evaluation)`` also have the metrics that the loss reports.
 
     Args:
-        figures: the numbers by name.
-        metrics: the names of the ``compile`` metrics among them.
+        figures: numbers by name.
+        metrics: names of the ``compile`` metrics among them.
     """
 
     _figures: dict[str, float]

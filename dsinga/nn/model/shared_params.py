@@ -16,7 +16,7 @@ class SharedParams:
     """The params of a model's layers, which other models may share.
 
     Attributes:
-        owners: the layers, with the names of their params in order; empty until all shapes are known.
+        owners: layers, with the names of their params in order; empty until all shapes are known.
         are_handed_out: whether the layers have the params that were set.
     """
 

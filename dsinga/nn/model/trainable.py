@@ -48,8 +48,8 @@ class Trainable(Predictable):
     """Base class of models, with the methods ``fit``, ``train_on_batch`` and ``job``.
 
     Attributes:
-        default_batch_size: the default rows of a batch, None for the job's.
-        default_epochs: the default epochs of a ``fit``, None for the job's steps.
+        default_batch_size: default rows of a batch, None for the job's.
+        default_epochs: default epochs of a ``fit``, None for the job's steps.
     """
 
     default_batch_size: int | None = 32
@@ -92,10 +92,10 @@ class Trainable(Predictable):
             test_data: test records, in the same forms.
             batch_size: rows of a batch, by default 32, and at most the number of records.
             epochs: how many times all records are read.
-            train_steps: the number of batches, instead of ``epochs``.
+            train_steps: number of batches, instead of ``epochs``.
             seed: determines all random numbers, by default 0.
-            cluster: the topology, instead of ``compile``'s.
-            name: the name of the job, by default the model's.
+            cluster: topology, instead of ``compile``'s.
+            name: name of the job, by default the model's.
             checkpoint_freq: steps between checkpoints.
             precision: as for :meth:`fit`.
             gpu: as for :meth:`fit`.
@@ -166,18 +166,18 @@ class Trainable(Predictable):
             epochs: how many times all records are read, by default once.
             batch_size: rows of a batch, at most the number of records. By default 32, or the rows of the first batch of
                 a generator, DataLoader or PyDataset.
-            train_steps: the number of batches, instead of ``epochs``.
+            train_steps: number of batches, instead of ``epochs``.
             steps_per_epoch: how many batches of a generator are read; an endless generator needs it.
-            sample_weight: a factor w for the loss l of each record, (n,), or of each step or point with a label, (n,
+            sample_weight: factor w for the loss l of each record, (n,), or of each step or point with a label, (n,
                 ...). The loss is Σ w·l over the number of records, as in Keras; accuracies are Σ w·right / Σ w.
-            class_weight: a factor by label, or by class name of a table, 1 for the others; it multiplies
+            class_weight: factor by label, or by class name of a table, 1 for the others; it multiplies
                 ``sample_weight``. "balanced" is n / (k·n_c) for a class with n_c of n labels, if k classes occur.
             validation_data: (x, y), (x, y, sample_weight), or a generator of such, to validate with after each epoch.
-            validation_split: the share of the records to validate with instead: the last ones before shuffling.
+            validation_split: share of the records to validate with instead: the last ones before shuffling.
             validation_steps: how many batches of a ``validation_data`` generator are read.
             callbacks: one or a list of ``dsinga.extensions`` objects and functions of (step, metrics).
-            client: a Dask client; by default as for :func:`dsinga.train`.
-            workers: the number of workers of each worker group.
+            client: Dask client; by default as for :func:`dsinga.train`.
+            workers: number of workers of each worker group.
             seed: determines all random numbers; by default 0, then another for each further call.
             workspace: folder for metrics and checkpoints.
             resume: True to continue from the newest checkpoint of the workspace, or the path of a checkpoint. "auto"
@@ -192,7 +192,7 @@ class Trainable(Predictable):
 
         Raises:
             UserError: shapes, losses and data do not fit.
-            RunError: a worker or a server is lost, or checkpoints of a BackupAndRestore cannot be removed.
+            RunError: worker or a server is lost, or checkpoints of a BackupAndRestore cannot be removed.
 
         Examples:
             >>> import numpy as np
@@ -291,7 +291,7 @@ class Trainable(Predictable):
 
 
 def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dict[str, Any]:
-    """Collect the job fields among the arguments of ``fit`` or ``job``. Raises UserError for an unknown field."""
+    """Collect the job fields among the arguments of ``fit`` or ``job``."""
     if fields:
         known = [name for name in inspect.signature(function).parameters if name != "job_fields"]
         check_names(function.__name__, [*known, *field_names(Job)], fields)

@@ -41,7 +41,7 @@ def Dense(
 
     Args:
         units: the number of outputs for each row.
-        activation: the function after the layer: its name, or a function of your own; None for a linear layer.
+        activation: function after the layer: its name, or a function of your own; None for a linear layer.
         transpose: True for a weight (inputs, units), as to share the weight of an encoder with its decoder.
 
     Examples:

@@ -23,7 +23,7 @@ def settings_field(
 ) -> dict[str, Any]:
     """Convert a function's arguments to the job field with a component's settings; None means the default.
 
-    ``names`` maps settings to arguments of ``function`` with other names. Raises UserError for wrong settings.
+    ``names`` maps settings to arguments of ``function`` with other names.
     """
     values = {name: value for name, value in given.items() if value is not None}
     if conf is None:
@@ -69,7 +69,7 @@ class Derived(Mapping[str, Any]):
     """A mapping from names to functions for all components of a kind, imported on demand.
 
     Args:
-        kind: the kind in the registry.
+        kind: kind in the registry.
         make: returns the function for its name, type and class.
         takes: whether a class has a function.
         suffix: what is added to the names of built-in types.

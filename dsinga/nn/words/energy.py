@@ -96,7 +96,7 @@ def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
 
 
 def machine_of(machine: LayerBuilder) -> tuple[str, dict[str, Any]]:
-    """Return an RBM's name and settings. Raises UserError for other layers and unnamed machines."""
+    """Return an RBM's name and settings."""
     if not isinstance(machine, LayerBuilder) or machine.kind != "RBM" or machine.name is None:
         raise UserError(f'give nn.RBM(..., name="rbm1"), a machine with a name, not {machine!r}')
     return machine.name, dict(machine.settings)

@@ -80,10 +80,10 @@ def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> Para
     """Convert an initialiser given by a user to a job's configuration; None for the layer's own constant.
 
     Args:
-        init: a name of Keras or of jobs, a user's registered initialiser, a number, a ParamGenConf, a mapping of its
+        init: name of Keras or of jobs, a user's registered initialiser, a number, a ParamGenConf, a mapping of its
             fields, or None.
-        fans: the inputs and outputs of a unit, by default the param's columns and rows.
-        layer: the layer's name, for errors.
+        fans: inputs and outputs of a unit, by default the param's columns and rows.
+        layer: layer's name, for errors.
     """
     if init is None:
         return None

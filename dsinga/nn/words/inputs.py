@@ -40,10 +40,10 @@ def Input(
     """Return the symbolic tensor of an input layer, which reads records and their labels.
 
     Args:
-        shape: the shape of one record; by default the data's. None stands for any size: ``(None,)`` accepts code
-            sequences of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
-        name: the name of the input layer, by default "data" (then "data_1").
-        type: the type of the input layer.
+        shape: shape of one record; by default the data's. None stands for any size: ``(None,)`` accepts code sequences
+            of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
+        name: name of the input layer, by default "data" (then "data_1").
+        type: type of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras. Then
             ``shape`` is in this order, and so are image labels and outputs; layers still get (B, C, H, W). The default
             is :func:`image_data_format`, "channels_first" unless you set it. If you give no ``data_format``, square
@@ -275,7 +275,7 @@ def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[
 
 
 def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
-    """Add a random change to the input's ``augment`` list. Raises UserError for other sources."""
+    """Add a random change to the input's ``augment`` list."""
     require(writer)
     change = augmentation_functions[kind](**settings)
     name = writer.source.records

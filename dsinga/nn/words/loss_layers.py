@@ -21,8 +21,8 @@ def SoftmaxLoss(
     It reads the scores before a softmax, and reports the accuracy, too.
 
     Args:
-        topk: a prediction is right if the label is among the ``topk`` highest scores.
-        label_smoothing: the share of the target spread over all classes.
+        topk: prediction is right if the label is among the ``topk`` highest scores.
+        label_smoothing: share of the target spread over all classes.
 
     Examples:
         >>> from dsinga import nn
@@ -77,7 +77,7 @@ def HingeLoss(
     Args:
         norm: whether violations of the margin are summed, "L1", or their squares, "L2".
         margin: by how much the label's score should be above the others.
-        topk: a prediction is right if the label is among the ``topk`` highest scores.
+        topk: prediction is right if the label is among the ``topk`` highest scores.
     """
     settings = {"norm": norm, "margin": margin, "topk": topk, "scale": scale}
     return write_loss("HingeLoss", "kHingeLoss", scores_and_labels, settings)
@@ -104,7 +104,7 @@ def MeanSquaredError(
     Args:
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences: one number, or one for each target channel.
 
     Examples:
         >>> from dsinga import nn
@@ -130,7 +130,7 @@ def MeanAbsoluteError(
     Args:
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences: one number, or one for each target channel.
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("MeanAbsoluteError", "kAbsoluteLoss", True, settings)
@@ -150,10 +150,10 @@ def Huber(
     The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
     Args:
-        delta: the error beyond which the loss is linear.
+        delta: error beyond which the loss is linear.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences: one number, or one for each target channel.
     """
     settings = {"delta": delta, "masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("Huber", "kHuberLoss", True, settings)
@@ -172,7 +172,7 @@ def EuclideanLoss(
     Args:
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences: one number, or one for each target channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("EuclideanLoss", "kEuclideanLoss", False, settings)
@@ -191,7 +191,7 @@ def AbsoluteLoss(
     Args:
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences: one number, or one for each target channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("AbsoluteLoss", "kAbsoluteLoss", False, settings)
@@ -209,10 +209,10 @@ def HuberLoss(
     """Huber's loss, a sum over the numbers of a row: Σ h(x - target)·scale / B (kHuberLoss).
 
     Args:
-        delta: the error beyond which the loss is linear.
+        delta: error beyond which the loss is linear.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences: one number, or one for each target channel.
     """
     settings = {"delta": delta, "scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("HuberLoss", "kHuberLoss", False, settings)
@@ -233,8 +233,8 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
     """Focal loss Σ α'·(1 - p')^gamma·c·scale / B, where c is the binary cross-entropy of a number (kFocalLoss).
 
     Args:
-        gamma: the exponent of 1 - p', which makes confident right answers count less.
-        alpha: the weight of the answer 1; the answer 0 has the weight 1 - alpha.
+        gamma: exponent of 1 - p', which makes confident right answers count less.
+        alpha: weight of the answer 1; the answer 0 has the weight 1 - alpha.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("FocalLoss", "kFocalLoss", sources, {"gamma": gamma, "alpha": alpha, "scale": scale})
@@ -263,7 +263,7 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[La
     Call it on two tensors and an input with labels y, 1 for rows that belong together. It returns the distance d.
 
     Args:
-        margin: the distance beyond which rows that do not belong together have no loss.
+        margin: distance beyond which rows that do not belong together have no loss.
     """
     return simple("ContrastiveLoss", "kContrastiveLoss", margin=margin, scale=scale)
 
@@ -291,8 +291,8 @@ def ClassSoftmaxLoss(vocab_size: int, class_start: Sequence[int], **common: Unpa
     """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B (kClassSoftmaxLoss).
 
     Args:
-        vocab_size: the number of words.
-        class_start: the code of the first word of each class, rising from 0.
+        vocab_size: number of words.
+        class_start: code of the first word of each class, rising from 0.
     """
     inits = {"word": "random_uniform", "class": "random_uniform"}
     settings = {"vocab_size": vocab_size, "class_start": class_start}
@@ -311,11 +311,11 @@ def SampledLoss(
     """Logistic loss of the label and of random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B (kSampledLoss).
 
     Args:
-        vocab_size: the number of words.
-        num_samples: the number of random words for each label.
+        vocab_size: number of words.
+        num_samples: number of random words for each label.
         method: "kNegativeSampling" by scores alone, or "kNCE", noise-contrastive estimation.
         counts: how often each word occurs; without it, Zipf's law.
-        power: the exponent of the counts in the probability of a random word.
+        power: exponent of the counts in the probability of a random word.
     """
     settings = {
         "vocab_size": vocab_size,

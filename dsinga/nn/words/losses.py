@@ -96,7 +96,7 @@ def may_have_params(kind: str) -> bool:
 
 
 def loss_kind(loss: Any) -> str:
-    """Return the function's name for a loss given by name or layer. Raises UserError for an unknown loss."""
+    """Return the function's name for a loss given by name or layer."""
     if isinstance(loss, LayerBuilder):
         return loss.kind
     if isinstance(loss, str) and (known := NAMES if loss in NAMES else losses_by_name()).get(loss):
@@ -116,10 +116,7 @@ IN_ANY_ORDER = set("MSELoss L1Loss HuberLoss SmoothL1Loss mse_loss l1_loss huber
 
 
 def without_torch(loss: Any) -> Any:
-    """Replace a PyTorch loss by its name; return other losses unchanged.
-
-    Raises UserError for a PyTorch loss with other settings.
-    """
+    """Replace a PyTorch loss by its name; return other losses unchanged."""
     owner = loss if hasattr(loss, "__qualname__") else type(loss)
     name = getattr(owner, "__name__", "")
     if getattr(owner, "__module__", None) not in ("torch.nn.modules.loss", "torch.nn.functional"):
@@ -151,12 +148,12 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
     """Make the loss layer for one output from the argument of ``compile``.
 
     Args:
-        loss: the name of a loss in Keras, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``.
-        weight: a factor for a loss given by name.
-        name: the name of the layer, unless ``loss`` has one.
+        loss: name of a loss in Keras, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``.
+        weight: factor for a loss given by name.
+        name: name of the layer, unless ``loss`` has one.
 
     Raises:
-        UserError: an unknown loss, or a weight for a loss layer, which has a scale.
+        UserError: unknown loss, or a weight for a loss layer, which has a scale.
     """
     if isinstance(loss, LayerBuilder):
         if weight != 1:

@@ -39,11 +39,11 @@ def scheduled_rate(
     """Return the configuration of a schedule of any type, with the arguments that all schedules share.
 
     Args:
-        initial_learning_rate: the rate at the beginning.
-        minimum_lr: the least rate.
-        start_step: the step before which the rate is the initial one.
-        warmup_steps: the number of first steps, in which the rate rises to the initial one; the schedule follows.
-        warmup_lr: the rate at the beginning of these steps.
+        initial_learning_rate: rate at the beginning.
+        minimum_lr: least rate.
+        start_step: step before which the rate is the initial one.
+        warmup_steps: number of first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: rate at the beginning of these steps.
     """
     return LRGenConf(
         base_lr=initial_learning_rate,
@@ -75,7 +75,7 @@ def ExponentialDecay(
     """The schedule initial·decay_rate^(step / decay_steps) (kExponential, kStep).
 
     Args:
-        decay_steps: the number of steps in which the rate is multiplied by ``decay_rate``.
+        decay_steps: number of steps in which the rate is multiplied by ``decay_rate``.
         decay_rate: what the rate is multiplied by.
         staircase: whether the exponent is rounded down.
     """
@@ -94,9 +94,9 @@ def CosineDecay(
     """Half a cosine from the initial rate, or ``warmup_target``, down to ``alpha`` times that rate (kCosine).
 
     Args:
-        decay_steps: the number of steps from the highest rate to the last.
-        alpha: the last rate, as a share of the highest.
-        warmup_target: the rate reached by a rise in the first ``warmup_steps`` steps, as in Keras.
+        decay_steps: number of steps from the highest rate to the last.
+        alpha: last rate, as a share of the highest.
+        warmup_target: rate reached by a rise in the first ``warmup_steps`` steps, as in Keras.
 
     Examples:
         >>> from dsinga import nn
@@ -124,10 +124,10 @@ def CosineDecayRestarts(
     """Half a cosine from the initial rate down to ``alpha`` times that rate, again and again (kCosineRestarts).
 
     Args:
-        first_decay_steps: the number of steps of the first period.
+        first_decay_steps: number of steps of the first period.
         t_mul: how many times as long each period is as the one before.
-        m_mul: the factor of the cosine's height in each period.
-        alpha: the lowest rate, as a share of the initial one.
+        m_mul: factor of the cosine's height in each period.
+        alpha: lowest rate, as a share of the initial one.
     """
     settings = {"change_freq": first_decay_steps, "t_mul": t_mul, "m_mul": m_mul, "alpha": alpha}
     return scheduled_rate("kCosineRestarts", initial_learning_rate, settings, **common)
@@ -144,9 +144,9 @@ def PolynomialDecay(
     """The schedule (initial - end)·(1 - r)^power + end, r = step / decay_steps, at most 1 (kPolynomial).
 
     Args:
-        decay_steps: the number of steps to ``end_learning_rate``.
-        end_learning_rate: the rate after these steps.
-        power: the exponent: 1 for a line.
+        decay_steps: number of steps to ``end_learning_rate``.
+        end_learning_rate: rate after these steps.
+        power: exponent: 1 for a line.
     """
     settings = {"change_freq": decay_steps, "final_lr": end_learning_rate, "power": power}
     return scheduled_rate("kPolynomial", initial_learning_rate, settings, **common)
@@ -163,7 +163,7 @@ def InverseTimeDecay(
     """The schedule initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
 
     Args:
-        decay_steps: the number of steps in which the divisor grows by ``decay_rate``; whole for a staircase.
+        decay_steps: number of steps in which the divisor grows by ``decay_rate``; whole for a staircase.
         decay_rate: what the divisor grows by.
         staircase: whether step / decay_steps is rounded down.
     """
@@ -178,8 +178,8 @@ def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -
     """The schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
 
     Args:
-        boundaries: the last step of each rate except the last rate, in rising order.
-        values: the rates, one more than there are boundaries.
+        boundaries: last step of each rate except the last rate, in rising order.
+        values: rates, one more than there are boundaries.
     """
     if len(values) != len(boundaries) + 1:
         raise UserError(f"{len(boundaries)} boundaries need {len(boundaries) + 1} values, not {len(values)}")
@@ -202,11 +202,11 @@ def OneCycle(
     It ends with max_lr / (div_factor·final_div_factor). nn.OneCycleMomentum moves the momentum the other way.
 
     Args:
-        max_lr: the highest rate.
-        total_steps: the number of steps of the cycle.
-        pct_start: the share of the steps in which the rate rises.
-        div_factor: the highest rate divided by the first rate.
-        final_div_factor: the first rate divided by the last rate.
+        max_lr: highest rate.
+        total_steps: number of steps of the cycle.
+        pct_start: share of the steps in which the rate rises.
+        div_factor: highest rate divided by the first rate.
+        final_div_factor: first rate divided by the last rate.
     """
     settings = {
         "change_freq": total_steps,
@@ -224,8 +224,8 @@ def SequentialSchedule(
     """Several schedules one after the other, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
 
     Args:
-        schedules: the schedules, or numbers.
-        boundaries: the steps at which each schedule after the first begins; each counts its steps from 0.
+        schedules: schedules, or numbers.
+        boundaries: steps at which each schedule after the first begins; each counts its steps from 0.
     """
     parts = [learning_rate_conf(rate) for rate in schedules]
     if not parts or len(boundaries) != len(parts) - 1:
@@ -253,8 +253,8 @@ def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
     """A schedule by its name in jobs, or a user's by its registered name.
 
     Args:
-        type: the name, such as "kLinear".
-        base_lr: the rate at the beginning.
+        type: name, such as "kLinear".
+        base_lr: rate at the beginning.
         fields: further fields of ``learning_rate { }`` in a job, such as ``linear_conf={...}``.
     """
     names = type_fields(ChangeMethod, type) if find("schedule", type) else {"type": type}

@@ -35,11 +35,11 @@ def Embedding(
     """Looks up a trained vector for each code (kEmbedding): (B, T) to (B, T, output_dim), or (B,) to (B, output_dim).
 
     Args:
-        input_dim: the number of different codes.
-        output_dim: the width of the vectors.
-        embeddings_initializer: the initialiser of the table, or its name.
+        input_dim: number of different codes.
+        output_dim: width of the vectors.
+        embeddings_initializer: initialiser of the table, or its name.
         dense_gradient: True for a gradient of the whole table, so that updaters move all rows in each step.
-        embeddings_regularizer: the penalty of the table, as nn.L2(0.01).
+        embeddings_regularizer: penalty of the table, as nn.L2(0.01).
         mask_zero: whether steps with the code 0 are left out.
 
     Examples:
@@ -84,9 +84,9 @@ def SequenceLength(
     """Finds the lengths of sequences, for layers that accept lengths as their last source (kSequenceLength).
 
     Args:
-        end: the code of the steps after the end, in addition to -1.
+        end: code of the steps after the end, in addition to -1.
         anywhere: whether steps with the code ``end`` may come before others, which then move forward.
-        mask_value: the number that all features have at the steps after the end.
+        mask_value: number that all features have at the steps after the end.
     """
     return simple("SequenceLength", "kSequenceLength", end=end, anywhere=anywhere, mask_value=mask_value)
 
@@ -208,8 +208,8 @@ def GRU(
     """Computes gated recurrent units over sequences (B, T, n) (kGRU).
 
     Args:
-        units: the width of the hidden state.
-        activation: the function of the candidate: sigmoid, tanh, relu or linear.
+        units: width of the hidden state.
+        activation: function of the candidate: sigmoid, tanh, relu or linear.
         bidirectional: whether a second direction, from the last step to the first, is joined.
 
     Examples:
@@ -286,7 +286,7 @@ def SimpleRNN(
 
 
 def cell_settings(function: str, **activations: str | None) -> dict[str, Any]:
-    """Return the settings of a recurrent cell's activations. Raises UserError for unsupported ones."""
+    """Return the settings of a recurrent cell's activations."""
     for activation in activations.values():
         if activation not in CELL_ACTIVATIONS:
             raise UserError(f"{function}: {unknown_name('activation', activation, filter(None, CELL_ACTIVATIONS))}")

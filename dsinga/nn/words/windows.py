@@ -20,7 +20,7 @@ KINDS = {
 
 
 def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
-    """Return the shape (C, H, W) of images, or (C, D, H, W). Raises UserError for other sources."""
+    """Return the shape (C, H, W) of images, or (C, D, H, W)."""
     rows = writer.rows(writer.source)
     rows = (1, *rows) if len(rows) == axes == 2 else rows
     if len(rows) != axes + 1:
@@ -116,7 +116,7 @@ def sides(field: str, size: Size) -> dict[str, int]:
 
 
 def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
-    """Return a size for each axis, given one number or several. Raises UserError for a wrong count."""
+    """Return a size for each axis, given one number or several."""
     sizes = (size,) * axes if isinstance(size, int) else tuple(size)
     if len(sizes) != axes:
         names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"

@@ -225,12 +225,12 @@ def attend(
     """Compute attention of heads (B, H, T, n), by kAttention, or by products if it lacks the settings.
 
     Args:
-        scale: the factor of scores, 1/√n by default.
+        scale: factor of scores, 1/√n by default.
         causal: whether later steps are hidden.
         masks: numbers that are added to scores, or truth values.
-        hides: the truth value that hides in masks.
+        hides: truth value that hides in masks.
         bound: b, if scores s become b·tanh(s/b), or 0.
-        ratio: the share of the weights that training drops.
+        ratio: share of the weights that training drops.
         fused: whether it may be a kAttention.
     """
     q, k, v = heads

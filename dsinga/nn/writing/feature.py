@@ -14,15 +14,15 @@ class Feature(NamedTuple):
     """The output of a layer in a job that is being written, with what later layers must know of it.
 
     Attributes:
-        shape: the shape of one row of the feature, None if unknown.
+        shape: shape of one row of the feature, None if unknown.
         flat: whether later layers read each row as a vector, though it has more axes.
-        before: the feature before a softmax or sigmoid, for losses.
-        parts: the features of the parts that the layer cuts its source into.
+        before: feature before a softmax or sigmoid, for losses.
+        parts: features of the parts that the layer cuts its source into.
         is_input: whether it comes from an input layer, which can still normalise its records.
-        records: the name of the input layer if it has the records, perhaps normalised or mirrored; else "".
-        label_shape: the shape of a row's label of an input layer, None if unknown.
+        records: name of the input layer if it has the records, perhaps normalised or mirrored; else "".
+        label_shape: shape of a row's label of an input layer, None if unknown.
         any_length: whether it is an input of codes with any number of steps.
-        lengths: the feature with labels that end sequences, None if all have all steps.
+        lengths: feature with labels that end sequences, None if all have all steps.
     """
 
     layer: str

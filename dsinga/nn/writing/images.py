@@ -210,8 +210,8 @@ def resized(x: Tensor, size: Sequence[int], scale: Sequence[float] | None = None
     """Resize sequences, images or volumes.
 
     Args:
-        size: the new size along each axis after the channels.
-        scale: the exact factor of the size along each axis.
+        size: new size along each axis after the channels.
+        scale: exact factor of the size along each axis.
         settings: settings of kResize: method, coordinates, rounding and so on.
     """
     axes, method = x.rank - 2, settings["method"]

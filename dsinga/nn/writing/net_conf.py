@@ -44,8 +44,8 @@ class WrittenNet:
 
     Attributes:
         layers: all layers but the inputs.
-        inputs: the input layers without phases, by name; the labels of the first belong to the first output.
-        label_inputs: the inputs that give the labels of each output with a loss.
+        inputs: input layers without phases, by name; the labels of the first belong to the first output.
+        label_inputs: inputs that give the labels of each output with a loss.
         label_examples: example labels (1, ...) that the losses accept, by input.
         penalties: penalties by param name.
         owners: each layer that has params, with their names in order.
@@ -71,9 +71,9 @@ def write_net(
     """Convert a model to the layers of a job.
 
     Args:
-        shapes: the known record shapes, by input.
-        label_shapes: the shape of a row's label by input, None for an input without labels.
-        weighted_phases: the phases with sample weights.
+        shapes: known record shapes, by input.
+        label_shapes: shape of a row's label by input, None for an input without labels.
+        weighted_phases: phases with sample weights.
 
     Raises:
         UserError: shapes, or losses and outputs, do not fit.

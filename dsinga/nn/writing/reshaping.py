@@ -48,7 +48,7 @@ def without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Convert a negative axis to one counted from the front. Raises NoLayer for an unknown axis."""
+    """Convert a negative axis to one counted from the front."""
     if not -rank <= axis < rank:
         raise NoLayer(f"along the axis {axis} of a tensor with {rank} axes")
     return axis % rank

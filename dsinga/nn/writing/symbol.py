@@ -49,11 +49,11 @@ class LayerBuilder(HasVariables):
     Call it on symbolic tensors: ``nn.Dense(10)(x)``. All calls of a layer share its params.
 
     Attributes:
-        kind: the name of the function that made it, such as "Dense".
+        kind: name of the function that made it, such as "Dense".
         remake: makes the layer again, from a function of a module and arguments, which pickle (unlike ``write``).
         write: writes the layer with a :class:`dsinga.nn.writing.writer.LayerWriter`.
-        wrapped: the layer that it applies to steps, in both directions or as a loss, else None.
-        input_rows: the shape of a source row, if given by Keras's ``input_shape``, else None.
+        wrapped: layer that it applies to steps, in both directions or as a loss, else None.
+        input_rows: shape of a source row, if given by Keras's ``input_shape``, else None.
         encoder: encodes the texts of its source, an input; None for a layer of numbers.
     """
 
@@ -216,10 +216,10 @@ class Symbol(Operators):
     """A symbolic tensor, the output of a layer that was called before there is a job.
 
     Attributes:
-        part: the number of the part, if the layer cuts its source into parts, which have one ``whole``.
-        feature: the output as far as known without a job, None if an input shape is unknown.
-        model: the model that was called as a layer to give it, else None.
-        takers: the symbols of the layers that read the feature; pickles leave them out.
+        part: number of the part, if the layer cuts its source into parts, which have one ``whole``.
+        feature: output as far as known without a job, None if an input shape is unknown.
+        model: model that was called as a layer to give it, else None.
+        takers: symbols of the layers that read the feature; pickles leave them out.
     """
 
     model: Any = None
@@ -274,7 +274,7 @@ def operator_layer(kind: str, type: str, fields: Mapping[str, Any]) -> LayerBuil
 
 
 def preview(symbol: Symbol) -> Feature | None:
-    """Return a layer's output shape as far as known without a job. Raises UserError for wrong shapes."""
+    """Return a layer's output shape as far as known without a job."""
     if symbol.part is not None:
         return None if symbol.whole.feature is None else symbol.whole.feature.parts[symbol.part]
     sources = [source.feature for source in symbol.sources]

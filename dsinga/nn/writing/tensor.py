@@ -57,13 +57,13 @@ class Tensor(HasOperators):
     ``seen`` is the shape in the net.
 
     Attributes:
-        place: the operation that makes further layers of the tensor.
-        source: a layer's output, with the tensor's rows without the batch axis; or a cached function that makes the
+        place: operation that makes further layers of the tensor.
+        source: layer's output, with the tensor's rows without the batch axis; or a cached function that makes the
             layer.
-        shape: the shape, with ``place.batch`` records.
-        batch_axis: the axis of the batch; None for a tensor that is the same for all records, such as a param.
-        dtype: the dtype in the net; features hold integers and truth values as float32.
-        merged: the range of axes, including the batch, that are one axis in the net.
+        shape: shape, with ``place.batch`` records.
+        batch_axis: axis of the batch; None for a tensor that is the same for all records, such as a param.
+        dtype: dtype in the net; features hold integers and truth values as float32.
+        merged: range of axes, including the batch, that are one axis in the net.
     """
 
     place: Any
@@ -97,7 +97,7 @@ class Tensor(HasOperators):
         return (*self.shape[:start], math.prod(self.shape[start:stop]), *self.shape[stop:])
 
     def feature(self, rank: int | None = None) -> Symbol:
-        """Return the layer's output of a tensor with the batch as first axis. Raises NoLayer for other tensors."""
+        """Return the layer's output of a tensor with the batch as first axis."""
         if self.batch_axis is None:
             raise NoLayer("computed from params and constants only")
         if self.batch_axis:
@@ -119,7 +119,7 @@ class Tensor(HasOperators):
         return self.of(made(make, *args, name=self.place.name(suffix), **settings)(self.symbol))
 
     def axis(self, axis: int) -> int:
-        """Convert a negative axis to one counted from the front. Raises NoLayer for an unknown axis."""
+        """Convert a negative axis to one counted from the front."""
         return axis_of(axis, self.rank)
 
     def reshape(self, shape: Sequence[int], suffix: str = "") -> Tensor:

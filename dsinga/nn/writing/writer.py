@@ -68,7 +68,7 @@ class NetWriter:
         return ""
 
     def unused_name(self, builder: Writable) -> str:
-        """Return a name for a layer's next call. Raises UserError if two layers have one name."""
+        """Return a name for a layer's next call."""
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
             raise UserError(f"two layers are called {base!r}; give one of them another name")
@@ -87,8 +87,8 @@ class LayerWriter:
     """Writes the job layers for one call of a model's layer.
 
     Attributes:
-        name: the name of the call, for the layer with the params.
-        sources: the outputs that the layer reads.
+        name: name of the call, for the layer with the params.
+        sources: outputs that the layer reads.
     """
 
     def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
@@ -97,13 +97,13 @@ class LayerWriter:
 
     @property
     def source(self) -> Feature:
-        """The only source. Raises UserError if there are several or none."""
+        """The only source."""
         if len(self.sources) != 1:
             raise self.fail(f"takes one source, not {len(self.sources)}")
         return self.sources[0]
 
     def rows(self, source: Feature) -> Shape:
-        """Return the shape of a row of a source. Raises UserError if it is unknown."""
+        """Return the shape of a row of a source."""
         shape = row_shape(source)
         if shape is None:
             raise self.fail(
@@ -138,7 +138,7 @@ class LayerWriter:
             inits: initialisers by param role, or by the last part of a role.
             fans: inputs and outputs of a param by role, unless they are its columns and rows.
             penalties: penalties, as ``inits``.
-            param: the ParamConf of each param; by default the user's.
+            param: ParamConf of each param; by default the user's.
             fields: further fields.
         """
         features = self._flattened(type, self.sources if sources is None else sources)
@@ -175,7 +175,7 @@ class LayerWriter:
         return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
-        """Make the net's layer to know its shape; None if a source's is unknown. Raises UserError for wrong shapes."""
+        """Make the net's layer to know its shape; None if a source's is unknown."""
         cls = layer_class(conf)
         labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label per row, or per step
@@ -199,7 +199,7 @@ class LayerWriter:
             return None
 
     def _written(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        """Add a layer to the job and return its output. Raises UserError if params below get no gradient."""
+        """Add a layer to the job and return its output."""
         self.net.layers.append(conf)
         fault = "" if layer is None else layer.no_gradient_because
         if fault and (below := self.net.trained_below(conf)):

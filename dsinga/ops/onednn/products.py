@@ -178,11 +178,7 @@ class WeightGradient:
 
 
 class WeightGradientByBlocks(WeightGradient):
-    """Computes the weight gradient yᵀ x in blocks of rows that are contiguous in memory, with the bits of one product.
-
-    For sums of few terms the library writes by columns of registers, in rows far apart: twice the time of the sums if a
-    large gradient has left the caches.
-    """
+    """Computes the weight gradient yᵀ x in blocks of rows that are contiguous in memory, with one product's bits."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
