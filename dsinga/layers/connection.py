@@ -27,7 +27,7 @@ from dsinga.ops.types import is_on_device
 
 @register("layer", kSplit=504)
 class Split(Layer):
-    """Pass the source's feature to each of ``num_splits`` destinations; the source's gradient is the sum of theirs."""
+    """Pass the source's feature to each of ``num_splits`` destinations, and add up their gradients."""
 
     class Conf(Settings):
         """Settings of kSplit."""
@@ -129,7 +129,7 @@ class SliceLayer(Layer):
 
 @register("layer", kConcate=502)
 class Concate(Layer):
-    """Join the sources along axis ``concate_dim``. Their shapes may differ in the length of this axis only.
+    """Concatenate the sources along axis ``concate_dim``, the only axis on which their shapes may differ.
 
     ``num_concates``, the number of sources, is optional.
     """

@@ -2,8 +2,8 @@
 
 The energy of binary units is E(v, h) = -h·Wv - a·v - b·h (Hinton, Training Products of Experts by Minimizing
 Contrastive Divergence, 2002). So P(h = 1 | v) = sigmoid(v Wᵀ + b) and P(v = 1 | h) = sigmoid(h W + a), with W (hidden,
-visible). Gaussian units of variance 1 add half their square to the energy: their mean is linear (Hinton and
-Salakhutdinov, Reducing the Dimensionality of Data with Neural Networks, 2006). ``dsinga.training.cd`` trains them.
+visible). Gaussian units of variance 1 have linear means (Hinton and Salakhutdinov, Reducing the Dimensionality of Data
+with Neural Networks, 2006). ``dsinga.training.cd`` trains them.
 """
 
 from __future__ import annotations
@@ -104,9 +104,8 @@ class RBMVis(RBMSide):
 class RBMHid(RBMSide):
     """The hidden side of a restricted Boltzmann machine: means (B, hdim) of its units given the visible ones (B, n).
 
-    The means are the probabilities of 1, sigmoid(v·Wᵀ + b), or linear with ``gaussian``. Params: weight (hdim, n),
-    shared with the visible side by ``share_from``, and bias (hdim,). With ``persistent``, its chains are a lasting
-    param (B, hdim) and continue from batch to batch.
+    The means are sigmoid(v·Wᵀ + b), or linear with ``gaussian``. Params: weight (hdim, n), shared with the visible side
+    by ``share_from``, and bias (hdim,). With ``persistent``, its chains (B, hdim) continue from batch to batch.
     """
 
     bf16 = Bfloat16.kProducts

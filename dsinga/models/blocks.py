@@ -85,30 +85,30 @@ def embedding(name: str, source: str, codes: int, width: int, std: float = 0.1) 
 
 
 def dense(name: str, source: str, outputs: int, init: Init = HE, **conf: Any) -> LayerConf:
-    """Return a kInnerProduct layer; ``init`` initialises its weight."""
+    """Return a fully connected layer (kInnerProduct); ``init`` initialises its weight."""
     return layer(
         name, "kInnerProduct", source, innerproduct_conf={"num_output": outputs, **conf}, param=[{"init": init}]
     )
 
 
 def conv(name: str, source: str, filters: int, kernel: int = 3, init: Init = HE, **conf: Any) -> LayerConf:
-    """Return a kConvolution layer; ``init`` initialises its weight, ``conf`` has ``stride``, ``pad``, ``bias_term``."""
+    """Return a convolution (kConvolution); ``init`` initialises its weight, ``conf`` has ``stride`` or ``pad``."""
     settings = {"num_filters": filters, "kernel": kernel, **conf}
     return layer(name, "kConvolution", source, convolution_conf=settings, param=[{"init": init}])
 
 
 def pool(name: str, source: str, method: str = "MAX", kernel: int = 3, stride: int = 2) -> LayerConf:
-    """Return a kPooling layer."""
+    """Return a pooling layer (kPooling) by its settings."""
     return layer(name, "kPooling", source, pooling_conf={"pool": method, "kernel": kernel, "stride": stride})
 
 
 def relu(name: str, source: str) -> LayerConf:
-    """Return a kReLU layer."""
+    """Return a rectifier layer (kReLU)."""
     return layer(name, "kReLU", source)
 
 
 def loss(source: str, name: str = "loss", **conf: Any) -> LayerConf:
-    """Return a kSoftmaxLoss layer with labels from "data"."""
+    """Return a softmax loss (kSoftmaxLoss) with labels from "data"."""
     return layer(name, "kSoftmaxLoss", source, "data", softmaxloss_conf=conf or None)
 
 
@@ -118,6 +118,6 @@ def updater(type: str, rate: float, **settings: Any) -> dict[str, Any]:
 
 
 def sgd_by_steps(rates: Mapping[int, float], weight_decay: float) -> dict[str, Any]:
-    """Return SGD with momentum 0.9; ``rates`` maps the first step of each learning rate to the rate."""
+    """Return SGD with momentum 0.9 and a learning rate that changes at the steps in ``rates``."""
     rate = {"type": "kFixedStep", "fixedstep_conf": {"step": [*rates], "step_lr": [*rates.values()]}}
     return {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}

@@ -40,7 +40,7 @@ def fields_input(shape: Sequence[int], statistics: Statistics) -> tuple[Symbol, 
 
 
 def fields_output(x: Symbol, channels: int, statistics: Statistics) -> Symbol:
-    """Return a linear 1 x 1 convolution of x, converted to the data's units by ``statistics``, if given."""
+    """Return a linear 1 x 1 convolution of x as a net's output, in the data's units if ``statistics`` are given."""
     if statistics is None:
         return nn.Conv2D(channels, 1, name="output")(x)
     return nn.Normalization(**statistics, invert=True, name="output")(nn.Conv2D(channels, 1, name="scores")(x))
@@ -203,8 +203,8 @@ def convlstm(
     fields. The result has out = out_channels·out_steps channels in the same order.
 
     The encoder's last hidden state is the input of each of the forecaster's ``out_steps`` steps. A 1 x 1 convolution
-    turns each step into ``out_channels``. The forecaster's states begin with 0; in the paper they begin with the
-    encoder's states, and there is no input.
+    turns each step into ``out_channels``. In the paper there is no input, and the forecaster's states begin with the
+    encoder's.
 
     Args:
         shape: (C, H, W) of a record; ``steps`` divides C.
@@ -212,7 +212,7 @@ def convlstm(
         out_channels: variables of the target.
         out_steps: steps of the target.
         filters: channels of each encoder layer; the forecaster's layers have them in reverse order.
-        kernel: height and width of the kernels; fields keep their size.
+        kernel: height and width of the kernels.
 
     Raises:
         UserError: shape that is not (C, H, W), or channels that ``steps`` does not divide.

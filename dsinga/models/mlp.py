@@ -88,7 +88,7 @@ def mdnn(
     Args:
         image: units of each hidden layer between image and code.
         text: units of each hidden layer between text and code.
-        code: length of the codes, "image_code" and "text_code".
+        code: length of the codes.
         data: folder with I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and testing).
         image_scale: weight of the images' label loss.
         text_scale: weight of the texts' label loss.

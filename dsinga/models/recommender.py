@@ -33,7 +33,7 @@ def recommender(
     batchsize: int = 256,
     **job: Any,
 ) -> Job:
-    """Return the job of a recommender for ratings imported by ``dsinga data import movielens``.
+    """Return the job of a net that predicts ratings of films, imported by ``dsinga data import movielens``.
 
     A user is an embedding. A film is an embedding, a convolution over its title's words, and its genres. Both become
     vectors of ``width`` numbers. The rating is the vectors' similarity plus biases of the user and the film (Koren,

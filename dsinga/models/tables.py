@@ -48,8 +48,7 @@ def tabm(
     """Return TabM, ``members`` nets that share their weights, for records of a table: a model that ``fit`` trains.
 
     Each of ``depth`` layers is a kBatchEnsemble, a rectifier and dropout; each member has its own head. The training
-    loss is the mean of the members' losses. A prediction is the mean of the members' predictions: probabilities of
-    "classes", a probability for each of several "answers", or "numbers".
+    loss is the mean of the members' losses. A prediction is the mean of the members' predictions.
 
     Args:
         numbers: count of numbers in a record.
@@ -172,7 +171,7 @@ def table_inputs(
 
 
 def _input(numbers: int, flags: int, categories: Sequence[int], task: str) -> Symbol:
-    """Return the input of a net for a task."""
+    """Return the input of a table net, after checks of its columns and task."""
     if task not in TASKS:
         raise UserError(f'task is "classes", "answers" or "numbers", not {task!r}')
     if min(numbers, flags, *categories, 0) < 0 or numbers + flags + len(categories) < 1:

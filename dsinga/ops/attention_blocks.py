@@ -69,7 +69,7 @@ class RunningMeans:
     mean: Array
 
     def add(self, product: BatchedProduct, scores: Array, values: Array, has_hidden: bool) -> None:
-        """Add a block of keys; ``scores`` (rows, heads, keys, queries) are overwritten."""
+        """Add a block of keys and values to the means; ``scores`` (rows, heads, keys, queries) are overwritten."""
         top = scores.max(axis=2, keepdims=True)
         if self.top is not None:
             np.maximum(top, self.top, out=top)

@@ -38,7 +38,7 @@ class HostPass:
         return RecordedArray(buffer)
 
     def buffer(self, name: str) -> np.ndarray:
-        """Return the buffer of :meth:`put` for the array of this name."""
+        """Return the buffer that :meth:`put` has filled for this name."""
         return self._buffers[name]
 
     def require_finite(self, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray | RecordedResult]) -> None:
@@ -97,7 +97,7 @@ class HostPass:
         return {name: RecordedArray(value) for name, value in params.items()}
 
     def results(self, outputs: Any) -> Any:
-        """Return a pass's outputs as plain arrays, which each launch overwrites."""
+        """Return the recorded pass's outputs as plain arrays, which each launch overwrites."""
         return plain(outputs)
 
     def cancel(self) -> None:

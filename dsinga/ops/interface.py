@@ -69,14 +69,14 @@ class PassMemory(Protocol):
         """Return the metrics of the earliest unread launch; one is NaN if the pass must be called."""
 
     def results(self, outputs: Any) -> Any:
-        """Return a pass's outputs for callers; each launch overwrites them."""
+        """Return the captured pass's outputs for callers; each launch overwrites them."""
 
     def cancel(self) -> None:
         """Wait for all launches, and forget their metrics."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its memory."""
+        """The bytes of memory of the captured pass."""
 
 
 class RepeatedIterations(Protocol):
@@ -142,7 +142,7 @@ class Ops(
     NumpyAttention,
     NumpyPoints,
 ):
-    """Array kernels of one backend, stateless for callers: caches never change a result.
+    """The array kernels of one backend, such as ``convolution``; stateless for callers: caches never change a result.
 
     This class, all in numpy, is the reference; backends override methods.
     """

@@ -9,8 +9,7 @@ A layer returns :class:`SparseRows` for a param with ``ParamSpec(sparse=True)``.
   kMuon it is not cut.
 - *Back to workers.* A worker gets only the changed rows if its copy is at most eight steps old.
 - *Shared tables.* Gradients of layers that share a table are rows if all of them are rows, else the whole table.
-- *Other features.* ``update: kWorker`` sends sums of rows, with the same bits. ``compression`` does not compress rows.
-  Several worker groups or server groups send rows to servers, and whole tables back and between groups.
+- *Groups.* Several worker groups or server groups send rows to servers, and whole tables back and between groups.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from dsinga.ops.types import Array
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """A sparse array of shape ``shape``: rows ``rows`` are ``values``, (n, ...), all others are zero.
+    """A sparse array of shape ``shape``: the rows ``rows`` are ``values``, (n, ...), all others are zero.
 
     ``rows`` (n,) are int64, strictly ascending. Both arrays are in host memory.
     """
@@ -37,7 +36,7 @@ class SparseRows:
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of the values."""
+        """The dtype of the rows' values."""
         return self.values.dtype
 
     @property

@@ -83,7 +83,7 @@ class AsyncCopy(ABC):
 
     @property
     def kind(self) -> tuple[Shape, Any]:
-        """The shape and the dtype of the array."""
+        """The shape and dtype of the copied array."""
         array = self.result()
         return tuple(array.shape), array.dtype
 

@@ -76,7 +76,7 @@ class FormulaSeries(Protocol):
         """The cached programs of :func:`trace_series`, by its other arguments."""
 
     def __call__(self, numbers: Numbers) -> Formula:
-        """Return the formula with these numbers, or with symbols of them."""
+        """Return the formula for one step's numbers, or with symbols of them."""
 
 
 class TracedSeries(NamedTuple):
@@ -100,7 +100,7 @@ class TracedSeries(NamedTuple):
         return values
 
     def formula(self, numbers: Numbers) -> TracedFormula:
-        """Return the program with the constants for these numbers."""
+        """Return the program with the constants for one step's numbers."""
         values = self.calculate(numbers)
         return TracedFormula(self.program, tuple([float(values[place]) for place in self.constants]))
 

@@ -43,7 +43,7 @@ def assign(w: Array, g: Array, slots: Sequence[Array], t: Array, s: Array) -> No
 
 
 def apply(update: Update, clip_norm: float = 0.0) -> None:
-    """Update one param in place; unless 0, ``clip_norm`` limits its gradient's norm."""
+    """Update one param in place by its optimizer's formula; ``clip_norm`` limits its gradient's norm."""
     if update.rows is None:
         _apply(update, clip_norm)
         return

@@ -23,7 +23,7 @@ OUTER, INNER = 1.7159047, 0.66666667
 
 
 class ElementwiseFunction(Layer):
-    """Base of layers that apply a function to each element."""
+    """Base of activations: layers that apply a function to each element."""
 
     source_kind = SourceKind.kAnyShape
     source_count = 1
@@ -34,11 +34,11 @@ class ElementwiseFunction(Layer):
 
     @abstractmethod
     def forward(self, x: Array, ops: Ops) -> Array:
-        """Return y = f(x)."""
+        """Compute the activation y = f(x)."""
 
     @abstractmethod
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        """Return dy·f'(x), computed from y."""
+        """Compute the activation's gradient dy·f'(x) from y."""
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(self.forward(sources[0], ctx.ops))

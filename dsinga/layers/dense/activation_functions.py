@@ -1,4 +1,4 @@
-"""kActivation (kCudnnActivation): an elementwise function that its settings name."""
+"""kActivation: an elementwise activation function, chosen by name in its settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FunctionOfSource(ElementwiseFunction):
 
     @abstractmethod
     def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
-        """Return dy·f'(x), computed from x."""
+        """Compute the activation's gradient dy·f'(x) from x."""
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -36,7 +36,7 @@ class FunctionOfSource(ElementwiseFunction):
 
 
 class GELU(FunctionOfSource):
-    """x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
+    """GELU, x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.gelu(x)
@@ -46,7 +46,7 @@ class GELU(FunctionOfSource):
 
 
 class SiLU(FunctionOfSource):
-    """x·σ(x) with the logistic function σ, Swish with β = 1; Ramachandran et al., Searching for Activations (2017)."""
+    """SiLU, x·σ(x) with the logistic function σ (Swish); Ramachandran et al., Searching for Activations (2017)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.silu(x)
@@ -56,7 +56,7 @@ class SiLU(FunctionOfSource):
 
 
 class ELU(ElementwiseFunction):
-    """x for x > 0, else α·(e^x - 1); Clevert et al., Fast and Accurate Deep Network Learning by ELUs (2016)."""
+    """ELU, x for x > 0, else α·(e^x - 1); Clevert et al., Fast and Accurate Deep Network Learning by ELUs (2016)."""
 
     alpha: float
 
@@ -68,7 +68,7 @@ class ELU(ElementwiseFunction):
 
 
 class CELU(ElementwiseFunction):
-    """x for x > 0, else α·(e^(x/α) - 1); Barron, Continuously Differentiable Exponential Linear Units (2017)."""
+    """CELU, x for x > 0, else α·(e^(x/α) - 1); Barron, Continuously Differentiable Exponential Linear Units (2017)."""
 
     alpha: float
 
@@ -80,7 +80,7 @@ class CELU(ElementwiseFunction):
 
 
 class SELU(ElementwiseFunction):
-    """s·x for x > 0, else s·a·(e^x - 1); Klambauer et al., Self-Normalizing Neural Networks (2017)."""
+    """SELU, s·x for x > 0, else s·a·(e^x - 1); Klambauer et al., Self-Normalizing Neural Networks (2017)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return SELU_SCALE * ops.xp.where(x > 0, x, SELU_ALPHA * ops.xp.expm1(ops.xp.minimum(x, 0)))
@@ -90,7 +90,7 @@ class SELU(ElementwiseFunction):
 
 
 def softplus(x: Array, ops: Ops) -> Array:
-    """Return log(1 + e^x), even if e^x overflows."""
+    """Compute log(1 + e^x), even if e^x overflows."""
     return ops.xp.maximum(x, 0) + ops.xp.log1p(ops.xp.exp(-ops.xp.abs(x)))
 
 
@@ -115,7 +115,7 @@ class Softsign(ElementwiseFunction):
 
 
 class Mish(FunctionOfSource):
-    """x·tanh(log(1 + e^x)); Misra, Mish: A Self Regularized Non-Monotonic Activation Function (2019)."""
+    """Mish, x·tanh(log(1 + e^x)); Misra, Mish: A Self Regularized Non-Monotonic Activation Function (2019)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return x * ops.xp.tanh(softplus(x, ops))
@@ -139,7 +139,7 @@ class HardSigmoid(ElementwiseFunction):
 
 
 class HardSwish(FunctionOfSource):
-    """x·clip(x + 3, 0, 6) / 6; Howard et al., Searching for MobileNetV3 (2019)."""
+    """Hard swish, x·clip(x + 3, 0, 6) / 6; Howard et al., Searching for MobileNetV3 (2019)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return x * ops.xp.minimum(ops.xp.maximum(x + 3, 0), 6) / 6

@@ -1,4 +1,4 @@
-"""kArithmetic, an operator on two features or a feature and a number, and kIndex, part of a feature."""
+"""kArithmetic, an operator on two features or a feature and a number, and kIndex, a slice of a feature."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ _COMMA = re.compile(r",(?![^\[]*\])")  # between items, not in a list
 
 @register("layer", kIndex=796)
 class Index(Layer):
-    """Part of the source by numpy's indexing of the axes after the batch: "0", "1:3", "..., -1", "new, ::2", "[2, 0]".
+    """A slice of the source, in numpy's syntax for the axes after the batch: "0", "1:3", "..., -1", "new", "[2, 0]".
 
     There is an item for each axis, separated by commas:
 

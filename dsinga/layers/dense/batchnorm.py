@@ -204,7 +204,7 @@ class RectifiedBatchNorm(BatchNorm):
 
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:
-        """Return the fused layer with the params of ``layer`` and ``added`` more sources, 0 or 1."""
+        """Make the fused layer from a kBM ``layer`` and ``added`` more sources, 0 or 1."""
         return as_class(cls, layer, source_shapes=layer.source_shapes * (1 + added))
 
     def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
@@ -234,8 +234,7 @@ class GroupNorm(Layer):
     """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
     Wu and He, Group Normalization (2018). Mean and biased variance cover all points of the C/groups channels of a group
-    in a row. Sums are float64. One group is layer normalisation over all channels and points. C groups are instance
-    normalisation. Params: scale and bias, (C,).
+    in a row. One group is layer normalisation; C groups are instance normalisation. Params: scale and bias, (C,).
     """
 
     class Conf(Settings):

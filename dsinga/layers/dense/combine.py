@@ -1,4 +1,4 @@
-"""Layers that combine features: kAdd, kMultiply, kCosineSimilarity, and kDueling of values and advantages."""
+"""Layers that combine two or more features: kAdd, kMultiply, kCosineSimilarity, and kDueling for Q-values."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class InnerProduct(Layer):
 
 
 class RectifiedInnerProduct(InnerProduct):
-    """A fused inner product and rectifier (:mod:`dsinga.net.fusion`)."""
+    """A fully connected layer fused with a rectifier, to save passes over memory (:mod:`dsinga.net.fusion`)."""
 
     bf16 = Bfloat16.kFeatures
 

@@ -1,4 +1,4 @@
-"""kConvolution and kPooling: windows that move over images."""
+"""kConvolution and kPooling: convolution and pooling of images and volumes."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Convolution(Layer):
 
 
 class RectifiedConvolution(Convolution):
-    """A fused convolution and rectifier (:mod:`dsinga.net.fusion`)."""
+    """A convolution fused with a rectifier, to save passes over memory (:mod:`dsinga.net.fusion`)."""
 
     bf16 = Bfloat16.kFeatures
 

@@ -1,4 +1,4 @@
-"""kConvLSTM: long short-term memory over steps that are images, with convolutions as products."""
+"""kConvLSTM: a convolutional LSTM over sequences of images."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ class ResizeMethod(Enum):
 class Coordinates(Enum):
     """How point j of the result maps to a place among the H points of the source, by ONNX's names; s is the scale.
 
-    - kHalfPixel: (j + 1/2)/s - 1/2; the edges of both agree.
+    - kHalfPixel: (j + 1/2)/s - 1/2.
     - kAsymmetric: j/s.
-    - kAlignCorners: j·(H - 1)/(s·H - 1); the centres of the first and last points agree.
+    - kAlignCorners: j·(H - 1)/(s·H - 1).
     - kPytorchHalfPixel: as kHalfPixel, but 0 if the result has one point.
     - kHalfPixelSymmetric: as kHalfPixel, about the centre of both.
     """

@@ -56,7 +56,7 @@ class Window(NamedTuple):
     """A window over images: kernel, stride and pad, each (vertical, horizontal), and the output size (H', W').
 
     Volumes have the depth first. ``extra`` is how many more pixels of padding are below and on the right than above and
-    on the left. Neighbours in a window are ``dilation`` pixels apart, 1 if it is empty.
+    on the left. ``dilation`` is 1 if empty.
     """
 
     kernel: Sizes
@@ -188,7 +188,7 @@ def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ())
 
 
 def whole_image(layer: Layer, conf: WindowConf) -> Window:
-    """Return a window that covers the whole image."""
+    """Return a window that covers the whole image, for global pooling."""
     size = window_shape(layer)[1:]
     refuse_window(layer, conf, f"global_pooling takes the whole image, {shape_text(size)}, as its window")
     once = (1,) * len(size)
@@ -196,7 +196,7 @@ def whole_image(layer: Layer, conf: WindowConf) -> Window:
 
 
 def refuse_window(layer: Layer, conf: WindowConf, because: str) -> None:
-    """Raise UserError if ``conf`` gives a window."""
+    """Raise UserError if the settings give a window, where another setting determines it."""
     names = [*field_types(WindowConf), *(f"dilation{axis}" for axis in ("", "_x", "_y", "_z"))]
     fields = [name for name in names if getattr(conf, name, None) not in (None, False)]
     if fields:

@@ -1,4 +1,4 @@
-"""kTransposedConvolution: the transpose of a convolution, which enlarges images or volumes by its stride."""
+"""kTransposedConvolution: enlarges images or volumes by the transpose of a convolution."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SHAPE_OF_RECORD = "give the shape of a record: nn.Input((channels, height, width
 
 
 class ConfiguredLayer:
-    """A layer with its configuration and source shapes; errors have its name, file and line."""
+    """Base of layers that know their configuration and source shapes, for errors with name, file and line."""
 
     Conf: ClassVar[type[Settings] | None] = None
     settings: Any = None
@@ -68,7 +68,7 @@ class ConfiguredLayer:
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
 
     def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
-        """Return a source's shape. Raises UserError, with the ``remedy``, unless it has one of ``counts`` axes."""
+        """Return a source's shape, or raise UserError with the ``remedy`` unless it has one of ``counts`` axes."""
         shape = self.source_shapes[source]
         if len(shape) not in counts:
             text = f"takes {takes}, but {self.source_name(source)} gives {shape_text(shape)}"
@@ -91,19 +91,19 @@ class ConfiguredLayer:
         self.expect_axes(range(2, 33), "(batch, channels, ...)")
 
     def expect_setting(self, field: str, low: int, high: int, because: str) -> int:
-        """Return a setting. Raises UserError, with the reason, unless it is in ``low`` to ``high``."""
+        """Return a setting, or raise UserError with the reason unless it is in ``low`` to ``high``."""
         value: int = getattr(self.settings, field)
         if not low <= value <= high:
             raise self.fail(f"{field} is {value}, but {because}; give {low} to {high}", field=field)
         return value
 
     def expect_axis(self, field: str, first: int = 0) -> int:
-        """Return a setting that names an axis of the first source, at least ``first``. Raises UserError."""
+        """Return a setting that names an axis of the first source, or raise UserError unless it does."""
         shape = self.source_shapes[0]
         return self.expect_setting(field, first, len(shape) - 1, f"{self.source_name(0)} gives {shape_text(shape)}")
 
     def expect_equal_groups(self, field: str, **counts: int) -> int:
-        """Return a setting. Raises UserError unless each of ``counts`` divides into that many equal groups."""
+        """Return a number of groups, or raise UserError unless it divides each of ``counts``."""
         groups: int = getattr(self.settings, field)
         for what, count in counts.items():
             if count % groups:

@@ -18,7 +18,7 @@ from dsinga.ops.types import NotCapturable, Shape
 
 
 class Rows(NamedTuple):
-    """Rows ``start`` to ``stop`` - 1 of a global batch of ``total`` rows, such as a worker's share."""
+    """A worker's share of a global batch: rows ``start`` to ``stop`` - 1 of ``total``."""
 
     start: int
     stop: int
@@ -40,7 +40,7 @@ def rows_of_batch(rows: Rows, micro_batch: Rows) -> Rows:
 
 
 class Columns(NamedTuple):
-    """Columns ``start`` to ``stop`` - 1 of ``total`` of a feature: the share of a layer cut by features."""
+    """A worker's share of a layer cut by features: columns ``start`` to ``stop`` - 1 of ``total``."""
 
     start: int
     stop: int
@@ -61,7 +61,7 @@ class PassObserver(Protocol):
     """A function called in place of each forward and backward pass of a layer, to time it or read its arrays."""
 
     def __call__(self, layer: Any, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
-        """Return ``compute(*arguments)``.
+        """Call ``compute(*arguments)``, a pass of ``layer``, and return its result.
 
         Args:
             layer: :class:`dsinga.layers.Layer`, possibly fused.
@@ -250,7 +250,7 @@ class Context:
         return numbers(*self._counter(layer, part.total * width))[:, part.start * width : part.stop * width]
 
     def _counter(self, layer: str, columns: int) -> tuple[tuple[int, int], int, int, int, int]:
-        """Return the arguments of :meth:`dsinga.ops.Ops.uniform`."""
+        """Convert a draw of random numbers to the arguments of :meth:`dsinga.ops.Ops.uniform`."""
         name = int.from_bytes(hashlib.blake2b(layer.encode(), digest_size=8).digest(), "little")
         start, stop, _ = self.rows
         return (self.seed & 0xFFFF_FFFF_FFFF_FFFF, name), start, self.step, stop - start, columns

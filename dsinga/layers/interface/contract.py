@@ -30,7 +30,7 @@ def copy_name(step: int, layer: str) -> str:
 
 
 def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:
-    """Return a new layer. Raises JobError if ``cls`` sets ``shape`` or ``params`` wrongly."""
+    """Create a layer and check its declarations. Raises JobError if ``cls`` sets ``shape`` or ``params`` wrongly."""
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise conf.error(f"layer {conf.name!r}: the class {cls.__name__} does not define {missing}")

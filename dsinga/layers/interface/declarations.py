@@ -50,7 +50,6 @@ class SourceKind(Enum):
 
     Labels of steps are (B, T) int64, -1 after the end. The feature of a step after the end and its gradient are 0. A
     layer that needs lengths reads these labels from an optional last source; without it all sequences have length T.
-    ``conf.unroll_len`` is T; None means all steps of the source.
 
     :class:`dsinga.layers.sequences.timedistributed.TimeDistributed` applies a layer of one step to sequences. In an
     unrolled net, each layer is made once for each step, ``conf.unroll_index``, as in SINGA.
@@ -129,7 +128,6 @@ class Cut:
         connection: what a part needs of the sources; None if the layer cannot be cut by features.
         axis: axis of the features, 2 for sequences (B, T, n).
         groups: number of equal groups of features that a cut keeps whole, such as heads of kAttention; 0 for any cut.
-        gathered_because: why there is no ``connection``.
         whole_because: if not empty, why one worker must compute all rows.
         width: setting, if any, with the number of features, which a part changes.
         by_space: whether the layer can be cut along the axes after the channels.

@@ -34,7 +34,6 @@ class Output(NamedTuple):
     Attributes:
         feature: array, or None if no destination needs one; with ``part_shapes`` a tuple, one for each destination.
         saved: what else ``compute_gradient`` needs.
-        labels: labels, for layers that make labels.
         metrics: (sum, count) by name; a sum may be a state of :mod:`dsinga.layers.metrics.metric_state`.
         state: maps the role of a param that is not trainable to its new value.
     """
@@ -59,7 +58,7 @@ class Layer(ConfiguredLayer, ABC):
     - *State.* Keep nothing in ``self`` while computing: several threads may share a layer. Put arrays for the backward
       pass into ``Output(feature, saved=...)``. Lasting state, such as a running mean, is a param with
       ``trainable=False``; return its new value in ``Output(state={role: value})``.
-    - *Arrays* are float32. Arrays that a layer gets are read-only. A gradient has the shape and dtype of its array.
+    - *Arrays* are float32, and read-only if a layer gets them. A gradient has the shape and dtype of its array.
     - *GPUs.* Call functions of ``ctx.ops.xp`` in place of numpy's on features, params and gradients. Labels and codes
       are in host memory; ``ctx.ops.asarray`` copies them to the device.
     - *Losses* set ``is_loss = True`` and report ``metrics={"loss": (sum, count)}``; the sum may be an array with one
@@ -81,9 +80,7 @@ class Layer(ConfiguredLayer, ABC):
     Attributes:
         Conf: class of the type's settings; ``settings`` are this layer's.
         source_count: number of source layers, None for any; up to ``optional_sources`` more may follow.
-        source_kind: how it uses the axes of its sources (:class:`SourceKind`).
         new_labels: labels that it makes (:class:`LabelFormat`); None if it passes on its sources' labels.
-        is_input: whether it reads a store.
         takes_codes: whether its source gives codes.
         vocab_size: upper bound of its source's codes; 0 if each category has its own.
         is_loss: whether it starts the gradient: ``compute_gradient`` gets ``grad`` None.
@@ -201,7 +198,7 @@ class Layer(ConfiguredLayer, ABC):
         return type(self)(conf, source_shapes)
 
     def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
-        """Return the points of sources, along an axis, for the points ``start`` to ``stop`` - 1 of the feature.
+        """Return the source points, along an axis, that points ``start`` to ``stop`` - 1 of the feature need.
 
         FILL (-1) stands for padding.
         """
@@ -218,7 +215,7 @@ class Layer(ConfiguredLayer, ABC):
 
     @property
     def field_shape(self) -> Shape:
-        """The shape (B, C, ...) of the field that is cut by space: the feature, or the field that it flattens."""
+        """The shape (B, C, ...) of the field that workers cut by space: the feature, or the field that it flattens."""
         return self.shape
 
     @property

@@ -87,11 +87,11 @@ class Region(NamedTuple):
         return tuple(ranges[1:])
 
     def whole(self, shape: Shape) -> Shape:
-        """Return the shape of the whole field, given the region's shape."""
+        """Convert the region's shape to the whole field's."""
         return self._with_sizes(shape, [total for *_, total in self.ranges])
 
     def part(self, shape: Shape) -> Shape:
-        """Return the region's shape in a field of ``shape``."""
+        """Convert a field's shape to the region's."""
         return self._with_sizes(shape, [stop - start for start, stop, _ in self.ranges])
 
     def _with_sizes(self, shape: Shape, sizes: Sequence[int]) -> Shape:

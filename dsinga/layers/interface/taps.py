@@ -15,7 +15,7 @@ from dsinga.ops.layout import LAST, contiguous, to_image
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """The ``points`` of a source that each point of a feature reads, and their weights, both (n, T).
+    """Which source points each point of a feature reads, and with which weights, both (n, T).
 
     A point that a window lacks has weight 0, and is replaced by a point that the window has.
     """

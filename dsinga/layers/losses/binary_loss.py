@@ -81,7 +81,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
         return grads, ()
 
     def _checked(self, losses: Array, target: Array, sources: Arrays, ctx: Context) -> Array:
-        """Return ``losses``."""
+        """Return ``losses`` if all targets (B, n) are in [0, 1], or raise UserError; on a device they become NaN."""
         if not target.size:
             return losses
         limits = target.min(), target.max()

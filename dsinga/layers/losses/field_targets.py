@@ -1,7 +1,6 @@
 """Targets that are fields, with masked points, point weights and channel units, for losses and metrics.
 
-A target is (B, C, *space), float32. With ``masked`` its NaN points are left out. With ``weighted`` it has one more
-channel, the last, with a weight for each point of space. ``std`` divides the difference of each channel.
+A target is (B, C, *space), float32. With ``weighted`` it has one more channel, the last, with a weight for each point.
 
 The loss of a field is Σ w·l·scale / B over rows, channels and points; with scale 1/(C·points) the mean over points.
 """

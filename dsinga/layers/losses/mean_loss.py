@@ -21,8 +21,8 @@ from dsinga.layers.losses.pair_loss import check_rows
 class MeanLoss(Layer):
     """scale·Σ w·x / B: the mean over rows of a weighted sum, as a loss. A negative ``scale`` maximizes the sum.
 
-    Sources: x (B, ...), and optionally weights w with as many numbers a row, by default 1, without a gradient. The
-    feature is x, (B, n). Metric: "loss".
+    Sources: x (B, ...), and optionally weights w, by default 1, without a gradient. The feature is x, (B, n). Metric:
+    "loss".
 
     With ``scale`` -1 and a critic's value, it is the deterministic policy gradient (Silver et al. 2014).
     """

@@ -64,7 +64,7 @@ def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
 
 
 def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
-    """Return Σ wᵢ·rowsᵢ·scale in float64, a number of the backend."""
+    """Sum rows' losses times their weights, Σ wᵢ·rowsᵢ·scale, in float64."""
     return (rows * weights).sum(dtype=np.float64) * scale
 
 
@@ -122,7 +122,7 @@ class PairLoss(Layer):
         return None
 
     def check_sizes(self) -> None:
-        """Raise UserError unless both sources have as many rows, and rows as long."""
+        """Raise UserError unless both sources have equally many rows of equal length."""
         first, second = self.source_shapes[:2]
         fit = first[0] == second[0] and math.prod(first) == math.prod(second)
         self.expect_alike(fit, "give both as many rows, and rows as long")

@@ -35,9 +35,9 @@ class PointLabels(NamedTuple):
 class PointClasses(Layer):
     """Base of layers that compare scores (B, K, *space) with the class of each point.
 
-    Labels are (B, *space) or (B, 1, *space), integers or whole numbers in float32. Points with -1 or NaN are masked and
-    left out. With ``weighted`` labels are (B, 2, *space): classes, then a weight for each point. Scores of one channel
-    are for the classes 0 and 1.
+    Labels are (B, *space) or (B, 1, *space), integers or whole numbers in float32. Points with -1 or NaN are masked.
+    With ``weighted`` labels are (B, 2, *space): classes, then weights. Scores of one channel are for the classes 0 and
+    1.
     """
 
     settings: Any

@@ -1,7 +1,7 @@
 """Metrics that are not means over rows, such as R² and F1, and the layers kConfusionMatrix and kRegressionError.
 
-A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up over
-batches, workers and groups. The figure is computed once, from the sums, so it covers all records.
+A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). The figure is
+computed once, from the sums over all records.
 
 Register the function by ``@register("composed_metric", "r2")``. It maps {part name: (sum, count)} to values by name:
 numbers, or a table as a list of lists, which histories leave out. A sum may be a

@@ -2,12 +2,12 @@
 
 A function is registered as a metric. It gets the labels, (n,) or (n, k), and the predictions of all n records, (n, k),
 or (n,) if the net gives one number a record, in no certain order. It returns a number, or one number for each record,
-which are averaged. It may be written for PyTorch tensors.
+which are averaged.
 
 >>> from dsinga import register
 >>> @register("metric", "worst_error")
 ... def worst_error(labels, predictions):
-...     return abs(labels - predictions).max()
+... return abs(labels - predictions).max()
 """
 
 from __future__ import annotations

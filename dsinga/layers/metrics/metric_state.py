@@ -41,7 +41,7 @@ class MetricState(ABC):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its arrays."""
+        """The bytes of the state's arrays."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def __eq__(self, other: object) -> bool:
@@ -139,7 +139,7 @@ class RunningMoments(MetricState):
 
     @classmethod
     def of(cls, labels: np.ndarray, errors: np.ndarray) -> RunningMoments:
-        """Return the moments of labels and errors (B, k)."""
+        """Compute the moments of labels and errors (B, k)."""
         labels = labels.astype(np.float64)
         count = np.full(labels.shape[1], len(labels), np.float64)
         mean = labels.sum(axis=0) / np.maximum(count, 1)

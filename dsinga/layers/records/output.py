@@ -76,8 +76,8 @@ class StoreOutput(Layer):
     """Write the feature of the source to the store of ``store_conf``: text with a line for each record, or zarr.
 
     kCSVOutput writes text with the ``separator``, kRecordOutput writes zarr. They write in a test or validation of
-    training, and ``dsinga test --phase P`` and ``evaluate`` write in any phase P of the layer, in one more pass. A
-    later one replaces the file.
+    training; ``dsinga test --phase P`` and ``evaluate`` write in any phase P of the layer. A later one replaces the
+    file.
     """
 
     source_kind = SourceKind.kVectors

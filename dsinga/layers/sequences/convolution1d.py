@@ -209,10 +209,9 @@ class Pooling1D(WindowLayer):
 
     With ``kernel`` the windows have as many steps and start every ``stride`` steps, T' = floor((T - kernel) / stride) +
     1. The labels of an optional second source give the lengths of the sequences. Only steps before the end count. A
-    window after the end gives 0, and an empty sequence gives 0. A sequence shorter than ``kernel`` has one window.
+    window after the end gives 0. A sequence shorter than ``kernel`` has one window.
 
-    ENDS joins the first half of the features of the last step and the second half of the first step: the results of
-    both directions of a recurrent layer after all steps.
+    ENDS returns the last results of both directions of a recurrent layer.
     """
 
     class Conf(Settings):
@@ -361,5 +360,5 @@ def as_image(x: Array) -> Array:
 
 
 def as_steps(image: Array) -> Array:
-    """Undo :func:`as_image`."""
+    """Undo :func:`as_image`: return images as sequences (B, T, n)."""
     return image[..., 0].transpose(0, 2, 1)

@@ -20,7 +20,7 @@ from dsinga.ops.types import CellActivations
 
 
 class RecurrentConf(Settings):
-    """Settings shared by recurrent layers."""
+    """Settings shared by recurrent layers: hidden size, direction, bias, initial and carried state."""
 
     dim_hidden: Count = required("the width of the hidden state")
     bias_term: bool = setting(True, "whether a bias is added")
@@ -53,12 +53,12 @@ class Recurrent(Layer):
     With ``initial_state`` the last source gives the state before the first step, (B, S). S is H, or 2H for an LSTM with
     the state h, then c. With ``last_state`` the feature is the last state, (B, S).
 
-    For one step, (B, n) to (B, H), the second source is the feature of the previous step, (B, H). Without it, the state
-    is 0. An LSTM accepts whole sequences only.
+    For one step, (B, n) to (B, H), the second source is the feature of the previous step, by default 0. An LSTM accepts
+    whole sequences only.
 
-    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction, with the
-    ``biases`` last. With ``recurrent_bias`` the biases follow again, called "hb" in place of "b". The other direction's
-    params come next, called ``back_<role>``. With ``carry`` the last param is ``state`` (B, S).
+    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction. With
+    ``recurrent_bias`` the biases follow again, called "hb" in place of "b", then the other direction's params,
+    ``back_<role>``. With ``carry`` the last param is ``state`` (B, S).
     """
 
     Conf: ClassVar[type[RecurrentConf]] = RecurrentConf
@@ -276,7 +276,7 @@ class GRU(Recurrent):
 
     Params in SINGA's order: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H) and, unless ``bias_term`` is false, z_b,
     r_b, c_b (H,). With ``recurrent_bias`` z_hb, r_hb, c_hb follow, and c = tanh(x c_hxᵀ + c_b + r∘(h c_hhᵀ + c_hb)), as
-    in PyTorch and in Keras with ``reset_after``.
+    in PyTorch.
     """
 
     class Conf(RecurrentConf):

@@ -21,7 +21,7 @@ from dsinga.ops.recorded_array import host_array
 
 @register("layer", kSequenceLength=740)
 class SequenceLength(Layer):
-    """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps.
+    """Marks where sequences end: passes codes (B, T), -1 after the end, on as feature and as labels of the steps.
 
     Use it as the last source of layers that need lengths if the records' labels are something else, such as one class
     for each sentence.

@@ -50,7 +50,7 @@ def coded_columns(x: Any) -> list[str]:
 
 
 def remark_on_softmax(layers: Sequence[LayerConf]) -> None:
-    """Warn if a softmax reads a softmax, which learns badly."""
+    """Warn if a softmax reads another softmax, which trains badly."""
     names = {layer.name for layer in layers if layer.type is LayerType.kSoftmax}
     for layer in layers:
         if layer.name in names and names & {*layer.srclayers}:

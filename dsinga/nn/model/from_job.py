@@ -1,4 +1,4 @@
-"""Makes a model from a job file, or from a job described in Python."""
+"""Makes a model from a job or job file, or loads one from the folder of a saved model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OpenSaved(Protocol):
 
 
 class JobModel(Trainable):
-    """A model made from a job, with the job's net, losses and inputs."""
+    """A model made from a job, so that you can ``fit`` it and ``predict`` in Python."""
 
     default_batch_size = None
     _attributes = ChainMap(dict.fromkeys(("layers", "get_layer"), _FREEZE), MODEL_ATTRIBUTES)
@@ -209,7 +209,7 @@ class JobModel(Trainable):
         return encoders
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the job's record shapes."""
+        """Return the shapes of one record of each input that the job names."""
         shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._records_inputs() if layer.store_conf}
         return shapes if shapes and all(shapes.values()) else super().input_shapes()
 
@@ -312,7 +312,7 @@ _READERS = {
 
 
 def _no_folder(path: Path) -> UserError:
-    """Return the error for a path that is no folder."""
+    """Return the error for ``load_model`` of a path that is no folder."""
     if not path.exists():
         return PathNotFound(f"{path} was not found; give the folder that model.save(folder) wrote")
     remedy = _READERS.get(path.suffix, "give the folder that model.save(folder) wrote").format(str(path))

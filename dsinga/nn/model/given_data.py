@@ -63,7 +63,7 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return callbacks as a list; they may be a list, one callback or None."""
+    """Return the argument ``callbacks`` as a list; it may be a list, one callback or None."""
     if callbacks is None:
         return []
     return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
@@ -166,7 +166,7 @@ def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndar
 
 
 def as_param(name: str, array: Any) -> np.ndarray:
-    """Return a float32 copy of the user's param."""
+    """Check a param that the user sets, and return a float32 copy."""
     try:
         return np.array(array, np.float32, order="C")
     except (TypeError, ValueError) as error:

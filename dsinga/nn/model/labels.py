@@ -26,10 +26,7 @@ def loss_of_labels(model: Any) -> Any:
 
 
 def labels_for_loss(loss: Any, y: Any) -> Any:
-    """Convert labels to the form for a loss: (n, 1) to (n,), one-hot (n, K) to classes (n,), probabilities to float32.
-
-    Raises UserError for labels that the loss does not accept.
-    """
+    """Convert labels to the form for a loss: (n, 1) to (n,), one-hot (n, K) to classes (n,)."""
     if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
         _check_labels(loss, y)
     if not (isinstance(y, np.ndarray) and y.ndim == 2):
@@ -75,7 +72,7 @@ def _check_classes(loss: str, y: np.ndarray) -> None:
 
 
 def _is_one_hot(y: np.ndarray) -> bool:
-    """Whether ``y`` has one-hot rows (n, K): a 1 and zeros."""
+    """Whether labels are one-hot rows (n, K): a 1 and zeros."""
     return y.ndim == 2 and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
 
 

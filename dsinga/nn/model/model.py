@@ -85,7 +85,7 @@ class Model(Trainable):
         algorithm: Any = None,
         cluster: ClusterConf | None = None,
     ) -> None:
-        """Set the optimizer, the losses, the metrics and the topology of training.
+        """Set the optimizer, losses and metrics for training, and how many workers share it.
 
         Args:
             optimizer: name such as "adam", or ``nn.Adam(learning_rate=...)``.
@@ -100,7 +100,7 @@ class Model(Trainable):
             cluster: topology, such as ``nn.Cluster(workers=2)``.
 
         Raises:
-            UserError: unknown name, or losses that do not fit the outputs.
+            UserError: an unknown name, or losses that do not fit the outputs.
 
         Examples:
             >>> from dsinga import nn
@@ -234,7 +234,7 @@ class Model(Trainable):
         return [symbol.builder.name or "" for symbol in self._inputs()]
 
     def output_layers(self) -> list[str]:
-        """Return the output layers' names."""
+        """Return the names of the layers with the model's outputs."""
         return self._written().outputs
 
     def label_inputs(self) -> list[str]:
@@ -294,7 +294,7 @@ class Model(Trainable):
         return self._kept.get(self, "written", lambda: _write(self, PhaseRecords()))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the inputs' record shapes."""
+        """Return the shape of one record of each input."""
         texts = {name: encoder.steps for name, encoder in self.text_encoders().items() if encoder is not None}
         shapes = [
             texts.get(name, symbol.builder.settings["shape"])
@@ -354,7 +354,7 @@ def _symbols(what: str, features: Any) -> list[Symbol]:
 
 
 def _connected(model: Model, outputs: list[Symbol]) -> list[Symbol]:
-    """Return the outputs. Raises UserError if they depend on an input that the model lacks."""
+    """Check that a model's outputs depend on no input that it lacks, and return them."""
     for symbol in ancestors(outputs):
         if symbol.builder.kind == INPUT and symbol not in model.inputs:
             raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")

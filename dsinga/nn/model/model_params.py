@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelParams(AddedMethods, HasVariables, ABC):
-    """Base class of models: a net with its params.
+    """Base class of models: sets, reads, saves and loads the params of a net.
 
     Attributes:
         trained: params, optimizer state and names of records.
@@ -85,7 +85,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             self._fits.running.refuse(action)
 
     def _builders(self) -> list[LayerBuilder]:
-        """Return the layers of a model described in Python, including wrapped layers."""
+        """Return all layers of a model described in Python, also those that others wrap."""
         return []
 
     @abstractmethod
@@ -170,7 +170,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def summary(self) -> None:
-        """Print a line for each layer. Raises UserError if the input shapes are unknown.
+        """Print a table of the layers with shapes and numbers of params.
 
         Examples:
             >>> from dsinga import nn
@@ -202,7 +202,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the record shapes that the model itself defines."""
+        """Return the shapes of one record of each input that the model itself defines."""
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
     def ordered_params(self) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # Dask is imported only when needed
 
 
 class Predictable(ModelParams):
-    """A net with params that can be evaluated and can predict."""
+    """Base class of models, with the methods ``evaluate``, ``predict`` and ``features``."""
 
     served: Any = None  # what an estimator, and so a server, computes before and after the net
 
@@ -44,7 +44,7 @@ class Predictable(ModelParams):
         return False
 
     def require_loss(self) -> None:
-        """Raise UserError if the model has no loss from ``compile``."""
+        """Raise UserError if a model to be evaluated has no loss from ``compile``."""
 
     @overload
     def evaluate(

@@ -154,7 +154,7 @@ def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
 
 
 def given_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None."""
+    """Check the options for a kind of data, and return those that are not None."""
     if options:
         known = [*inspect.signature(inspect.unwrap(function)).parameters, *_options_of_all()]
         check_names(function.__name__, known, options)

@@ -75,7 +75,7 @@ class Predictions(np.ndarray[Any, Any]):
         return self.view(np.ndarray)
 
     def detach(self) -> Self:
-        """Return the array unchanged."""
+        """Return the array unchanged, like a PyTorch tensor without gradients."""
         return self
 
     cpu = detach

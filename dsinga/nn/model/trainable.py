@@ -1,4 +1,4 @@
-"""Trains models, both described in Python and made from job files."""
+"""Trains models, or converts them to jobs: ``fit``, ``train_on_batch`` and ``job``."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ class Trainable(Predictable):
             steps_per_epoch: how many batches of a generator are read; an endless generator needs it.
             sample_weight: factor w for the loss l of each record, (n,), or of each step or point with a label, (n,
                 ...). The loss is Σ w·l over the number of records, as in Keras; accuracies are Σ w·right / Σ w.
-            class_weight: factor by label, or by class name of a table, 1 for the others; it multiplies
-                ``sample_weight``. "balanced" is n / (k·n_c) for a class with n_c of n labels, if k classes occur.
+            class_weight: factor by label, or by class name of a table, 1 for the others. "balanced" is n / (k·n_c) for
+                a class with n_c of n labels, if k classes occur.
             validation_data: (x, y), (x, y, sample_weight), or a generator of such, to validate with after each epoch.
             validation_split: share of the records to validate with instead: the last ones before shuffling.
             validation_steps: how many batches of a ``validation_data`` generator are read.

@@ -41,7 +41,7 @@ class ActivationName(str):
     """The name of an activation function, also callable on a layer's feature, as in Keras."""
 
     def __call__(self, x: Any) -> Any:
-        """Apply the activation to a layer's output. Raises UserError for anything else, such as an array."""
+        """Apply the activation to a layer's output. Raises UserError for an array."""
         return Activation(str(self))(x)
 
 

@@ -110,7 +110,7 @@ def Identity(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Add(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the sum of the sources, number by number (kAdd), such as x + f(x) of a residual net.
+    """Adds sources number by number, such as x + f(x) of a residual net (kAdd).
 
     Examples:
         >>> from dsinga import nn
@@ -123,13 +123,13 @@ def Add(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Multiply(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the product of the sources, number by number (kMultiply), such as x·gate(x)."""
+    """Multiplies sources number by number, such as x·gate(x) (kMultiply)."""
     return simple("Multiply", "kMultiply")
 
 
 @layer
 def Subtract(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the difference of two sources, number by number (kArithmetic); axes of length 1 repeat."""
+    """Subtracts the second of two sources number by number (kArithmetic); axes of length 1 repeat."""
     return simple("Subtract", "kArithmetic", operator="SUBTRACT")
 
 

@@ -30,7 +30,7 @@ MODES = {"zero": "kZero", "edge": "kEdge", "reflect": "kReflect", "periodic": "k
 def MaxPooling2D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the maximum of each window of images, by default side by side (kPooling).
+    """Max pooling of images; windows do not overlap unless ``strides`` are smaller (kPooling).
 
     Examples:
         >>> from dsinga import nn
@@ -45,7 +45,7 @@ def MaxPooling2D(
 def MaxPooling3D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the maximum of each window of volumes, by default side by side (kPooling)."""
+    """Max pooling of volumes; windows do not overlap unless ``strides`` are smaller (kPooling)."""
     return pooling("MAX", 3, pool_size, strides, padding)
 
 
@@ -53,7 +53,7 @@ def MaxPooling3D(
 def AveragePooling2D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the mean of each window of images without padding, by default side by side (kPooling)."""
+    """Mean pooling of images, without counting padding (kPooling)."""
     return pooling("AVG", 2, pool_size, strides, padding)
 
 
@@ -61,7 +61,7 @@ def AveragePooling2D(
 def AveragePooling3D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the mean of each window of volumes without padding, by default side by side (kPooling)."""
+    """Mean pooling of volumes, without counting padding (kPooling)."""
     return pooling("AVG", 3, pool_size, strides, padding)
 
 
@@ -83,19 +83,19 @@ def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding
 
 @layer
 def GlobalMaxPooling2D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each channel of images (kPooling): (B, C)."""
+    """The maximum of each channel of images (kPooling): (B, C)."""
     return global_pooling("MAX", 2)
 
 
 @layer
 def GlobalMaxPooling3D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each channel of volumes (kPooling): (B, C)."""
+    """The maximum of each channel of volumes (kPooling): (B, C)."""
     return global_pooling("MAX", 3)
 
 
 @layer
 def GlobalAveragePooling2D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each channel of images (kPooling): (B, C).
+    """The mean of each channel of images (kPooling): (B, C).
 
     Examples:
         >>> from dsinga import nn
@@ -108,7 +108,7 @@ def GlobalAveragePooling2D(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def GlobalAveragePooling3D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each channel of volumes (kPooling): (B, C)."""
+    """The mean of each channel of volumes (kPooling): (B, C)."""
     return global_pooling("AVG", 3)
 
 
@@ -124,25 +124,25 @@ def global_pooling(pool: str, axes: int) -> Write:
 
 @layer
 def AdaptiveMaxPooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Divides images into ``output_size`` windows and computes the maximum of each (kPooling)."""
+    """Max pooling of images to ``output_size``, with windows that divide the image evenly (kPooling)."""
     return adaptive_pooling("MAX", 2, output_size)
 
 
 @layer
 def AdaptiveMaxPooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Divides volumes into ``output_size`` windows and computes the maximum of each (kPooling)."""
+    """Max pooling of volumes to ``output_size``, with windows that divide the volume evenly (kPooling)."""
     return adaptive_pooling("MAX", 3, output_size)
 
 
 @layer
 def AdaptiveAveragePooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Divides images into ``output_size`` windows and computes the mean of each (kPooling)."""
+    """Mean pooling of images to ``output_size``, with windows that divide the image evenly (kPooling)."""
     return adaptive_pooling("AVG", 2, output_size)
 
 
 @layer
 def AdaptiveAveragePooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Divides volumes into ``output_size`` windows and computes the mean of each (kPooling)."""
+    """Mean pooling of volumes to ``output_size``, with windows that divide the volume evenly (kPooling)."""
     return adaptive_pooling("AVG", 3, output_size)
 
 

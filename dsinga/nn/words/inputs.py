@@ -45,8 +45,8 @@ def Input(
         name: name of the input layer, by default "data" (then "data_1").
         type: type of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras. Then
-            ``shape`` is in this order, and so are image labels and outputs; layers still get (B, C, H, W). The default
-            is :func:`image_data_format`, "channels_first" unless you set it. If you give no ``data_format``, square
+            ``shape``, image labels and outputs have this order; layers still get (B, C, H, W). The default is
+            :func:`image_data_format`, "channels_first" unless you set it. If you give no ``data_format``, square
             records with 1, 3 or 4 last channels, such as (28, 28, 1), are read as channels last, and the log says so.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
@@ -251,7 +251,7 @@ def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Wr
 def RandomTranslation(
     height_factor: float, width_factor: float, fill_mode: str = "reflect", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Shifts images at random in training, while records are read, by at most these shares of height and width.
+    """Shifts images at random in training by at most these shares of height and width, while records are read.
 
     It must follow nn.Input, perhaps after other random changes.
     """

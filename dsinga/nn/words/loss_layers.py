@@ -97,7 +97,7 @@ def MeanSquaredError(
     scale: float = 1.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Squared error, a mean over the numbers of a row, of fields over all points (kEuclideanLoss).
+    """Mean squared error over the numbers of a row, for fields over all points (kEuclideanLoss).
 
     The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
@@ -123,7 +123,7 @@ def MeanAbsoluteError(
     scale: float = 1.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Absolute error, a mean over the numbers of a row, of fields over all points (kAbsoluteLoss).
+    """Mean absolute error over the numbers of a row, for fields over all points (kAbsoluteLoss).
 
     The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
@@ -145,7 +145,7 @@ def Huber(
     scale: float = 1.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Huber's loss, a mean over the numbers of a row, of fields over all points (kHuberLoss).
+    """Huber's loss, the mean over the numbers of a row, for fields over all points (kHuberLoss).
 
     The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
@@ -167,7 +167,7 @@ def EuclideanLoss(
     std: Sequence[float] = (),
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Squared error, a sum over the numbers of a row: Σ (x - target)²·scale / B (kEuclideanLoss).
+    """Squared error summed over the numbers of a row: Σ (x - target)²·scale / B (kEuclideanLoss).
 
     Args:
         masked: whether points with a NaN target are left out.
@@ -186,7 +186,7 @@ def AbsoluteLoss(
     std: Sequence[float] = (),
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Absolute error, a sum over the numbers of a row: Σ |x - target|·scale / B (kAbsoluteLoss).
+    """Absolute error summed over the numbers of a row: Σ |x - target|·scale / B (kAbsoluteLoss).
 
     Args:
         masked: whether points with a NaN target are left out.
@@ -206,7 +206,7 @@ def HuberLoss(
     std: Sequence[float] = (),
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Huber's loss, a sum over the numbers of a row: Σ h(x - target)·scale / B (kHuberLoss).
+    """Huber's loss summed over the numbers of a row: Σ h(x - target)·scale / B (kHuberLoss).
 
     Args:
         delta: error beyond which the loss is linear.

@@ -145,7 +145,7 @@ def reporting(name: str) -> tuple[str, str] | None:
 
 
 def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> None:
-    """Raise UserError for a metric reported neither by layers of these ``kinds`` nor a metric layer."""
+    """Raise UserError for a metric of ``compile`` that no layer of the model can report."""
     known = metric_names(kinds)
     for metric in metrics:
         if isinstance(metric, MetricLayer) or metric in known or (metric not in ELSEWHERE and reporting(metric)):

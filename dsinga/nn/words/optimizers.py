@@ -208,7 +208,7 @@ def Lion(
     weight_decay: float = 0.0,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """Lion (Chen et al., 2023): each number of a param moves by the learning rate, up or down (kLion).
+    """Lion (Chen et al., 2023), which moves each number by the learning rate, up or down (kLion).
 
     Args:
         beta_1: weight of the running mean in a step, against the newest gradient.
@@ -284,7 +284,7 @@ def Adadelta(
     weight_decay: float = 0.0,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """AdaDelta (Zeiler, 2012) (kAdaDelta).
+    """AdaDelta (Zeiler, 2012), with steps scaled by running means of squared gradients and updates (kAdaDelta).
 
     Args:
         rho: decay of the running means of squared gradients and of squared updates.

@@ -86,7 +86,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
     _is_built = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Store the constructor's arguments; for nn.Layer itself, return a layer of any type."""
+        """Store the constructor's arguments for the job; for nn.Layer itself, return a layer of any type."""
         if cls is OwnLayer:
             return layer_of_type(*args, **kwargs)
         made = object.__new__(cls)

@@ -46,6 +46,6 @@ def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapp
 
 
 def of_settings(cls: Any, names: Mapping[str, str], arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return pairs (setting, argument) of a class for the given arguments."""
+    """Pair a component's settings with a function's arguments of other names, for the given arguments."""
     pairs = [(setting, names.get(setting, setting)) for setting in (field_types(cls.Conf) if cls.Conf else ())]
     return [(setting, argument) for setting, argument in pairs if argument in arguments]

@@ -14,7 +14,7 @@ from dsinga.nn.words.keras_arguments import checked, missing_names
 
 
 class Penalty(NamedTuple):
-    """A term added to the loss for a param w: l1·Σ|w| + l2·Σw²."""
+    """A weight penalty, a term added to the loss for a param w: l1·Σ|w| + l2·Σw²."""
 
     l1: float = 0.0
     l2: float = 0.0
@@ -79,7 +79,7 @@ def penalty(regularizer: Any) -> Penalty:
 
 
 def weights(**roles: tuple[Any, Any]) -> dict[str, Any]:
-    """Return ``inits`` and ``penalties`` by param role, from pairs (initialiser, regularizer)."""
+    """Sort pairs (initialiser, regularizer) by param role into ``inits`` and ``penalties``."""
     penalties = {role: penalty(regularizer) for role, (_, regularizer) in roles.items() if regularizer is not None}
     return {"inits": {role: initializer for role, (initializer, _) in roles.items()}, "penalties": penalties}
 

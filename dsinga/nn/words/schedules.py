@@ -72,7 +72,7 @@ def ExponentialDecay(
     staircase: bool = False,
     **common: Unpack[ScheduleArguments],
 ) -> LRGenConf:
-    """The schedule initial·decay_rate^(step / decay_steps) (kExponential, kStep).
+    """Exponential decay of the learning rate: initial·decay_rate^(step / decay_steps) (kExponential, kStep).
 
     Args:
         decay_steps: number of steps in which the rate is multiplied by ``decay_rate``.
@@ -141,7 +141,7 @@ def PolynomialDecay(
     power: float = 1.0,
     **common: Unpack[ScheduleArguments],
 ) -> LRGenConf:
-    """The schedule (initial - end)·(1 - r)^power + end, r = step / decay_steps, at most 1 (kPolynomial).
+    """Polynomial decay of the learning rate: (initial - end)·(1 - step / decay_steps)^power + end (kPolynomial).
 
     Args:
         decay_steps: number of steps to ``end_learning_rate``.
@@ -160,7 +160,7 @@ def InverseTimeDecay(
     staircase: bool = False,
     **common: Unpack[ScheduleArguments],
 ) -> LRGenConf:
-    """The schedule initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
+    """Inverse-time decay of the learning rate: initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
 
     Args:
         decay_steps: number of steps in which the divisor grows by ``decay_rate``; whole for a staircase.
@@ -175,7 +175,7 @@ def InverseTimeDecay(
 
 @checked
 def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -> LRGenConf:
-    """The schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
+    """A learning rate of values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
 
     Args:
         boundaries: last step of each rate except the last rate, in rising order.
@@ -250,7 +250,7 @@ def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumCon
 
 @checked
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
-    """A schedule by its name in jobs, or a user's by its registered name.
+    """A schedule of any type, by its name in jobs or a user's registered name.
 
     Args:
         type: name, such as "kLinear".

@@ -159,13 +159,13 @@ def Conv1D(
 
 @layer
 def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of windows of steps before a sequence's end, by default side by side (kPooling1D)."""
+    """Max pooling over steps before a sequence's end; windows do not overlap by default (kPooling1D)."""
     return pooling1d("MaxPooling1D", {"pool": "MAX", "kernel": pool_size, "stride": strides})
 
 
 @layer
 def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of windows of steps before a sequence's end, by default side by side (kPooling1D)."""
+    """Mean pooling over steps before a sequence's end; windows do not overlap by default (kPooling1D)."""
     return pooling1d("AveragePooling1D", {"pool": "AVG", "kernel": pool_size, "stride": strides})
 
 
@@ -177,13 +177,13 @@ def pooling1d(function: str, settings: Mapping[str, Any]) -> Write:
 
 @layer
 def GlobalMaxPooling1D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
+    """The maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
     return lambda writer: writer.add("kPooling1D", pooling1d_conf={"pool": "MAX"})
 
 
 @layer
 def GlobalAveragePooling1D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
+    """The mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
     return lambda writer: writer.add("kPooling1D", pooling1d_conf={"pool": "AVG"})
 
 
@@ -278,7 +278,7 @@ def SimpleRNN(
     dropout: float = 0.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes tanh(x hxᵀ + h hhᵀ + b) over sequences (kRNN), with the arguments of :func:`GRU`."""
+    """A simple recurrent layer, tanh(x hxᵀ + h hhᵀ + b), over sequences (kRNN), with the arguments of :func:`GRU`."""
     hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
     params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)
     settings = {"dim_hidden": units, "bias_term": use_bias, "bidirectional": bidirectional, "carry": carry}
@@ -286,7 +286,7 @@ def SimpleRNN(
 
 
 def cell_settings(function: str, **activations: str | None) -> dict[str, Any]:
-    """Return the settings of a recurrent cell's activations."""
+    """Check a recurrent layer's activations, and return them as settings."""
     for activation in activations.values():
         if activation not in CELL_ACTIVATIONS:
             raise UserError(f"{function}: {unknown_name('activation', activation, filter(None, CELL_ACTIVATIONS))}")

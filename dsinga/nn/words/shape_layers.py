@@ -12,7 +12,7 @@ from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
 
 @layer
 def Flatten(**common: Unpack[LayerArguments]) -> Write:
-    """Makes each row a vector (B, n), by a kReshape layer if the next layer does not flatten its source itself.
+    """Flattens each row to a vector (B, n), by a kReshape layer if the next layer does not flatten itself.
 
     The numbers keep their order: channels, rows, columns for images (in Keras, channels are last).
 
@@ -32,7 +32,7 @@ def Flatten(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Concatenate(axis: int = -1, **common: Unpack[LayerArguments]) -> Write:
-    """Joins its sources along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
+    """Joins sources along ``axis`` (kConcate), by default the last; the channels of images are axis 1.
 
     If records have channels last, axes count in that order: -1 is the axis of the channels.
 
@@ -78,7 +78,7 @@ def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
 
 @layer
 def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
-    """Gives rows another shape (kReshape); one size may be -1, to be computed.
+    """Reshapes rows (kReshape); one size may be -1, to be computed.
 
     The numbers keep their order; if records have channels last, the order of the records.
 

@@ -125,6 +125,6 @@ def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
 
 
 def one_or_each(writer: LayerWriter, size: Any, axes: int) -> list[Any]:
-    """Return one size if all axes have the same, else one for each axis."""
+    """Return a job field's value: one size if all axes have the same, else one for each."""
     sizes = [*per_axis(writer, size, axes)]
     return sizes[:1] if len({*sizes}) == 1 else sizes

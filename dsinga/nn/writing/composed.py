@@ -142,7 +142,7 @@ def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
         raise NoLayer("that sums over an axis of one tensor")
 
     def matrices(number: int, *parts: list[str]) -> Tensor:
-        """Return a tensor with the batch axis, if it has one, and an axis for each part."""
+        """Transpose and reshape a tensor to matrices: the batch axis, if any, and an axis for each part."""
         front = [*records & {*names[number]}]
         order = [names[number].index(x) for x in (*front, *(x for part in parts for x in part))]
         shape = [sizes[x] for x in front] + [math.prod(sizes[x] for x in part) for part in parts]
@@ -226,7 +226,6 @@ def attend(
 
     Args:
         scale: factor of scores, 1/√n by default.
-        causal: whether later steps are hidden.
         masks: numbers that are added to scores, or truth values.
         hides: truth value that hides in masks.
         bound: b, if scores s become b·tanh(s/b), or 0.

@@ -171,7 +171,7 @@ def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, count
 
 
 def shares(window: KernelWindow, size: Sizes, counts: Sizes) -> np.ndarray:
-    """Return each window's size divided by its count of numbers that are not padding, (1, H', W')."""
+    """Return factors that correct means for padding: each window's size over its unpadded count, (1, H', W')."""
     inside: Any = np.ones(1)
     for kernel, step, gap, before, _, length, count in zip(*window, size, counts, strict=True):
         check_size([count, kernel])

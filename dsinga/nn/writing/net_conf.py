@@ -273,7 +273,7 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
 
 
 def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
-    """Return values for outputs, given by name or as a list, in the order of the outputs."""
+    """Sort values given for outputs, by name or as a list, in the order of the outputs."""
     if given is None:
         return []
     return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])

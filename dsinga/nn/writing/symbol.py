@@ -162,14 +162,14 @@ class LayerBuilder(HasVariables):
 
     @property
     def weights(self) -> list[Variable]:
-        """The params in order. Raises UserError unless a model with known input shapes contains the layer."""
+        """The layer's params in order. Raises UserError unless a model with known input shapes contains the layer."""
         for model in self.models:
             of_model: list[Variable] = model.weights_of(self)
             return of_model
         raise UserError(f"the layer {self.name or self.kind} is in no model yet, so that it has no params")
 
     def get_weights(self) -> list[np.ndarray]:
-        """Return copies of the params in order. Raises UserError before a model has made them."""
+        """Return copies of the layer's params in order. Raises UserError before a model has made them."""
         if self.values is None and self.models:
             return [variable.numpy() for variable in self.weights]
         values = [value for value in self.values or () if value is not None]

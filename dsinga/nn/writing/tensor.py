@@ -45,16 +45,12 @@ class Operation(NamesLayers, Protocol):
         """Return the numbers of a constant operand that does not train, else None."""
 
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
-        """Return numbers equal for all records, as a param that keeps its values."""
+        """Return constant numbers, equal for all records, as a param that does not train."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor(HasOperators):
     """A tensor of an imported net, computed by layers.
-
-    Example: heads of attention are a feature with rows (H, T, n). As (N, H, T, n) in the net, ``batch_axis`` is 0. As
-    (T, N, H, n), with rows (T, H, n), it is 1. As (N·H, T, n), ``shape`` is (N, H, T, n), ``merged`` is (0, 2), and
-    ``seen`` is the shape in the net.
 
     Attributes:
         place: operation that makes further layers of the tensor.
@@ -63,7 +59,7 @@ class Tensor(HasOperators):
         shape: shape, with ``place.batch`` records.
         batch_axis: axis of the batch; None for a tensor that is the same for all records, such as a param.
         dtype: dtype in the net; features hold integers and truth values as float32.
-        merged: range of axes, including the batch, that are one axis in the net.
+        merged: range of axes, including the batch, that are one axis in the net, as (0, 2) for (N·H, T, n).
     """
 
     place: Any
@@ -80,7 +76,7 @@ class Tensor(HasOperators):
 
     @property
     def rank(self) -> int:
-        """The number of axes."""
+        """The number of axes of the tensor."""
         return len(self.shape)
 
     @property
@@ -90,7 +86,7 @@ class Tensor(HasOperators):
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The shape in the net, with merged axes as one."""
+        """The tensor's shape in the imported net, with merged axes as one."""
         if self.merged is None:
             return self.shape
         start, stop = self.merged
@@ -236,11 +232,11 @@ class Tensor(HasOperators):
         return self.each(ReLU, suffix=".part") + (-self).each(ReLU, suffix=".part")
 
     def maximum(self, other: Any) -> Tensor:
-        """Return the elementwise maximum."""
+        """Return the elementwise maximum of two tensors."""
         return self._binary("MAXIMUM", other)
 
     def minimum(self, other: Any) -> Tensor:
-        """Return the elementwise minimum."""
+        """Return the elementwise minimum of two tensors."""
         return self._binary("MINIMUM", other)
 
     def activated(self, kind: str, **numbers: float) -> Tensor:

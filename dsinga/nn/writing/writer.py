@@ -97,13 +97,13 @@ class LayerWriter:
 
     @property
     def source(self) -> Feature:
-        """The only source."""
+        """The layer's only source, for layers that must not have several."""
         if len(self.sources) != 1:
             raise self.fail(f"takes one source, not {len(self.sources)}")
         return self.sources[0]
 
     def rows(self, source: Feature) -> Shape:
-        """Return the shape of a row of a source."""
+        """Return the shape of a row of a source, which the layer must know."""
         shape = row_shape(source)
         if shape is None:
             raise self.fail(
@@ -134,12 +134,10 @@ class LayerWriter:
         Args:
             sources: its sources; by default the call's.
             further: names of further source layers.
-            name: its name; by default the name of the call.
             inits: initialisers by param role, or by the last part of a role.
             fans: inputs and outputs of a param by role, unless they are its columns and rows.
             penalties: penalties, as ``inits``.
             param: ParamConf of each param; by default the user's.
-            fields: further fields.
         """
         features = self._flattened(type, self.sources if sources is None else sources)
         settings = self.settings
@@ -175,7 +173,7 @@ class LayerWriter:
         return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
-        """Make the net's layer to know its shape; None if a source's is unknown."""
+        """Make the net's layer to know its output shape; None if a source's shape is unknown."""
         cls = layer_class(conf)
         labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label per row, or per step
@@ -199,7 +197,7 @@ class LayerWriter:
             return None
 
     def _written(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        """Add a layer to the job and return its output."""
+        """Add a layer to the job and return its output, if params below get a gradient."""
         self.net.layers.append(conf)
         fault = "" if layer is None else layer.no_gradient_because
         if fault and (below := self.net.trained_below(conf)):
@@ -216,7 +214,7 @@ class LayerWriter:
         inits: Mapping[str, Any],
         fans: Mapping[str, tuple[int, int]],
     ) -> list[ParamConf]:
-        """Return the configurations of a layer's params, without empty ones at the end."""
+        """Return the job's configurations of a layer's params, without empty ones at the end."""
         specs = [spec for spec in layer.params if not spec.by_rows]
         if len(given) > len(specs):
             roles = ", ".join(spec.role for spec in specs) or "none"

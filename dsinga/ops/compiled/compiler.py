@@ -46,7 +46,7 @@ def describe() -> str:
 
 
 def is_wanted() -> bool:
-    """Whether the environment allows compiled loops."""
+    """Whether ``DSINGA_COMPILED`` allows compiled loops."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0"):
         raise UserError(f"{VARIABLE}={value!r} is unknown: leave it unset, or set it to '0' to do without numba")

@@ -142,7 +142,7 @@ class NumpyArrays:
         return recorder() is not None
 
     def step_number(self, compute: Callable[[int], float], step: int) -> float | Array:
-        """Return ``compute(step)``; in a recording, a float64 array (1,) with each later step's number."""
+        """Return a number that depends on the step; in a recording, an array (1,) for later steps, too."""
         recorded = recorder()
         if recorded is None or not isinstance(step, RecordedStep):
             return compute(step)

@@ -64,8 +64,7 @@ FUNCTIONS: dict[str, CellFunction] = {
 class Cell:
     """Base of recurrent cells: their sizes, the step forward and backward, and the matrices of the two products.
 
-    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first. Products with
-    input and state fill the gates ``from_x`` and ``from_h``.
+    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first.
     """
 
     width: ClassVar[int]
@@ -80,7 +79,7 @@ class Cell:
 
     @staticmethod
     def split(w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
-        """Undo :meth:`join`."""
+        """Split the stacked matrices of :meth:`join` into params again."""
         return [w_x, w_h] if b is None else [w_x, w_h, b]
 
     @staticmethod

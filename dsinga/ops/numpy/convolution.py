@@ -151,7 +151,7 @@ class NumpyPooling:
 
 
 def _gradient(x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[Array, list[Array]]:
-    """Return zeros for x's padded gradient, and its view of each position in the window."""
+    """Allocate x's padded gradient, and return its view of each position in the window."""
     batch, channels, *sizes = x.shape
     padded = np.zeros((batch, *padded_sizes(sizes, pad), channels), dy.dtype)
     return padded, taps(padded, kernel, stride, dy.shape[2:])

@@ -150,7 +150,7 @@ def _folded(x: Array) -> Array:
 
 
 def _numbers(x: Array) -> Array:
-    """Return :func:`_folded` for compiled loops: bfloat16 as uint16."""
+    """Return :func:`_folded` arrays as compiled loops read them: bfloat16 as uint16."""
     folded = _folded(x)
     return folded.view(np.uint16) if x.dtype == BFLOAT16 else folded
 

@@ -43,9 +43,9 @@ class Primitive:
     """A oneDNN kernel for fixed shapes and one thread.
 
     ``kind`` and ``arguments`` call the C function ``dnnl_<kind>_primitive_desc_create``, without its last argument, the
-    attributes. These set a caller's scratchpad and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
-    function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are the arguments
-    of an execution, in the order of a call's arrays.
+    attributes. ``post_ops`` are (algorithm, alpha, beta) for an elementwise function, (algorithm, descriptor) for a
+    binary one, (SUM,) to add to the destination. ``operands`` are the arguments of an execution, in the order of a
+    call's arrays.
 
     A kernel with few ``operations`` (0: few for each element) and bytes runs in the calling thread. Raises Unsupported
     if the ``implementation`` is missing, or reference code.

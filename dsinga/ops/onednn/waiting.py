@@ -1,8 +1,7 @@
 """Limits how long kernel threads of GNU OpenMP spin while they wait for work, so that they do not block others.
 
-A spinning thread starts the next kernel at once, but on a busy machine it blocks the very thread that it waits for. GNU
-OpenMP spins up to 300,000 turns (5 to 20 ms). If the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT, this module does
-nothing.
+On a busy machine a spinning thread blocks the very thread that it waits for. GNU OpenMP spins up to 300,000 turns (5 to
+20 ms). If the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT, this module does nothing.
 
 After loading, GNU OpenMP spins for just 100 turns while the process has more OpenMP threads than cores, which
 :class:`SpinLimiter` uses.
