@@ -21,7 +21,10 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
     """Return the job of three convolutions with local response normalisation, for images of 3 x 32 x 32.
 
     Args:
+        classes: number of classes.
         data: folder with train_data.zarr, test_data.zarr and image_mean.zarr.
+        batchsize: records per iteration.
+        job: further fields of the job.
     """
     x = images = nn.Input((3, 32, 32))
     for layer in (
@@ -69,9 +72,14 @@ def lenet(
 
     Args:
         size: width and height of an image; below 16 the kernels are 3 x 3, else 5 x 5.
+        filters: filters of the convolutions.
+        classes: number of classes.
+        data: folder with train_data.zarr and test_data.zarr.
         hidden: units of the hidden layer.
         scale: divisor of the pixels.
+        batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.9.
+        job: further fields of the job.
     """
     kernel, pad = (5, 2) if size >= 16 else (3, 1)
     x = images = nn.Input((1, 28, 28))  # images of any size
@@ -104,8 +112,12 @@ def alexnet(
     It subtracts 115, about the mean pixel of ImageNet, from all pixels; SINGA subtracts the mean image.
 
     Args:
+        classes: number of classes.
+        data: folder with train_data.zarr and test_data.zarr.
         size: height and width of a record, in pixels.
         cropsize: height and width of the crop that the net sees, at random in training.
+        batchsize: records per iteration.
+        job: further fields of the job.
     """
     crop = {"cropsize": cropsize, "mirror": True}
     images = nn.Input((3, size, size))

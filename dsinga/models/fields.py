@@ -162,6 +162,7 @@ def field_resnet(
         width: channels of the blocks; 128 in the paper.
         blocks: number of blocks; 19 in the paper.
         padding: as for :func:`unet`. By default longitude is periodic, as in the paper.
+        normalisation: as for :func:`unet`.
         dropout: share of the numbers set to 0 in training; 0.1 in the paper.
         input_statistics: as for :func:`unet`.
         output_statistics: as for :func:`unet`.

@@ -52,6 +52,7 @@ def gpt(
         dropout: fraction of the embeddings and of each branch's output to drop in training.
         batchsize: positions of the text read at once.
         learning_rate: for Adam.
+        job: further fields of the job.
     """
     text = {"batchsize": batchsize, "unroll_len": steps, "labels": True}
     parts = (("train", ["kTrain"]), ("test", ["kVal", "kTest"]))

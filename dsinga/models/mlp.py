@@ -36,11 +36,15 @@ def mlp(
     Args:
         hidden: units of each hidden layer.
         inputs: length of a record.
+        classes: number of classes.
+        data: folder with train_data.zarr and test_data.zarr.
         activation: layer type after each hidden layer.
         init: initialiser of the weights.
         dropout: fraction of hidden units to drop in training.
         brightest: largest number of a record, scaled to 1; 0 is scaled to -1.
+        batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.9.
+        job: further fields of the job.
     """
     x = numbers = nn.Input(1)  # records of any length
     for number, outputs in enumerate(hidden, 1):
@@ -89,16 +93,20 @@ def mdnn(
         image: units of each hidden layer between image and code.
         text: units of each hidden layer between text and code.
         code: length of the codes.
+        classes: number of classes.
         data: folder with I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and testing).
         image_scale: weight of the images' label loss.
         text_scale: weight of the texts' label loss.
         distance_scale: weight of the distance loss.
         dropout: fraction of hidden units to drop in training.
         batchsize: pairs per iteration.
+        test_batchsize: as ``batchsize``, in tests.
         learning_rate: for SGD with momentum 0.9; it falls to a fifth after two thirds of the steps.
+        weight_decay: optimizer's weight decay.
         text_decay: factor of the weight decay on the texts' path, with few features.
         image_store: further store_conf fields for images, such as mean_value and std_value.
         text_store: further store_conf fields for texts.
+        job: further fields of the job.
     """
     sizes = batchsize, test_batchsize
     layers = [
@@ -146,7 +154,10 @@ def line(
     Args:
         inputs: numbers of a record.
         outputs: numbers to predict, the labels of a record.
+        data: folder with train_data.zarr and test_data.zarr.
+        batchsize: records per iteration.
         learning_rate: for SGD.
+        job: further fields of the job.
     """
     layers = [
         *records(data, batchsize, [inputs]),
@@ -173,8 +184,12 @@ def softmax_regression(
 
     Args:
         shape: shape of a record.
+        classes: number of classes.
+        data: folder with train_data.zarr and test_data.zarr.
+        batchsize: records per iteration.
         learning_rate: for SGD.
         scale: divisor of a record's numbers.
+        job: further fields of the job.
     """
     layers = [*records(data, batchsize, shape, std_value=scale), dense("ip", "data", classes, ZERO), loss("ip")]
     sgd = updater("kSGD", learning_rate)

@@ -43,13 +43,16 @@ def rbm(
     Args:
         number: number of the machine, 1 or more.
         sizes: units of each layer; the first is the length of a record.
+        data: folder with train_data.zarr and test_data.zarr.
         name: name of the jobs, without their number.
         folder: folder of the workspaces ``<name><number>-workspace``; defaults to the working directory.
+        highest: largest number in a record, the divisor.
         binary: whether the last layer's units are binary, like the others, not gaussian, as for a code.
         cd_k: number of Gibbs steps.
         persistent: whether Gibbs chains continue from batch to batch.
-        highest: largest number in a record, the divisor.
+        batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.8; defaults to 0.1, or 0.001 with gaussian units.
+        job: further fields of the job.
 
     Raises:
         UserError: ``sizes`` has no machine of this number.
@@ -127,10 +130,13 @@ def autoencoder(
 
     Args:
         sizes: units of each layer, from the record to the code.
+        data: folder with train_data.zarr and test_data.zarr.
         pretrained: name of the machines' jobs, without their number; "" starts from random weights.
         folder: folder of their workspaces; defaults to the working directory.
         highest: largest number in a record, the divisor.
+        batchsize: records per iteration.
         learning_rate: for AdaGrad.
+        job: further fields of the job.
     """
     depth = len(sizes) - 1
     pixels = nn.Input(sizes[0])

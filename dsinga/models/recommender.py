@@ -40,12 +40,16 @@ def recommender(
     Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, 2009).
 
     Args:
+        users: number of users.
+        films: number of films.
         words: number of word codes in titles.
         data: folder with train and test, each with users.zarr and so on.
         similarity: "cosine", scaled, as in PaddlePaddle's book, or "product", as in matrix factorisation.
         scale: largest cosine similarity.
         width: length of the vectors of users and films.
         dropout: fraction of the embeddings to drop in training.
+        batchsize: records per iteration.
+        job: further fields of the job.
 
     Raises:
         UserError: unknown similarity.

@@ -37,9 +37,12 @@ def resnet(
 
     Args:
         depth: 20, 32, 44, 56 or 110 in the paper; 8 is the smallest.
+        classes: number of classes.
         data: folder with train_data.zarr, test_data.zarr and image_mean.zarr.
         size: height and width of an image, in pixels.
+        batchsize: records per iteration.
         augment: whether training images are cropped and mirrored at random.
+        job: further fields of the job.
 
     Raises:
         UserError: ``depth`` is not 6n + 2.
@@ -118,11 +121,14 @@ def vgg(
     Args:
         stages: filters and number of convolutions of each stage; the paper's net D has ``((64, 2), (128, 2), (256, 3),
             (512, 3), (512, 3))``.
+        classes: number of classes.
         data: folder with train_data.zarr, test_data.zarr and image_mean.zarr.
         size: height and width of an image, in pixels.
         hidden: units of the dense layer.
         dropout: share of the hidden units to drop in training.
+        batchsize: records per iteration.
         augment: whether training images are cropped and mirrored at random.
+        job: further fields of the job.
 
     Raises:
         UserError: image of ``size`` cannot be halved once a stage.

@@ -40,6 +40,7 @@ def rnnlm(
         steps: number of words through which a gradient goes back.
         batchsize: streams of text read at once.
         learning_rate: for SGD; gradients are sums over the words of a stream, clipped to a norm of 5.
+        job: further fields of the job.
     """
     words = len(counts)
     one_to_all = {"unroll_conn_type": ["kUnrollOneToAll"]}
@@ -103,6 +104,7 @@ def char_rnn(
         cell: kGRU, kLSTM or kRNN.
         steps: number of characters through which a gradient goes back.
         batchsize: positions of the text read at once.
+        job: further fields of the job.
     """
     kind = cell.removeprefix("k").lower()
     params = [CHARACTERS_UNIFORM] * (9 if cell == "kGRU" else 3)

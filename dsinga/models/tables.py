@@ -61,6 +61,7 @@ def tabm(
         one_hot: categories of at most this many codes are one-hot vectors, others embeddings.
         members: number of members, k in the paper.
         depth: layers before the heads; defaults to 3, or 2 with ``bins``.
+        width: outputs of each layer.
         dropout: share of the numbers to drop in training.
         learning_rate: for AdamW.
         weight_decay: for AdamW, on all params.
@@ -121,6 +122,7 @@ def realmlp(
         outputs: number of classes, answers or numbers to predict.
         task: "classes", "answers" or "numbers", with labels as for :func:`tabm`.
         depth: layers before the last.
+        width: outputs of each layer.
         dropout: share of the numbers to drop in training.
         label_smoothing: for classes, the share of the target spread over all classes.
         learning_rate: largest learning rate; defaults to 0.04, or 0.2 for numbers.

@@ -50,7 +50,9 @@ def word_ngram(
         context: words of a record, the window of the import.
         embedding: width of the word vectors.
         hidden: units of the hidden layer.
+        batchsize: records per iteration.
         learning_rate: for Adam.
+        job: further fields of the job.
     """
     layers = [
         *records(data, batchsize, [context], test_batchsize=500),
@@ -84,7 +86,9 @@ def skip_gram(
         data: folder with the skipgrams train_data.zarr and test_data.zarr, made by ``dsinga data import contexts``.
         embedding: width of the word vectors.
         samples: random words for each pair of the text.
+        batchsize: records per iteration.
         learning_rate: for Adam.
+        job: further fields of the job.
     """
     settings = {"vocab_size": len(counts), "num_samples": samples, "counts": [*map(int, counts)]}
     layers = [
@@ -120,9 +124,13 @@ def sentiment_convolution(
     Args:
         vocabulary: number of word codes.
         data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
+        classes: number of classes.
         embedding: width of the word vectors.
         kernels: window of each convolution, in words.
+        filters: filters of the convolutions.
         dropout: fraction of the embedding and of the pooled filters to drop in training.
+        batchsize: records per iteration.
+        job: further fields of the job.
     """
     words, lengths, embedded = _words(vocabulary, embedding, 0.02, max([1, *kernels]))
     embedded = nn.Dropout(dropout, name="drop_words")(embedded)
@@ -153,10 +161,13 @@ def sentiment_lstm(
     Args:
         vocabulary: number of word codes.
         data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
+        classes: number of classes.
         embedding: width of the word vectors.
         hidden: units of an LSTM in each direction.
         stacked: number of stacked LSTMs.
         dropout: fraction of the units to drop in training, below each LSTM and above the last.
+        batchsize: records per iteration.
+        job: further fields of the job.
     """
     words, lengths, x = _words(vocabulary, embedding, 0.1)
     for number in range(1, stacked + 1):
@@ -205,6 +216,8 @@ def bigru_crf(
         crf: whether a conditional random field chooses the tags, not a softmax for each word.
         hidden: units of the GRU in each direction.
         dropout: fraction of the embedding and of the hidden units to drop in training.
+        batchsize: records per iteration.
+        job: further fields of the job.
 
     Raises:
         UserError: ``vocabulary`` has an unknown store, or no "words".
@@ -249,6 +262,9 @@ def gru_translator(
         embedding: width of the word vectors.
         hidden: units of each recurrent layer, in the encoder in each direction.
         dropout: fraction of the embeddings, and of the layer below the scores, to drop in training.
+        batchsize: records per iteration.
+        test_batchsize: as ``batchsize``, in tests.
+        job: further fields of the job.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     source, target = nn.Input(1, "source"), nn.Input(1, "target")  # texts of any length

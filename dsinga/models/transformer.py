@@ -45,10 +45,14 @@ def transformer(
         data: folder with train, val and test, each with source.zarr and target.zarr.
         blocks: number of blocks of the encoder, and of the decoder.
         width: features of a step; a multiple of ``heads``.
+        heads: heads of each attention.
         hidden: hidden units of each block's perceptron.
         dropout: fraction of the embeddings and of each block's output to drop in training.
         label_smoothing: share of the target spread over all words.
         tie_weights: whether the output layer shares the target language's embedding as its weight.
+        batchsize: records per iteration.
+        test_batchsize: as ``batchsize``, in tests.
+        job: further fields of the job.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     net = _Blocks(width, heads, hidden, dropout)

@@ -160,8 +160,7 @@ class Dropout(Layer):
     - kFeature: a feature of a sequence (B, T, n) at all steps, as Keras's recurrent layers drop their inputs.
 
     With a ``member``, units are dropped outside training, too: the same units in all rows, and whole channels of images
-    and volumes. A member is one of the nets that dropout trains (Gal and Ghahramani, Dropout as a Bayesian
-    Approximation, 2016).
+    and volumes. (Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016.)
     """
 
     source_kind = SourceKind.kAnyShape

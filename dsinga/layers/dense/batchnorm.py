@@ -38,7 +38,6 @@ class BatchNorm(Layer):
     Outside training, the layer uses running statistics: the running mean and the running unbiased variance. Each step
     moves them by the share ``momentum`` towards the batch, or by 1/(steps so far) if that is larger. So the initial
     values do not count, unless ``keep_initial``. Workers average their running statistics, weighted by their rows.
-    (SINGA 0.3 keeps the last batch's.)
 
     With ``use_global_stats`` all phases use the running statistics, which do not change. A run that starts with learnt
     statistics sets ``earlier_steps``.

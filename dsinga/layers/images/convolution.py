@@ -207,7 +207,7 @@ class Pooling(Layer):
 
     - The mean divides by kh·kw, so padding counts as zeros. With ``count_include_pad`` false it divides by the number
       of pixels of the image in the window. Padding is never a maximum.
-    - With ``global_pooling`` the window is the whole image, and the feature is (B, C, 1, 1).
+    - With ``global_pooling`` the feature is (B, C, 1, 1).
     - With ``ceil`` sizes are rounded up; a last window that ends outside the padded image only counts its part inside.
     - With ``output_size`` as many windows divide the image as evenly as possible, as PyTorch's adaptive pooling.
     - Pixels in a window are ``dilation`` pixels apart.

@@ -232,7 +232,7 @@ class Context:
         return self._part_of(self.ops.uniform, layer, columns, part)
 
     def random_runs(self, layer: str, columns: int, runs: Sequence[tuple[int, int]]) -> Array:
-        """Draw the numbers of :meth:`random` for the columns of ``runs`` only, (start, stop) each, joined."""
+        """Draw the numbers of :meth:`random` for the columns of ``runs`` only, joined."""
         key, first, step, rows, _ = self._counter(layer, columns)
         width = -(-columns // WORD)  # the numbers of a row begin at a multiple of it
         parts = []

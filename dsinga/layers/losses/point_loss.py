@@ -22,8 +22,7 @@ class FieldSoftmaxLoss(PointClasses):
     """Softmax cross-entropy of each point, -Σ w·log max(p[label], FLT_MIN)·scale / B.
 
     The sources give scores (B, K, *space) and labels (B, *space) or (B, 1, *space) in [0, K). Points with the label -1
-    or NaN do not count. With scale 1/points it is the mean over all points. (PyTorch's cross_entropy with ignore_index
-    divides by the points that are not ignored.)
+    or NaN do not count. With scale 1/points it is the mean over all points.
 
     With ``weighted`` the last channel of the labels is w, else w is 1. A third source may give a weight for each row or
     point. The feature is p, (B, K, *space). Metrics: "loss", and "accuracy", the weighted share of points with the

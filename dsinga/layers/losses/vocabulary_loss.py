@@ -154,9 +154,8 @@ class SampledLoss(Layer):
     - kNCE, noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012): z[c] = s[c] -
       log(num_samples·q[c]).
 
-    Random words have the probabilities q, which are proportional to ``counts``^``power``. Without counts, words are
-    expected by falling frequency: q = log((c + 2) / (c + 1)) / log(V + 1) (Zipf's law). Each row or step has its own
-    random words.
+    Random words have the probabilities q, proportional to ``counts``^``power``, or without counts q = log((c + 2) / (c
+    + 1)) / log(V + 1) (Zipf's law, for words by falling frequency). Each row or step has its own random words.
 
     Params: weight (V, n) and bias (V,), with sparse gradients. A kInnerProduct with V outputs may share them. The
     feature is σ(s[label]), (B,) or (B, T).

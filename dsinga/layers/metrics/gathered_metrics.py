@@ -1,8 +1,7 @@
 """kGatheredMetrics: metrics computed from all labels and predictions together, such as ROC AUC or your own function.
 
-A function is registered as a metric. It gets the labels, (n,) or (n, k), and the predictions of all n records, (n, k),
-or (n,) if the net gives one number a record, in no certain order. It returns a number, or one number for each record,
-which are averaged.
+A function is registered as a metric. It gets the labels, (n,) or (n, k), and the predictions of all n records, (n, k)
+or (n,), in no certain order. It returns a number, or one number for each record, which are averaged.
 
 >>> from dsinga import register
 >>> @register("metric", "worst_error")

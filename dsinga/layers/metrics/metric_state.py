@@ -1,8 +1,4 @@
-"""Mergeable accumulators for metrics that are not sums of numbers: ``+`` joins parts of a batch, workers and batches.
-
-A layer reports a metric as (sum, count); the sum may be a :class:`MetricState`. The figure is computed once
-(:mod:`dsinga.layers.metrics.composed_metrics`).
-"""
+"""Mergeable accumulators for metrics that are not sums of numbers; ``+`` joins parts of a batch, workers, batches."""
 
 from __future__ import annotations
 

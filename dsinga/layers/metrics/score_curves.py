@@ -102,8 +102,8 @@ def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under the ROC curve: the share of yes-no pairs in which the yes has the higher score.
 
     A tie counts half (Mann and Whitney); scores that differ only by rounding are ties. For several classes or labels it
-    is the mean, one against the others, over classes that have both answers. It is NaN if none has both, and for NaN
-    scores. It is exact, as scikit-learn's roc_auc_score; Keras's AUC has 200 thresholds.
+    is the mean, one against the others, over classes that have both answers. It is NaN if none has both. It is exact,
+    as scikit-learn's roc_auc_score; Keras's AUC has 200 thresholds.
     """
     areas = []
     for answers, scores in binary_columns("roc_auc", labels, predictions):
@@ -121,8 +121,7 @@ def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
 def average_precision(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under precision and recall: Σ (recall - previous recall)·precision over falling scores.
 
-    It is scikit-learn's average_precision_score, which is 0 without a yes. For several classes or labels it is the mean
-    over all. It is NaN for NaN scores, and without records.
+    It is scikit-learn's average_precision_score. For several classes or labels it is the mean over all.
     """
     means = []
     for answers, scores in binary_columns("average_precision", labels, predictions):

@@ -60,8 +60,7 @@ class Perplexity(Layer):
     """Metric "perplexity", exp(-Σ log p[label] / n) over all n rows, or with ``per_step`` all steps before the end.
 
     The sources give probabilities, (B, K) from a kSoftmaxLoss or kSoftmax, or the labels' (B, 1) from a
-    kClassSoftmaxLoss, and labels in [0, K). Probabilities below 1.2e-38 count as 1.2e-38. The feature is the
-    probabilities.
+    kClassSoftmaxLoss, and labels in [0, K). The feature is the probabilities.
     """
 
     source_kind = SourceKind.kVectors

@@ -32,8 +32,7 @@ class AttentionLayer(Layer):
 
     The labels (B, Tk) of an optional last source give the lengths of the keys; keys after the end have weight 0. With
     ``causal``, query t sees the keys 0 to t only. A query that sees no key gets zeros. With ``rotary``, queries and
-    keys are first rotated by their positions (Su et al., RoFormer, 2021;
-    :func:`dsinga.layers.sequences.attention.rotate`).
+    keys are first rotated by their positions (Su et al., RoFormer, 2021).
     """
 
     class Conf(Settings, name="AttentionConf"):
@@ -293,7 +292,7 @@ def rotate(x: Array, heads: int, ops: Ops, start: int = 0, back: bool = False) -
     """Rotate each pair of features of each head of x (B, T, n) by an angle that grows with the step (rotary positions).
 
     In step ``start`` + t the pair (2i, 2i + 1) of a head of d features is rotated by (start + t)/10000^(2i/d), so the
-    product of a query and a key depends only on the difference of their steps (Su et al., RoFormer, 2021, 3.2.2).Pairs
+    product of a query and a key depends only on the difference of their steps (Su et al., RoFormer, 2021, 3.2.2). Pairs
     are neighbours, as in the paper and in LLaMA; Hugging Face pairs features i and i + d/2. ``back`` rotates by the
     opposite angles, which is the gradient.
     """

@@ -46,9 +46,9 @@ class Recurrent(Layer):
     """Base of recurrent layers: (B, T, n) to (B, T, H) with H = ``dim_hidden``, or (B, T, 2H) if ``bidirectional``.
 
     The labels of the optional second source give the lengths of the sequences; features after the end are 0. The state
-    begins with zeros or, with ``carry``, with the last state of the same row in the previous batch, without a gradient
-    (truncated back-propagation through time, Williams and Peng 1990). A bidirectional layer's feature has the forward
-    direction first.
+    begins with zeros or, with ``carry``, with the same row's last state in the previous batch (truncated
+    back-propagation through time, Williams and Peng 1990). A bidirectional layer's feature has the forward direction
+    first.
 
     With ``initial_state`` the last source gives the state before the first step, (B, S). S is H, or 2H for an LSTM with
     the state h, then c. With ``last_state`` the feature is the last state, (B, S).

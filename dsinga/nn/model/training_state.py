@@ -80,7 +80,7 @@ class BatchSteps:
     ) -> tuple[Trained, Any]:
         """Train on one batch; return the new params and optimizer state, and the metrics before the step.
 
-        Arrays returned by an earlier step are changed in place unless :func:`leave_to_user` marked them.
+        Earlier steps' arrays are changed in place unless :func:`leave_to_user` protects them.
         """
         self._params = {
             name: array if array is self._params.get(name) and id(array) not in _of_users else array.copy()

@@ -44,8 +44,8 @@ def Conv2D(
 ) -> Write:
     """Computes the convolution of images (B, C, H, W) to (B, filters, H', W'), and its activation (kConvolution).
 
-    Args:
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+    ``padding`` is "valid", "same", as in Keras, or how many zeros are on each side. With ``groups``, filters read the
+    channels of their group.
 
     Examples:
         >>> from dsinga import nn

@@ -79,11 +79,8 @@ PLAIN: Mapping[str, Callable[[], ParamGenConf]] = {
 def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> ParamGenConf | None:
     """Convert an initialiser given by a user to a job's configuration; None for the layer's own constant.
 
-    Args:
-        init: name of Keras or of jobs, a user's registered initialiser, a number, a ParamGenConf, a mapping of its
-            fields, or None.
-        fans: inputs and outputs of a unit, by default the param's columns and rows.
-        layer: layer's name, for errors.
+    ``init`` is a name of Keras or of jobs, a user's registered initialiser, a number, a ParamGenConf, a mapping of its
+    fields, or None. ``fans`` are the inputs and outputs of a unit, by default the param's columns and rows.
     """
     if init is None:
         return None

@@ -22,6 +22,7 @@ def SoftmaxLoss(
 
     Args:
         topk: prediction is right if the label is among the ``topk`` highest scores.
+        scale: factor of the loss.
         label_smoothing: share of the target spread over all classes.
 
     Examples:
@@ -48,6 +49,7 @@ def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **common: Unpac
     loss. It reports the accuracy, too.
 
     Args:
+        scale: factor of the loss.
         weighted: whether the labels' last channel weighs each point.
     """
     settings = {"scale": scale, "weighted": weighted}
@@ -62,6 +64,7 @@ def Dice(smooth: float = 1e-5, scale: float = 1.0, weighted: bool = False, **com
 
     Args:
         smooth: added to the overlap and to the sizes, so that a class without points has no loss.
+        scale: factor of the loss.
         weighted: whether the labels' last channel weighs each point.
     """
     sources = functools.partial(scores_and_labels, activations=("softmax", "sigmoid"))
@@ -78,6 +81,7 @@ def HingeLoss(
         norm: whether violations of the margin are summed, "L1", or their squares, "L2".
         margin: by how much the label's score should be above the others.
         topk: prediction is right if the label is among the ``topk`` highest scores.
+        scale: factor of the loss.
     """
     settings = {"norm": norm, "margin": margin, "topk": topk, "scale": scale}
     return write_loss("HingeLoss", "kHingeLoss", scores_and_labels, settings)
@@ -105,6 +109,7 @@ def MeanSquaredError(
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: divisor of the differences: one number, or one for each target channel.
+        scale: factor of the loss.
 
     Examples:
         >>> from dsinga import nn
@@ -131,6 +136,7 @@ def MeanAbsoluteError(
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: divisor of the differences: one number, or one for each target channel.
+        scale: factor of the loss.
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("MeanAbsoluteError", "kAbsoluteLoss", True, settings)
@@ -154,6 +160,7 @@ def Huber(
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: divisor of the differences: one number, or one for each target channel.
+        scale: factor of the loss.
     """
     settings = {"delta": delta, "masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("Huber", "kHuberLoss", True, settings)
@@ -170,6 +177,7 @@ def EuclideanLoss(
     """Squared error summed over the numbers of a row: Σ (x - target)²·scale / B (kEuclideanLoss).
 
     Args:
+        scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: divisor of the differences: one number, or one for each target channel.
@@ -189,6 +197,7 @@ def AbsoluteLoss(
     """Absolute error summed over the numbers of a row: Σ |x - target|·scale / B (kAbsoluteLoss).
 
     Args:
+        scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: divisor of the differences: one number, or one for each target channel.
@@ -210,6 +219,7 @@ def HuberLoss(
 
     Args:
         delta: error beyond which the loss is linear.
+        scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
         std: divisor of the differences: one number, or one for each target channel.
@@ -235,6 +245,7 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
     Args:
         gamma: exponent of 1 - p', which makes confident right answers count less.
         alpha: weight of the answer 1; the answer 0 has the weight 1 - alpha.
+        scale: factor of the loss.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("FocalLoss", "kFocalLoss", sources, {"gamma": gamma, "alpha": alpha, "scale": scale})
@@ -264,6 +275,7 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[La
 
     Args:
         margin: distance beyond which rows that do not belong together have no loss.
+        scale: factor of the loss.
     """
     return simple("ContrastiveLoss", "kContrastiveLoss", margin=margin, scale=scale)
 
@@ -276,6 +288,7 @@ def TripletLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerA
 
     Args:
         margin: by how much the second distance should be larger.
+        scale: factor of the loss.
     """
     return simple("TripletLoss", "kTripletLoss", margin=margin, scale=scale)
 

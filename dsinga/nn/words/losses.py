@@ -147,13 +147,8 @@ def _settings(loss: Any) -> bool:
 def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:
     """Make the loss layer for one output from the argument of ``compile``.
 
-    Args:
-        loss: name of a loss in Keras, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``.
-        weight: factor for a loss given by name.
-        name: name of the layer, unless ``loss`` has one.
-
-    Raises:
-        UserError: unknown loss, or a weight for a loss layer, which has a scale.
+    ``loss`` is a name of Keras, with a ``weight``, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``, which has a
+    scale.
     """
     if isinstance(loss, LayerBuilder):
         if weight != 1:

@@ -32,7 +32,7 @@ def BatchNormalization(
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
     ``synchronized`` the statistics cover the whole batch over all workers, else (Keras's default) each worker's rows. A
-    layer that is not trainable uses its running statistics in training, too, and does not change them.
+    layer that is not trainable uses its running statistics in training, too.
 
     Examples:
         >>> from dsinga import nn

@@ -210,7 +210,18 @@ def GRU(
     Args:
         units: width of the hidden state.
         activation: function of the candidate: sigmoid, tanh, relu or linear.
+        recurrent_activation: function of the gates.
+        use_bias: whether a bias is added.
+        kernel_initializer: weight's initialiser.
+        recurrent_initializer: initialiser of the state's weight.
+        bias_initializer: bias's initialiser.
+        return_sequences: True to return all steps, (B, T, units), False the last one, (B, units).
         bidirectional: whether a second direction, from the last step to the first, is joined.
+        carry: whether the state continues from the same row of the batch before.
+        kernel_regularizer: weight's penalty, such as nn.L2(0.01).
+        recurrent_regularizer: penalty of the state's weight.
+        bias_regularizer: bias's penalty.
+        dropout: share of the source's features to drop in training.
 
     Examples:
         >>> from dsinga import nn

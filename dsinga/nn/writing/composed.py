@@ -225,7 +225,9 @@ def attend(
     """Compute attention of heads (B, H, T, n), by kAttention, or by products if it lacks the settings.
 
     Args:
+        heads: queries, keys and values.
         scale: factor of scores, 1/√n by default.
+        causal: whether later steps are hidden.
         masks: numbers that are added to scores, or truth values.
         hides: truth value that hides in masks.
         bound: b, if scores s become b·tanh(s/b), or 0.

@@ -210,6 +210,7 @@ def resized(x: Tensor, size: Sequence[int], scale: Sequence[float] | None = None
     """Resize sequences, images or volumes.
 
     Args:
+        x: tensor.
         size: new size along each axis after the channels.
         scale: exact factor of the size along each axis.
         settings: settings of kResize: method, coordinates, rounding and so on.

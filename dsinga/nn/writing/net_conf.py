@@ -27,8 +27,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 class Objective:
     """What a model trains for: a loss for each output, the losses' weights, and metrics.
 
-    ``losses`` are names, loss layers, or symbols of loss layers, which already have sources. ``metrics`` are names, or
-    layers that report metrics, for each output. ``algorithm`` and ``cluster`` are None for the defaults.
+    ``losses`` are names, loss layers, or outputs of loss layers. ``metrics`` are names, or layers that report metrics.
     """
 
     losses: list[Any] = field(default_factory=list)
@@ -70,13 +69,8 @@ def write_net(
 ) -> WrittenNet:
     """Convert a model to the layers of a job.
 
-    Args:
-        shapes: known record shapes, by input.
-        label_shapes: shape of a row's label by input, None for an input without labels.
-        weighted_phases: phases with sample weights.
-
-    Raises:
-        UserError: shapes, or losses and outputs, do not fit.
+    ``label_shapes`` are shapes of a row's label by input, None for an input without labels. Raises UserError if shapes,
+    or losses and outputs, do not fit.
     """
     net = NetWriter(shapes)
     features: dict[int, Feature] = {}
@@ -282,8 +276,8 @@ def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
 def layers_of_input(conf: LayerConf, stores: Mapping[str, Mapping[str, Any]], batch_size: Any) -> list[LayerConf]:
     """Return an input's layers in the job: one for each phase with its own data.
 
-    ``stores`` has an entry for each of "train", "val" and "test" that has data: the fields that name a store, none for
-    arrays. If only training has data, one layer serves all phases.
+    ``stores`` has the fields that name a store for each of "train", "val" and "test" that has data. If only training
+    has data, one layer serves all phases.
     """
     if conf.type is not LayerType.kRecordInput and conf.store_conf is None:
         return [conf]

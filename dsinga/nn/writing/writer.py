@@ -131,13 +131,9 @@ class LayerWriter:
     ) -> Feature:
         """Write the layer with the params of the call, and return its output.
 
-        Args:
-            sources: its sources; by default the call's.
-            further: names of further source layers.
-            inits: initialisers by param role, or by the last part of a role.
-            fans: inputs and outputs of a param by role, unless they are its columns and rows.
-            penalties: penalties, as ``inits``.
-            param: ParamConf of each param; by default the user's.
+        ``inits``, ``fans`` (inputs and outputs of a unit) and ``penalties`` are by param role, or its last part.
+        ``further`` are names of source layers without a shape. ``sources``, ``name`` and ``param`` (ParamConfs) default
+        to the call's.
         """
         features = self._flattened(type, self.sources if sources is None else sources)
         settings = self.settings

@@ -1,7 +1,7 @@
 """Gradients of convolution kernels as matrix products, without im2col, for shapes on which oneDNN is slow.
 
 dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is the contribution of
-output column x to kernel row i, summed over b and y.The images are copied once, not kw·kh times as in im2col.
+output column x to kernel row i, summed over b and y. The images are copied once, not kw·kh times as in im2col.
 """
 
 from __future__ import annotations

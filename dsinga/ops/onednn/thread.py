@@ -51,7 +51,7 @@ class SignalStack:
     """Gives the thread an alternate signal stack, unless it has one; on Linux only.
 
     In oneDNN's x86-64 products, until the fix of its issue 4845, the stack pointer register holds a heap array's
-    address: a signal such as Ctrl+C would overwrite memory below that array.
+    address. A signal such as Ctrl+C would overwrite memory below that array.
     """
 
     def __init__(self) -> None:
