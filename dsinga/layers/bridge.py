@@ -1,7 +1,4 @@
-"""Bridge layers carry features and gradients between the workers of a cut net.
-
-``dsinga/cutting/bridges.py`` puts two :class:`BridgeEnd` layers at each edge between workers.
-"""
+"""Bridge layers carry features and gradients between the workers of a cut net."""
 
 from __future__ import annotations
 

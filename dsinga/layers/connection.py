@@ -129,10 +129,7 @@ class SliceLayer(Layer):
 
 @register("layer", kConcate=502)
 class Concate(Layer):
-    """Concatenate the sources along axis ``concate_dim``, the only axis on which their shapes may differ.
-
-    ``num_concates``, the number of sources, is optional.
-    """
+    """Concatenate the sources along axis ``concate_dim``, the only axis on which their shapes may differ."""
 
     class Conf(Settings):
         """Settings of kConcate."""

@@ -150,10 +150,7 @@ class Reconstruction(Layer):
 
 
 def normal(ctx: Context, name: str, columns: int) -> Array:
-    """Draw standard normal float64 numbers (rows, columns), by the Box-Muller transform of :meth:`Context.random`.
-
-    No number is beyond 5.8, because uniform numbers have 24 bits.
-    """
+    """Draw standard normal float64 numbers (rows, columns), by the Box-Muller transform of :meth:`Context.random`."""
     uniform, xp = ctx.random(name, 2 * columns).astype(np.float64), ctx.ops.xp
     radius = xp.sqrt(-2 * xp.log1p(-uniform[:, :columns]))
     return radius * xp.cos(2 * math.pi * uniform[:, columns:])

@@ -1,7 +1,6 @@
 """Functions that return the jobs of well-known nets: ``dsinga.train(dsinga.models.resnet(depth=20, data="cifar10"))``.
 
-Common arguments are ``data``, the folder of train_data.zarr and test_data.zarr (by default the job file's folder),
-``batchsize``, the records per iteration, and further fields of the job, such as ``train_steps``.
+``data`` defaults to the job file's folder. Further arguments are fields of the job, such as ``train_steps``.
 
 ``job.replace(train_steps=100)`` changes a job, ``dsinga.job.to_text`` writes it to a file, and ``job.net.layer`` lists
 its layers. ``unet``, ``field_resnet``, ``deepesd``, ``convlstm``, ``tabm`` and ``realmlp`` return models of

@@ -1,7 +1,6 @@
 """Convolutional nets: SINGA's CIFAR-10 example (after cuda-convnet's quick net), LeNet for digits, and AlexNet.
 
-LeCun et al., Gradient-based learning applied to document recognition (1998); Krizhevsky, Sutskever and Hinton, ImageNet
-Classification with Deep Convolutional Neural Networks (2012).
+LeCun et al., Gradient-based learning applied to document recognition (1998); Krizhevsky et al. (2012).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 U-Net: Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Image Segmentation (2015).
 
 Residual net: Rasp and Thuerey, Data-Driven Medium-Range Weather Prediction With a Resnet Pretrained on Climate
-Simulations (2021); the same blocks: Clare, Jamil and Morcrette, Combining Distribution-Based Neural Networks to Predict
-Weather Forecast Probabilities (2021).
+Simulations (2021).
 
 ``padding`` is "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns): ``("edge", "periodic")`` suits
 latitude and longitude. ``normalisation`` after each convolution is "batch", "group" (at most eight equal groups of

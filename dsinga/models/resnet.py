@@ -31,9 +31,8 @@ def resnet(
 ) -> Job:
     """Return the job of a residual net of 6n + 2 layers: three stages of n blocks with 16, 32, 64 filters.
 
-    A block adds its input to the result of two 3 x 3 convolutions with batch normalisation. Where a stage halves the
-    image, a 1 x 1 convolution adapts the input's shape (option B of the paper). Schedule, weight decay and augmentation
-    are the paper's for CIFAR-10.
+    Where a stage halves the image, a 1 x 1 convolution adapts the input's shape (option B of the paper). Schedule,
+    weight decay and augmentation are the paper's for CIFAR-10.
 
     Args:
         depth: 20, 32, 44, 56 or 110 in the paper; 8 is the smallest.

@@ -3,10 +3,9 @@
 The tagger: Huang, Xu and Yu, Bidirectional LSTM-CRF Models for Sequence Tagging (2015).
 
 The translator's encoder reads the source sentence in both directions (Bahdanau, Cho and Bengio, Neural Machine
-Translation by Jointly Learning to Align and Translate, 2015). Its decoder has two recurrent layers. The first begins
-with a state computed from the mean of the encoder's states. Its states are the queries of dot-product attention (Luong,
-Pham and Manning, Effective Approaches to Attention-based Neural Machine Translation, 2015). The second also reads the
-attention's output, as in Wu et al., Google's Neural Machine Translation System (2016).
+Translation by Jointly Learning to Align and Translate, 2015). Its decoder has two recurrent layers. The first layer's
+states are the queries of dot-product attention (Luong, Pham and Manning, 2015). The second also reads the attention's
+output, as in Wu et al., Google's Neural Machine Translation System (2016).
 """
 
 from __future__ import annotations

@@ -117,8 +117,7 @@ class Capture(Protocol):
     ) -> RepeatedIterations:
         """Return the object that replays a worker's iterations.
 
-        ``step`` is its :class:`~dsinga.passes.training_step.TrainingStep`. Unless ``is_local``, servers update
-        ``params``, which come from :meth:`exchange`.
+        Unless ``is_local``, servers update ``params``, which come from :meth:`exchange`.
         """
 
     def exchange(self, exchange: Any, **options: Any) -> Any:

@@ -1,7 +1,4 @@
-"""Converts images between (B, C, H, W) and their channels-last memory (B, H, W, C) in the CPU backends.
-
-CPU convolutions are fastest on channels-last memory.
-"""
+"""Converts images between (B, C, H, W) and their channels-last memory (B, H, W, C) in the CPU backends."""
 
 from __future__ import annotations
 

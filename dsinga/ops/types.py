@@ -76,10 +76,7 @@ class AsyncCopy(ABC):
 
     @abstractmethod
     def result(self) -> Array:
-        """Return the copy: an array for the device's next kernels, or a complete array of the host.
-
-        The caller waits for a copy to the host; the device itself waits for a copy to it.
-        """
+        """Return the copy: an array for the device's next kernels, or a complete array of the host."""
 
     @property
     def kind(self) -> tuple[Shape, Any]:

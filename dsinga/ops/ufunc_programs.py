@@ -1,7 +1,4 @@
-"""Traces an optimizer's formula into a list of numpy ufuncs, which a backend compiles to one kernel.
-
-Numbers such as the learning rate are symbols, with arithmetic repeated at each step.
-"""
+"""Traces an optimizer's formula into a list of numpy ufuncs, which a backend compiles to one kernel."""
 
 from __future__ import annotations
 
@@ -80,11 +77,7 @@ class FormulaSeries(Protocol):
 
 
 class TracedSeries(NamedTuple):
-    """A program of ufuncs, and how its constants follow from a formula's numbers.
-
-    ``values`` are the ``numbers``, then literals and results of ``calculations``, in order. ``constants`` are the
-    places of the program's constants in ``values``.
-    """
+    """A program of ufuncs, and how its constants follow from a formula's numbers."""
 
     program: UfuncProgram
     numbers: int

@@ -1,7 +1,4 @@
-"""Updates params in place by an optimizer's formula, on the host or a device.
-
-It works on any arrays with numpy's ufuncs, on the host in blocks that fit the caches.
-"""
+"""Updates params in place by an optimizer's formula, on the host or a device."""
 
 from __future__ import annotations
 

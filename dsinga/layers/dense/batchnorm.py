@@ -194,8 +194,7 @@ class BatchNorm(Layer):
 class RectifiedBatchNorm(BatchNorm):
     """Fused batch normalisation and rectifier, with an optional source added in between, to save passes over memory.
 
-    Back-propagation replaces kBM, kReLU and, between them, kAdd by it (:mod:`dsinga.net.fusion`). The sources are the
-    kBM's, then the kAdd's other source, if any.
+    Back-propagation replaces kBM, kReLU and, between them, kAdd by it (:mod:`dsinga.net.fusion`).
     """
 
     source_count = None

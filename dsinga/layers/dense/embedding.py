@@ -20,10 +20,7 @@ from dsinga.ops.types import is_on_device
 
 
 class CodesLayer(Layer):
-    """Base of layers of codes in [0, ``vocab_size``): (B, T) for sequences, -1 after the end, or (B,) for one step.
-
-    It reads the first ``conf.unroll_len`` steps if the source has more.
-    """
+    """Base of layers of codes in [0, ``vocab_size``): (B, T) for sequences, -1 after the end, or (B,) for one step."""
 
     source_count = 1
     source_kind = SourceKind.kSequences
@@ -44,7 +41,7 @@ class CodesLayer(Layer):
     def codes(self, source: Any, ctx: Context) -> Array:
         """Check the source's codes and return them as int64.
 
-        Codes on the device are not checked; kernels give NaN for invalid codes.
+        Codes on the device are not checked.
         """
         is_recorded = ctx.unread is not None and is_on_device(source)
         numbers = source if is_recorded else ctx.ops.to_numpy(source)

@@ -102,10 +102,7 @@ class Resize(Layer):
         self.shape = (*self.source_shapes[0][:2], *counts)
 
     def _taps(self, length: int, count: int, scale: float) -> Taps:
-        """Return the weights of source points along an axis, from ``length`` to ``count`` points.
-
-        A ``scale`` of 0 means their quotient.
-        """
+        """Return the weights of source points along an axis, from ``length`` to ``count`` points."""
         settings, places = self.settings, self._places(length, count, scale)
         if settings.method is ResizeMethod.kNearest:
             points = np.clip(ROUND[settings.rounding](places), 0, length - 1).astype(np.int64)[:, None]

@@ -61,13 +61,7 @@ class PassObserver(Protocol):
     """A function called in place of each forward and backward pass of a layer, to time it or read its arrays."""
 
     def __call__(self, layer: Any, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
-        """Call ``compute(*arguments)``, a pass of ``layer``, and return its result.
-
-        Args:
-            layer: :class:`dsinga.layers.Layer`, possibly fused.
-            name: "forward" or "backward".
-            compute: layer's ``compute_feature`` or ``compute_gradient``.
-        """
+        """Call ``compute(*arguments)``, a layer's "forward" or "backward" pass (``name``), and return its result."""
 
 
 class Records(NamedTuple):

@@ -137,10 +137,7 @@ def is_metric(metric: Any) -> bool:
 
 
 def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any) -> None:
-    """Raise UserError unless a backward pass gave gradients of the right shape and dtype for sources and params.
-
-    A gradient may be None for a source or a param that is not trainable.
-    """
+    """Raise UserError unless a backward pass gave gradients of the right shape and dtype for sources and params."""
     if not isinstance(computed, tuple) or len(computed) != 2:
         raise layer.fail(
             "compute_gradient must return (gradients for the sources, gradients for the params), "

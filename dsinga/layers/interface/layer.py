@@ -162,24 +162,15 @@ class Layer(ConfiguredLayer, ABC):
         return None, None
 
     def take_region(self, records: Records) -> Records:
-        """Cut records down to the points that this worker's part of an input layer needs.
-
-        The thread that reads ahead calls this; records may have just the points of :meth:`regions_read`.
-        """
+        """Cut records down to the points that this worker's part of an input layer needs."""
         return records
 
     def send_ahead(self, records: Records, ops: Ops) -> Records:
-        """Start to copy the next records to the device while it computes, and return them.
-
-        ``records.data`` may become a running :class:`dsinga.ops.AsyncCopy`, which ``compute_feature`` waits for.
-        """
+        """Start to copy the next records to the device while it computes, and return them."""
         return records
 
     def reach(self) -> tuple[Reach, ...] | None:
-        """Return which source points a point of the feature needs, along each axis after the channels; None for all.
-
-        With it a net can predict large fields in tiles (:mod:`dsinga.addons.fields.prediction.tiles`).
-        """
+        """Return which source points a point of the feature needs, along each axis after the channels; None for all."""
         return None
 
     def same_points(self) -> tuple[Reach, ...]:
@@ -284,7 +275,7 @@ class Layer(ConfiguredLayer, ABC):
     ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
         """Return the gradients for the sources, and a function that computes the gradients for the params later.
 
-        Back-propagation calls it while the worker waits for others. Returns None if the layer computes both together.
+        Back-propagation calls it while the worker waits for others.
         """
         return None
 

@@ -47,7 +47,7 @@ class Reach(NamedTuple):
 class Region(NamedTuple):
     """The points of a field that one worker computes: a range along each axis, starting with ``axis``.
 
-    ``number`` is the position of the region among the field's regions, in the order of the workers.
+    ``number`` is the region's position among the workers' regions.
     """
 
     axis: int

@@ -17,7 +17,7 @@ from dsinga.ops.layout import LAST, contiguous, to_image
 class Taps:
     """Which source points each point of a feature reads, and with which weights, both (n, T).
 
-    A point that a window lacks has weight 0, and is replaced by a point that the window has.
+    A point that a window lacks has weight 0.
     """
 
     points: np.ndarray

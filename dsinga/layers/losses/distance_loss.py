@@ -1,7 +1,4 @@
-"""Losses that train embeddings by distances between rows: kCosineLoss, kContrastiveLoss and kTripletLoss.
-
-kKLDivergenceLoss is the distance of the softmax of scores from given probabilities.
-"""
+"""Losses that train embeddings by distances between rows, and kKLDivergenceLoss of probabilities."""
 
 from __future__ import annotations
 

@@ -144,10 +144,7 @@ def class_metrics(parts: Sums) -> MetricValues:
 
 
 def matthews(hits: int, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Compute Matthews' correlation of true and predicted classes from counts; 0 if one class is all.
-
-    Gorodkin, Comparing two K-category assignments by a K-category correlation coefficient (2004).
-    """
+    """Compute Matthews' correlation of true and predicted classes from counts; 0 if one class is all."""
     true, predicted, total = labels.tolist(), predictions.tolist(), int(labels.sum())  # whole numbers of any size
     squares = [total**2 - sum(count**2 for count in counts) for counts in (true, predicted)]
     both = hits * total - sum(a * b for a, b in zip(true, predicted, strict=True))

@@ -127,7 +127,7 @@ class ArraySum(MetricState):
 class RunningMoments(MetricState):
     """Mergeable statistics for R²: count, mean and squared deviations of labels, and squares of errors, (k,) float64.
 
-    ``+`` is Chan, Golub and LeVeque's formula (1979), which loses no digits if the mean is far from 0.
+    ``+`` is Chan, Golub and LeVeque's formula (1979).
     """
 
     def __init__(self, count: np.ndarray, mean: np.ndarray, deviations: np.ndarray, squares: np.ndarray):

@@ -1,7 +1,4 @@
-"""Image preprocessing: kImagePreprocess, kRGBImage (crop, mirror, mean, scale) and kMnist (an affine map).
-
-These layers come before the first trained layer and have no gradient.
-"""
+"""Image preprocessing: kImagePreprocess, kRGBImage (crop, mirror, mean, scale) and kMnist (an affine map)."""
 
 from __future__ import annotations
 

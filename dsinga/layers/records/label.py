@@ -148,10 +148,7 @@ def check_step_labels(layer: Layer, shape: Shape, steps: int) -> None:
 
 
 def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = False) -> Any:
-    """Check labels (B,) and return them as class indices. Raises UserError for a label outside [0, ``classes``).
-
-    The host cannot check labels on a device: pass ``checked_later`` if a kernel makes NaN of invalid ones.
-    """
+    """Check labels (B,) and return them as class indices. Raises UserError for a label outside [0, ``classes``)."""
     labels = integer_labels(layer, labels)
     check_one_label(layer, labels.shape)
     if is_on_device(labels):

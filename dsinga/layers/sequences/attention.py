@@ -1,7 +1,4 @@
-"""Attention layers: kAttention, kAttentionWeights, attention with a cache, and positional encodings.
-
-kCachedAttention, for text generation, computes one step and keeps earlier keys and values.
-"""
+"""Attention layers: kAttention, kAttentionWeights, attention with a cache, and positional encodings."""
 
 from __future__ import annotations
 
@@ -217,7 +214,7 @@ class Attention(AttentionLayer):
 class AttentionWeights(AttentionLayer):
     """The weights of a kAttention with the same sources and settings, (B, num_heads, Tq, Tk), to look at.
 
-    It takes no part in training. With kAdditive, it shares the ``score`` of the kAttention by ``share_from``.
+    With kAdditive, it shares the ``score`` of the kAttention by ``share_from``.
     """
 
     is_output = True
@@ -314,8 +311,7 @@ KEYS_AT_ONCE = 32  # attention is computed for a multiple of so many keys, so th
 class CachedAttention(Attention):
     """Attention for text generation: one step (B, 1, n) at a time, with the cached keys and values of earlier steps.
 
-    Generation replaces each causal kAttention by it. It keeps the last ``steps`` steps and forgets earlier ones. It has
-    no gradient.
+    Generation replaces each causal kAttention by it. It keeps the last ``steps`` steps.
     """
 
     class Conf(Settings, name="CachedattentionConf"):

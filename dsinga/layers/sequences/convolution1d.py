@@ -20,10 +20,7 @@ from dsinga.ops.recorded_array import check_equal_lengths
 
 
 class _Gathered(NamedTuple):
-    """Which windows of a batch count, as positions among B·T', and each window's steps among B·T.
-
-    ``positions`` is None if all windows count. A step outside its sequence is B·T.
-    """
+    """Which windows of a batch count, as positions among B·T', and each window's steps among B·T."""
 
     positions: Array | None
     steps: Array

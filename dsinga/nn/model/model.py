@@ -43,7 +43,7 @@ class Model(Trainable):
     """A trainable net from ``inputs`` to ``outputs``, the symbolic tensors that calls of layers return.
 
     A subclass may define ``call`` instead of passing outputs. It makes its layers in the constructor, and ``call(self,
-    x)`` returns the outputs for the symbolic input ``x``. ``call`` runs once. Defining ``train_step`` raises UserError.
+    x)``, which runs once, returns the outputs for the symbolic input ``x``.
 
     Examples:
         >>> from dsinga import nn

@@ -16,10 +16,6 @@ class EvaluationResult(tuple[float, ...]):
 
     Unpacking follows Keras's order: the loss, then the metrics of ``compile``, or all metrics if it had none.
     ``evaluation["loss"]``, ``evaluation.loss`` and ``dict(evaluation)`` also have the metrics that the loss reports.
-
-    Args:
-        figures: numbers by name.
-        metrics: names of the ``compile`` metrics among them.
     """
 
     _figures: dict[str, float]

@@ -78,8 +78,7 @@ def MultiHeadAttention(
 
     Queries and keys are projected to ``num_heads`` times ``key_dim`` features, values to ``num_heads`` times
     ``value_dim``, by kInnerProduct layers with ``per_step``. A last one gives ``output_shape`` features, by default as
-    many as the query has. The labels of a last source (B, Tk), an input of codes, or of any fourth source, give the
-    lengths.
+    many as the query has. The labels of a last source (B, Tk) give the lengths.
 
     Examples:
         >>> from dsinga import nn

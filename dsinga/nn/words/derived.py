@@ -68,11 +68,7 @@ def function_name(type: str) -> str:
 class Derived(Mapping[str, Any]):
     """A mapping from names to functions for all components of a kind, imported on demand.
 
-    Args:
-        kind: kind in the registry.
-        make: returns the function for its name, type and class.
-        takes: whether a class has a function.
-        suffix: what is added to the names of built-in types.
+    ``make`` returns the function for its name, type and class; ``takes`` says whether a class has one.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Inner products, convolution and pooling in plain numpy.
-
-A convolution is one matrix product (im2col); pooling passes over the image once per window position.
-"""
+"""Inner products, convolution and pooling in plain numpy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Softmax over the channels of fields and its loss in plain numpy, on blocks that fit a core's cache.
-
-In a block each class is a contiguous row of points. Arrays are C-contiguous or channels-last.
-"""
+"""Softmax over the channels of fields and its loss in plain numpy, on blocks that fit a core's cache."""
 
 from __future__ import annotations
 

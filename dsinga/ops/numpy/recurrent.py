@@ -60,14 +60,13 @@ class NumpyRecurrent:
     ) -> tuple[Array, Array, Any]:  # fmt: skip
         """Run sequences x (B, T, n) through a recurrent cell: (B, T, H), the last state (B, S), workspace if ``train``.
 
-        Cells, their params (biases, the last ones, may be left out together) and the width S of a state:
+        Cells (formulas: :mod:`dsinga.ops.numpy.cells`), their params (biases may be left out together) and the width S
+        of a state:
 
-        - "rnn": h' = tanh(x W_hxᵀ + h W_hhᵀ + b); W_hx (H, n), W_hh (H, H), b (H,). S = H.
-        - "gru", SINGA's: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way, c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ)), h' =
-          z∘h + (1 - z)∘c. Params: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H. With a
-          fourth bias b_s (H,), c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ + b_s)).
-        - "lstm": i, f, o by σ and g by tanh of x W_hxᵀ + h W_hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'). Params: W_hx
-          (4H, n), W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
+        - "rnn": W_hx (H, n), W_hh (H, H), b (H,). S = H.
+        - "gru": z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,), perhaps b_s (H,): c = tanh(x
+          W_cxᵀ + b_c + r∘(h W_chᵀ + b_s)). S = H.
+        - "lstm": W_hx (4H, n), W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
 
         ``state`` (B, S) is the first state of each row, zeros if None. The first ``lengths[b]`` steps of row b are
         computed (None: all); the others are 0. If ``reverse``, a row runs from its last step to its first.

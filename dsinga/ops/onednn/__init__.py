@@ -1,4 +1,4 @@
 """The oneDNN backend: fast kernels of the oneDNN library for x86-64 and other CPUs, called through ctypes.
 
-Threads have their own primitives and scratch memory. choices.py replaces some of the library's implementations.
+choices.py replaces some of the library's implementations.
 """

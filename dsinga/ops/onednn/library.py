@@ -1,7 +1,4 @@
-"""Finds and loads the library oneDNN 3 (libdnnl), declares its C API, and describes arrays to it.
-
-Constants come from ``dnnl_types.h`` and ``dnnl_common_types.h``.
-"""
+"""Finds and loads the library oneDNN 3 (libdnnl), declares its C API, and describes arrays to it."""
 
 from __future__ import annotations
 

@@ -94,10 +94,7 @@ def backward(x: Array, workspace: Workspace, dy: Array, size: int, alpha: float,
 
 
 def _window_sums(rows: Array, reach: int, sums: Array) -> None:
-    """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over channels at most ``reach`` away.
-
-    Flat arrays are added, shifted by 1 to ``reach`` numbers; sums at the first and last channels are computed again.
-    """
+    """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over channels at most ``reach`` away."""
     channels = rows.shape[1]
     flat, flat_sums = rows.reshape(-1), sums.reshape(-1)
     flat_sums[:1] = 0

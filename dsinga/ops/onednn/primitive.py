@@ -181,10 +181,7 @@ def _are_of(dtype: np.dtype, arrays: tuple[Array | None, ...]) -> bool:
 
 
 def shows_nan(x: Array) -> bool:
-    """Whether a matrix or an image (B, C, ...) has NaN in the middle of its first record.
-
-    NaN of a param reaches all records and points of a channel.
-    """
+    """Whether a matrix or an image (B, C, ...) has NaN in the middle of its first record."""
     middle = x[(0, slice(None), *(size // 2 for size in x.shape[2:]))]
     if x.dtype != FLOAT32:
         middle = middle.astype(FLOAT32)

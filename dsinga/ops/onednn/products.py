@@ -212,10 +212,7 @@ def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
 
 
 class OnednnProducts(NumpyConvolution):
-    """The backend's inner products: oneDNN's, or the table's replacements (choices.py).
-
-    With ``fast_rounding`` numpy computes small products, with bits that depend on the number of rows.
-    """
+    """The backend's inner products: oneDNN's, or the table's replacements (choices.py)."""
 
     fast_rounding = False
 
