@@ -167,7 +167,7 @@ def field_resnet(
         output_statistics: as for :func:`unet`.
 
     Raises:
-        UserError: shape that is not (C, H, W), or an unknown padding or normalisation.
+        UserError: a shape that is not (C, H, W), or an unknown padding or normalisation.
     """
     if len(shape) != 3:
         raise UserError(f"a residual net takes fields of the shape (channels, height, width), not {tuple(shape)}")
@@ -215,7 +215,7 @@ def convlstm(
         kernel: height and width of the kernels.
 
     Raises:
-        UserError: shape that is not (C, H, W), or channels that ``steps`` does not divide.
+        UserError: a shape that is not (C, H, W), or channels that ``steps`` does not divide.
     """
     if len(shape) != 3:
         raise UserError(f"convlstm takes fields of the shape (channels, height, width), not {tuple(shape)}")
@@ -270,7 +270,7 @@ def deepesd(
         dense_partition_dim: 1 divides the dense layer's points among the workers of a group.
 
     Raises:
-        UserError: shape that is not (C, H, W), or fields too small for the convolutions.
+        UserError: a shape that is not (C, H, W), or fields too small for the convolutions.
     """
     if len(shape) != 3:
         raise UserError(f"DeepESD takes fields of the shape (channels, height, width), not {tuple(shape)}")

@@ -52,7 +52,7 @@ def recommender(
         job: further fields of the job.
 
     Raises:
-        UserError: unknown similarity.
+        UserError: an unknown similarity.
     """
     if similarity not in SIMILARITIES:
         raise UserError(f"similarity is {similarity!r}; give one of {', '.join(SIMILARITIES)}")

@@ -130,7 +130,7 @@ def vgg(
         job: further fields of the job.
 
     Raises:
-        UserError: image of ``size`` cannot be halved once a stage.
+        UserError: an image of ``size`` cannot be halved once a stage.
     """
     if not stages or size % 2 ** len(stages):
         raise UserError(

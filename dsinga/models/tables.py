@@ -68,7 +68,7 @@ def tabm(
         metrics: further metrics, as for ``compile``.
 
     Raises:
-        UserError: record without columns, bins for another number of columns, no layer, or an unknown task.
+        UserError: a record without columns, bins for another number of columns, no layer, or an unknown task.
     """
     data = _input(numbers, flags, categories, task)
     if depth is not None and depth < 1:
@@ -132,7 +132,7 @@ def realmlp(
         metrics: further metrics, as for ``compile``.
 
     Raises:
-        UserError: record without columns, or an unknown task.
+        UserError: a record without columns, or an unknown task.
     """
     data = _input(numbers, flags, categories, task)
     embed = _waves(numbers) if numbers else None

@@ -27,7 +27,7 @@ class FieldTargets:
     """Reads a target (B, C, *space) for a loss or metric: differences, masks and weights of its points.
 
     Args:
-        layer: layer; its first source gives predictions, (B, C, *space) or as many numbers.
+        layer: layer of the loss or metric; its first source gives predictions, (B, C, *space) or as many numbers.
         target: target's shape, with one more channel if ``weighted``.
         masked: whether NaN points are left out.
         weighted: whether the last channel has weights.

@@ -192,7 +192,7 @@ class Trainable(Predictable):
 
         Raises:
             UserError: shapes, losses and data do not fit.
-            RunError: worker or a server is lost, or checkpoints of a BackupAndRestore cannot be removed.
+            RunError: a worker or a server is lost, or checkpoints of a BackupAndRestore cannot be removed.
 
         Examples:
             >>> import numpy as np

@@ -43,8 +43,8 @@ def Dense(
         units: the number of outputs for each row.
         activation: function after the layer: its name, or a function of your own; None for a linear layer.
         use_bias: whether a bias is added.
-        kernel_initializer: weight's initialiser.
-        bias_initializer: bias's initialiser.
+        kernel_initializer: weight's initialiser, or its name.
+        bias_initializer: bias's initialiser, or its name.
         transpose: True for a weight (inputs, units), as to share the weight of an encoder with its decoder.
         kernel_regularizer: weight's penalty, such as nn.L2(0.01).
         bias_regularizer: bias's penalty.

@@ -65,7 +65,7 @@ def Cluster(
         fields: further fields of ``cluster { }`` in a job.
 
     Raises:
-        UserError: unknown field, or ``sites`` without ``sync_freq`` or with a number of groups.
+        UserError: an unknown field, or ``sites`` without ``sync_freq`` or with a number of groups.
 
     Examples:
         >>> from dsinga import nn

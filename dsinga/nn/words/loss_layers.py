@@ -21,7 +21,7 @@ def SoftmaxLoss(
     It reads the scores before a softmax, and reports the accuracy, too.
 
     Args:
-        topk: prediction is right if the label is among the ``topk`` highest scores.
+        topk: a prediction is right if the label is among the ``topk`` highest scores.
         scale: factor of the loss.
         label_smoothing: share of the target spread over all classes.
 
@@ -80,7 +80,7 @@ def HingeLoss(
     Args:
         norm: whether violations of the margin are summed, "L1", or their squares, "L2".
         margin: by how much the label's score should be above the others.
-        topk: prediction is right if the label is among the ``topk`` highest scores.
+        topk: a prediction is right if the label is among the ``topk`` highest scores.
         scale: factor of the loss.
     """
     settings = {"norm": norm, "margin": margin, "topk": topk, "scale": scale}
@@ -108,7 +108,7 @@ def MeanSquaredError(
     Args:
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: divisor of the differences, one or one for each channel.
+        std: divisor of the differences, a number or one for each channel.
         scale: factor of the loss.
 
     Examples:
@@ -135,7 +135,7 @@ def MeanAbsoluteError(
     Args:
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: divisor of the differences, one or one for each channel.
+        std: divisor of the differences, a number or one for each channel.
         scale: factor of the loss.
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
@@ -159,7 +159,7 @@ def Huber(
         delta: error beyond which the loss is linear.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: divisor of the differences, one or one for each channel.
+        std: divisor of the differences, a number or one for each channel.
         scale: factor of the loss.
     """
     settings = {"delta": delta, "masked": masked, "weighted": weighted, "std": std, "scale": scale}
@@ -180,7 +180,7 @@ def EuclideanLoss(
         scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: divisor of the differences, one or one for each channel.
+        std: divisor of the differences, a number or one for each channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("EuclideanLoss", "kEuclideanLoss", False, settings)
@@ -200,7 +200,7 @@ def AbsoluteLoss(
         scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: divisor of the differences, one or one for each channel.
+        std: divisor of the differences, a number or one for each channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("AbsoluteLoss", "kAbsoluteLoss", False, settings)
@@ -222,7 +222,7 @@ def HuberLoss(
         scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: divisor of the differences, one or one for each channel.
+        std: divisor of the differences, a number or one for each channel.
     """
     settings = {"delta": delta, "scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("HuberLoss", "kHuberLoss", False, settings)

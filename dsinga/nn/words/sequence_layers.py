@@ -212,9 +212,9 @@ def GRU(
         activation: function of the candidate: sigmoid, tanh, relu or linear.
         recurrent_activation: function of the gates.
         use_bias: whether a bias is added.
-        kernel_initializer: weight's initialiser.
-        recurrent_initializer: initialiser of the state's weight.
-        bias_initializer: bias's initialiser.
+        kernel_initializer: weight's initialiser, or its name.
+        recurrent_initializer: initialiser of the state's weight, or its name.
+        bias_initializer: bias's initialiser, or its name.
         return_sequences: True to return all steps, (B, T, units), False the last one, (B, units).
         bidirectional: whether a second direction, from the last step to the first, is joined.
         carry: whether the state continues from the same row of the batch before.
