@@ -1,4 +1,4 @@
-"""Targets that are fields, with masked points, point weights and channel units, for losses and metrics.
+"""Reads targets that are fields, with masked points, point weights and channel units, for losses and metrics.
 
 A target is (B, C, *space), float32. With ``weighted`` it has one more channel, the last, with a weight for each point.
 

@@ -24,7 +24,7 @@ class StepScoresLoss(Layer):
 
     @classmethod
     def of(cls, scores: TimeDistributed, loss: TimeDistributed) -> StepScoresLoss:
-        """Fuse the two layers into one."""
+        """Fuse a kInnerProduct and its softmax loss into one layer."""
         shapes = (scores.source_shapes[0], loss.source_shapes[1])
         return as_class(cls, loss, scores=scores, loss=loss, params=scores.params, source_shapes=shapes)
 

@@ -26,7 +26,7 @@ CHECKED = "the host checks the labels"
 
 @register("layer", kLabel=191)
 class Label(Layer):
-    """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T).
+    """Makes the source's labels a float32 feature, such as the target of a squared error: (B,), (B, K) or (B, T).
 
     The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a column for each
     of K yes-or-no questions. After the end of a sequence the feature is -1, too. ``first`` and ``count`` select

@@ -299,7 +299,7 @@ class Pooling1D(WindowLayer):
         return (dx, *(None for _ in sources[1:])), ()
 
     def _joined(self, y: Array) -> Array:
-        """Return the result with an axis of windows, (B, T', n), or (B, n) for the single window of all steps."""
+        """Remove the axis of windows if a single window covers all steps: (B, T', n) becomes (B, n)."""
         return y[:, 0] if self.over_all else y
 
     def _masked(self, x: Array, lengths: np.ndarray, ctx: Context, fill: float) -> Array:

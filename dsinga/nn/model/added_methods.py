@@ -45,7 +45,7 @@ class AddedMethods:
             self, rank: int = 8, alpha: float | None = None, layers: str | Sequence[str] = "*attention*",
             trainable: str | Sequence[str] = (),
         ) -> None:  # fmt: skip
-            """Freeze the model and train low-rank changes (LoRA)."""
+            """Freeze the model and train low-rank changes (LoRA) to some layers instead."""
 
         def save_lora(self, path: str | os.PathLike[str]) -> None:
             """Write the low-rank LoRA weights to a file."""

@@ -1,4 +1,4 @@
-"""Turns Keras's regularizers into the weight penalties ``l1`` and ``l2`` of the optimizer."""
+"""Turns Keras's regularizers into weight penalties ``l1`` and ``l2`` of the optimizer."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Objective:
 
 @dataclass
 class WrittenNet:
-    """A model as the layers of a job, with the names and labels that belong to them.
+    """A model converted to the layers of a job, with their names, labels and params.
 
     Attributes:
         layers: all layers but the inputs.

@@ -106,7 +106,7 @@ def _matrix(w: Array) -> Array:
 
 
 class NumpyPooling:
-    """Max and mean pooling; with pads below kernels, every window meets the image."""
+    """Max and mean pooling by numpy; with pads below kernels, every window meets the image."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         """Max pooling: (B, C, H, W) to ((B, C, H', W'), workspace), H' by floor. Padding never wins."""
