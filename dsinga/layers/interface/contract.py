@@ -88,7 +88,7 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
 
 
 def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -> None:
-    """Raise UserError unless a feature has the declared shape, and the dtype float32 if its sources have."""
+    """Raise UserError unless a feature has the declared shape, and is float64 only if a source or param is."""
     if not hasattr(feature, "dtype"):
         raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
     if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):

@@ -44,7 +44,7 @@ def remark_on_columns(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
 
 
 def coded_columns(x: Any) -> list[str]:
-    """Return the names of a data frame's columns that look like category codes."""
+    """Return the names of a table's columns that hold category codes."""
     settings = x.job_settings().values() if isinstance(x, RecordSource) else ()
     return [name for value in settings if isinstance(value, RecordsDefinition) for name in value.coded_columns]
 

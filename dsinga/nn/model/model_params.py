@@ -272,7 +272,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
-        """Read the params from a file of :meth:`save_weights` or from the folder of a saved model.
+        """Set the params from a file or the folder of a saved model.
 
         Raises UserError for a damaged file, and for arrays of other shapes than the model's, if known.
         """

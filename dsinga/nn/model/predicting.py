@@ -100,7 +100,7 @@ def features_of(
 
 
 def _no_records(model: Any, name: str, x: Any) -> np.ndarray:
-    """Return an empty array (0, ...) with the model's output shape, the prediction for no records."""
+    """Return an empty array (0, ...) of an input's records, so that the empty result has the right shape."""
     is_defined = definition_for(model.trained_definitions().get(name, {}), x) is not None
     empty: np.ndarray = np.zeros((0, *model.record_shapes[name])) if is_defined else row_of_zeros(x)[:0]
     return empty
@@ -147,7 +147,7 @@ def evaluated_by_kind(
 
 
 def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
-    """Return the add-ons' definitions (windows, tables) that can read ``x``, by default the training data's."""
+    """Return the definitions of records (windows, tables), by default as in training, to find their functions."""
     if isinstance(x, RecordSource):
         return [*x.job_settings().values()]
     return [by for definition in model.trained_definitions().values() for by in definition.values()]

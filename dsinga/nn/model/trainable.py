@@ -85,7 +85,7 @@ class Trainable(Predictable):
         The job begins with the model's params, if set; its text does not contain them.
 
         Args:
-            x: records, as for :meth:`fit`; the job contains a path. Without records, ``nn.Input`` needs a shape.
+            x: records, as for :meth:`fit`; a path becomes part of the job. Without records, ``nn.Input`` needs a shape.
             y: labels, unless ``x`` has them.
             sample_weight: as for :meth:`fit`.
             validation_data: as for :meth:`fit`.

@@ -108,7 +108,7 @@ def convolution(
 def convolved(
     writer: LayerWriter, axes: int, kernel_size: Size, strides: Size, padding: Any, dilation_rate: Size
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return a convolution's kernel size, and the job fields of its window."""
+    """Return the job fields of a convolution's window, and its kernel size."""
     kernel, dilation = per_axis(writer, kernel_size, axes), per_axis(writer, dilation_rate, axes)
     if padding == "valid":
         check_kernel(writer, kernel, dilation)

@@ -12,7 +12,7 @@ from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
 
 @layer
 def Flatten(**common: Unpack[LayerArguments]) -> Write:
-    """Flattens each row to a vector (B, n), by a kReshape layer if the next layer does not flatten itself.
+    """Flattens each row to a vector (B, n), by a kReshape layer unless the next layer flattens its source.
 
     The numbers keep their order: channels, rows, columns for images (in Keras, channels are last).
 
