@@ -1,4 +1,4 @@
-"""Layers, one file per family."""
+"""All layer types of job files, each with its forward and backward pass: one file per family."""
 
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, Records, Rows
 from dsinga.layers.interface.declarations import Connection, Cut, LabelFormat, Labels, ParamSpec, SourceKind

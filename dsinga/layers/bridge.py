@@ -1,7 +1,4 @@
-"""Bridge layers: a job's kBridgeSrc and kBridgeDst only pass on their source.
-
-A cut net has its own bridges, two :class:`BridgeEnd` layers, for edges between workers (``dsinga/cutting/bridges.py``).
-"""
+"""Bridge layers carry features and gradients between the workers of a cut net."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shap
 
 @register("layer", kBridgeSrc=501, kBridgeDst=500)
 class Bridge(Layer):
-    """Pass on the source's feature, and its gradient, unchanged."""
+    """Pass on the source's feature, and its gradient, unchanged: kBridgeSrc and kBridgeDst of a job."""
 
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
@@ -33,13 +30,12 @@ class Bridge(Layer):
 
 
 class BridgeEnd(Layer):
-    """Base of both ends of a bridge in a cut net. The other end, at worker ``location``, has the same ``key``.
+    """Base of both ends of a bridge, which send a feature to another worker and receive it there.
 
-    The end that ``sends`` the feature has no destination on its worker; the other end has no source there.
+    The other end, at worker ``location``, has the same ``key``.
 
     The net sets ``returns_gradient`` if the gradient comes back, under ``<key>/gradient``. With kBF16, ``bf16_feature``
-    and ``bf16_gradient`` send in bfloat16, because the receiving layers round first anyway. A bfloat16 feature is sent
-    as it is.
+    and ``bf16_gradient`` send in bfloat16 if the receiving layers round first anyway.
     """
 
     sends: bool = False

@@ -1,7 +1,6 @@
 """Connection layers: kSplit copies its source to several destinations, kSlice cuts it, kConcate joins sources.
 
-kSplit and kSlice set ``Layer.part_shapes``: the feature is a tuple with one entry for each destination. Gradients come
-back in the same order. Parts are views, not copies.
+The feature of kSplit and kSlice is a tuple of views, one for each destination.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dsinga.ops.types import is_on_device
 
 @register("layer", kSplit=504)
 class Split(Layer):
-    """Pass the source's feature to each of ``num_splits`` destinations; the source's gradient is the sum of theirs."""
+    """Pass the source's feature to each of ``num_splits`` destinations, and add up their gradients."""
 
     class Conf(Settings):
         """Settings of kSplit."""
@@ -64,8 +63,7 @@ class Split(Layer):
 class SliceLayer(Layer):
     """Cut the source into ``num_slices`` parts along axis ``slice_dim``, the i-th part for the i-th destination.
 
-    If the length is not a multiple, the first parts are one longer, as in ``numpy.array_split``. (SINGA's must be
-    equal.) On axis 0 the parts are rows of the global batch: a worker passes on its rows in each part.
+    If the length is not a multiple, the first parts are one longer. On axis 0 the parts are rows of the global batch.
     """
 
     class Conf(Settings, name="SliceConf"):
@@ -89,10 +87,7 @@ class SliceLayer(Layer):
 
     @classmethod
     def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
-        """Return a layer, for partitioning, that cuts a source of ``shape`` at rising ``bounds`` along ``axis``.
-
-        On axis 0, ``bounds`` are rows of the global batch. They may leave out rows that the worker never has.
-        """
+        """Return a layer for partitioned nets that cuts a source of ``shape`` at rising ``bounds`` along ``axis``."""
         layer = cls(conf.replace(slice_conf={"slice_dim": axis}), [shape])
         layer._set_bounds(bounds)
         return layer
@@ -125,7 +120,7 @@ class SliceLayer(Layer):
         return split_at(labels[0], self._bounds(ctx), 0)
 
     def _bounds(self, ctx: Context) -> Sequence[int]:
-        """Return where the parts begin and end in an array of the rows ``ctx.rows``."""
+        """Return where the parts begin and end in this worker's array, which has the rows ``ctx.rows``."""
         if self.axis:
             return self.bounds
         (start, stop, _), first = ctx.rows, ctx.pass_rows.start
@@ -134,11 +129,7 @@ class SliceLayer(Layer):
 
 @register("layer", kConcate=502)
 class Concate(Layer):
-    """Join the sources along axis ``concate_dim``. Their shapes may differ in the length of this axis only.
-
-    ``num_concates``, the number of sources, is optional. On axis 0, a part of the batch has its rows of the first
-    source, then of the second, and so on.
-    """
+    """Concatenate the sources along axis ``concate_dim``, the only axis on which their shapes may differ."""
 
     class Conf(Settings):
         """Settings of kConcate."""
@@ -192,23 +183,20 @@ class Concate(Layer):
 
 
 def cut_beside(axis: int, does: str) -> Cut:
-    """Return the cut along every axis but ``axis``; ``does`` is the reason, with {} for the axis name."""
+    """Return how workers may cut a layer that joins or slices ``axis``: along any other axis."""
     if axis == 1:
         return Cut(gathered_because=does.format("features"), by_space=True)
     return Cut(Connection.kOneToOne, whole_because="" if axis else does.format("rows"))
 
 
 def split_at(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
-    """Return views of x, each between neighbouring ``bounds`` along ``axis``."""
+    """Split an array along ``axis`` into views between neighbouring ``bounds``."""
     before = (slice(None),) * axis
     return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
 
 
 def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
-    """Join ``parts`` along ``axis``; channels-last images give a channels-last image.
-
-    Parts are backend arrays, or labels and codes in host memory.
-    """
+    """Concatenate arrays along ``axis``; channels-last images give a channels-last image."""
     xp = ops.xp if is_on_device(parts[0]) else np
     axes = parts[0].ndim
     if axes not in LAST:

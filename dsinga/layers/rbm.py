@@ -1,11 +1,9 @@
-"""The two sides of restricted Boltzmann machines, kRBMVis and kRBMHid, and the reconstruction by the hidden side.
+"""Restricted Boltzmann machines: their visible side kRBMVis, hidden side kRBMHid, and reconstructed data.
 
 The energy of binary units is E(v, h) = -h·Wv - a·v - b·h (Hinton, Training Products of Experts by Minimizing
 Contrastive Divergence, 2002). So P(h = 1 | v) = sigmoid(v Wᵀ + b) and P(v = 1 | h) = sigmoid(h W + a), with W (hidden,
-visible). Gaussian units of variance 1 add half their square to the energy: their mean is linear (Hinton and
-Salakhutdinov, Reducing the Dimensionality of Data with Neural Networks, 2006).
-
-``dsinga.training.cd`` trains them by contrastive divergence.
+visible). Gaussian units of variance 1 have linear means (Hinton and Salakhutdinov, Reducing the Dimensionality of Data
+with Neural Networks, 2006). ``dsinga.training.cd`` trains them.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from dsinga.ops import Ops
 
 
 class RBMSide(Layer):
-    """Base of the two sides of an RBM: a weight (hidden, visible), and the side's bias."""
+    """Base of the visible and hidden sides of an RBM, each with a weight (hidden, visible) and a bias."""
 
     class Conf(Settings, name="RBMConf"):
         """Settings of kRBMVis and kRBMHid."""
@@ -48,19 +46,16 @@ class RBMSide(Layer):
         self.bias = settings.bias_term
 
     def specs(self, units: int) -> tuple[ParamSpec, ...]:
-        """Return the params of a side of ``units`` units."""
+        """Return the declared params of a side with ``units`` units: weight and bias."""
         weight = ParamSpec("weight", (self.hdim, self.inputs))
         return (weight, ParamSpec("bias", (units,))) if self.bias else (weight,)
 
     def bias_of(self, params: Arrays) -> Array | None:
-        """Return the side's bias; None if ``bias_term`` is false."""
+        """Return the side's bias, or None if ``bias_term`` is false."""
         return params[1] if self.bias else None
 
     def sample(self, mean: Array, ctx: Context, suffix: str = "") -> Array:
-        """Sample units from their means (B, n): 0 or 1, or for gaussian units the mean plus noise.
-
-        The random numbers depend on the layer's name and ``suffix``, which distinguishes samples of a step.
-        """
+        """Sample units from their means (B, n): 0 or 1, or for gaussian units the mean plus noise."""
         units = mean.shape[1]
         if self.gaussian:
             return ctx.ops.add(mean, normal(ctx, self.name + suffix, units).astype(mean.dtype))
@@ -75,11 +70,10 @@ class RBMSide(Layer):
 class RBMVis(RBMSide):
     """The visible side of a restricted Boltzmann machine: the data (B, ...) as (B, n), from 0 to 1 unless ``gaussian``.
 
-    The hidden layer among its srclayers is the other side, and is computed after it. The net adds a layer
-    ``reconstruction(<name>)`` after both, which reports the reconstruction error (:class:`Reconstruction`).
+    The hidden layer among its srclayers is the other side. The net adds a layer ``reconstruction(<name>)`` after both,
+    which reports the reconstruction error (:class:`Reconstruction`).
 
-    Weight (hdim, n), bias (n,). With ``gaussian`` the units are real numbers of variance 1, as in normalised data;
-    SINGA has gaussian units on the hidden side only.
+    Weight (hdim, n), bias (n,). With ``gaussian`` the units are real numbers of variance 1, as in normalised data.
     """
 
     bf16 = Bfloat16.kProducts
@@ -110,9 +104,8 @@ class RBMVis(RBMSide):
 class RBMHid(RBMSide):
     """The hidden side of a restricted Boltzmann machine: means (B, hdim) of its units given the visible ones (B, n).
 
-    The means are the probabilities of 1, sigmoid(v·Wᵀ + b), or linear with ``gaussian``. Params: weight (hdim, n),
-    shared with the visible side by ``share_from``, and bias (hdim,). With ``persistent``, its chains are a lasting
-    param (B, hdim) and continue from batch to batch.
+    The means are sigmoid(v·Wᵀ + b), or linear with ``gaussian``. Params: weight (hdim, n), shared with the visible side
+    by ``share_from``, and bias (hdim,). With ``persistent``, its chains (B, hdim) continue from batch to batch.
     """
 
     bf16 = Bfloat16.kProducts
@@ -133,10 +126,9 @@ class RBMHid(RBMSide):
 
 
 class Reconstruction(Layer):
-    """The means (B, n) of visible units given a sample of hidden units: the reconstructed data.
+    """Reconstructs data with an RBM: the means (B, n) of visible units given a sample of hidden units.
 
-    It has the visible side's params, and both sides as sources. Metric: "reconstruction_error", the squared distance
-    Σ(v - v')² of a row from the data, averaged over rows.
+    Metric: "reconstruction_error", the squared distance Σ(v - v')² of a row from the data, averaged over rows.
     """
 
     metric_names = ("reconstruction_error",)
@@ -158,10 +150,7 @@ class Reconstruction(Layer):
 
 
 def normal(ctx: Context, name: str, columns: int) -> Array:
-    """Return standard normal float64 numbers (rows, columns), by the Box-Muller transform of :meth:`Context.random`.
-
-    Uniform numbers have 24 bits, so no normal number is beyond 5.8.
-    """
+    """Draw standard normal float64 numbers (rows, columns), by the Box-Muller transform of :meth:`Context.random`."""
     uniform, xp = ctx.random(name, 2 * columns).astype(np.float64), ctx.ops.xp
     radius = xp.sqrt(-2 * xp.log1p(-uniform[:, :columns]))
     return radius * xp.cos(2 * math.pi * uniform[:, columns:])

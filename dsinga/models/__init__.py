@@ -1,8 +1,10 @@
 """Functions that return the jobs of well-known nets: ``dsinga.train(dsinga.models.resnet(depth=20, data="cifar10"))``.
 
-Change a job with ``job.replace(train_steps=100)``; write it to a file with ``dsinga.job.to_text``. ``job.net.layer``
-lists its layers. ``dsinga.models.blocks`` has functions that return single layers. ``unet``, ``field_resnet``,
-``deepesd``, ``convlstm``, ``tabm`` and ``realmlp`` return models of ``dsinga.nn`` instead of jobs.
+``data`` defaults to the job file's folder. Further arguments are fields of the job, such as ``train_steps``.
+
+``job.replace(train_steps=100)`` changes a job, ``dsinga.job.to_text`` writes it to a file, and ``job.net.layer`` lists
+its layers. ``unet``, ``field_resnet``, ``deepesd``, ``convlstm``, ``tabm`` and ``realmlp`` return models of
+``dsinga.nn`` instead of jobs.
 """
 
 from dsinga.models.convnet import alexnet, convnet, lenet

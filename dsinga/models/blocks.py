@@ -1,4 +1,4 @@
-"""Functions that return single layers, and the input layers, the loss and the job that most nets need.
+"""Building blocks of jobs: single layers, and the input layers, the loss and the job that most nets need.
 
 A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``. With a loss built by layers of
 ``dsinga.nn`` it is ``[*records(...), *confs_of(loss)]``.
@@ -30,10 +30,10 @@ def layer(name: str, type: Any, *sources: str, **fields: Any) -> LayerConf:
 
 
 def job_fields(job: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
-    """Return the fields of a job: ``job``, completed by ``defaults``.
+    """Complete a job's fields by ``defaults``.
 
-    If ``job`` has ``epochs``, the default ``train_steps`` and frequencies are dropped; if it has ``train_steps``, the
-    default ``epochs`` is dropped.
+    A given ``epochs`` drops the default ``train_steps`` and frequencies; a given ``train_steps`` drops the default
+    ``epochs``.
     """
     replaced = {"train_steps", "disp_freq", "validate_freq", "test_freq"} if "epochs" in job else set()
     replaced |= {"epochs"} if "train_steps" in job else set()
@@ -79,45 +79,45 @@ def read_phases(names: str | Iterable[str], folder: str, batchsize: int, test_ba
 
 
 def embedding(name: str, source: str, codes: int, width: int, std: float = 0.1) -> LayerConf:
-    """Return a kEmbedding layer; its initial weight is normal with deviation ``std``, or 0 if ``std`` is 0."""
+    """Return a kEmbedding layer with normal initial weights of deviation ``std``."""
     init = {"init": {"type": "kGaussian", "std": std}} if std else {"init": {"type": "kConstant", "value": 0.0}}
     return layer(name, "kEmbedding", source, embedding_conf={"vocab_size": codes, "feature_dim": width}, param=[init])
 
 
 def dense(name: str, source: str, outputs: int, init: Init = HE, **conf: Any) -> LayerConf:
-    """Return a kInnerProduct layer; ``init`` initialises its weight."""
+    """Return a fully connected layer (kInnerProduct); ``init`` initialises its weight."""
     return layer(
         name, "kInnerProduct", source, innerproduct_conf={"num_output": outputs, **conf}, param=[{"init": init}]
     )
 
 
 def conv(name: str, source: str, filters: int, kernel: int = 3, init: Init = HE, **conf: Any) -> LayerConf:
-    """Return a kConvolution layer; ``init`` initialises its weight, ``conf`` has ``stride``, ``pad``, ``bias_term``."""
+    """Return a convolution (kConvolution); ``init`` initialises its weight, ``conf`` has ``stride`` or ``pad``."""
     settings = {"num_filters": filters, "kernel": kernel, **conf}
     return layer(name, "kConvolution", source, convolution_conf=settings, param=[{"init": init}])
 
 
 def pool(name: str, source: str, method: str = "MAX", kernel: int = 3, stride: int = 2) -> LayerConf:
-    """Return a kPooling layer."""
+    """Return a pooling layer (kPooling) by its settings."""
     return layer(name, "kPooling", source, pooling_conf={"pool": method, "kernel": kernel, "stride": stride})
 
 
 def relu(name: str, source: str) -> LayerConf:
-    """Return a kReLU layer."""
+    """Return a rectifier layer (kReLU)."""
     return layer(name, "kReLU", source)
 
 
 def loss(source: str, name: str = "loss", **conf: Any) -> LayerConf:
-    """Return a kSoftmaxLoss layer with labels from "data"."""
+    """Return a softmax loss (kSoftmaxLoss) with labels from "data"."""
     return layer(name, "kSoftmaxLoss", source, "data", softmaxloss_conf=conf or None)
 
 
 def updater(type: str, rate: float, **settings: Any) -> dict[str, Any]:
-    """Return an updater with a fixed learning rate and further settings, such as ``momentum``."""
+    """Return an optimizer's fields with a fixed learning rate and further settings, such as ``momentum``."""
     return {"type": type, **settings, "learning_rate": {"type": "kFixed", "base_lr": rate}}
 
 
 def sgd_by_steps(rates: Mapping[int, float], weight_decay: float) -> dict[str, Any]:
-    """Return SGD with momentum 0.9; ``rates`` maps the first step of each learning rate to the rate."""
+    """Return SGD with momentum 0.9 and a learning rate that changes at the steps in ``rates``."""
     rate = {"type": "kFixedStep", "fixedstep_conf": {"step": [*rates], "step_lr": [*rates.values()]}}
     return {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}

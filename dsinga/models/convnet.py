@@ -1,7 +1,6 @@
 """Convolutional nets: SINGA's CIFAR-10 example (after cuda-convnet's quick net), LeNet for digits, and AlexNet.
 
-LeCun et al., Gradient-based learning applied to document recognition (1998); Krizhevsky, Sutskever and Hinton, ImageNet
-Classification with Deep Convolutional Neural Networks (2012).
+LeCun et al., Gradient-based learning applied to document recognition (1998); Krizhevsky et al. (2012).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
 
     Args:
         classes: number of classes.
-        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr.
         batchsize: records per iteration.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     x = images = nn.Input((3, 32, 32))
     for layer in (
@@ -72,14 +71,14 @@ def lenet(
 
     Args:
         size: width and height of an image; below 16 the kernels are 3 x 3, else 5 x 5.
-        filters: filters of the two convolutions.
+        filters: filters of the convolutions.
         classes: number of classes.
-        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr and test_data.zarr.
         hidden: units of the hidden layer.
         scale: divisor of the pixels.
         batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.9.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     kernel, pad = (5, 2) if size >= 16 else (3, 1)
     x = images = nn.Input((1, 28, 28))  # images of any size
@@ -113,11 +112,11 @@ def alexnet(
 
     Args:
         classes: number of classes.
-        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr and test_data.zarr.
         size: height and width of a record, in pixels.
-        cropsize: height and width of the part that the net sees, cut out at random in training.
+        cropsize: height and width of the crop that the net sees, at random in training.
         batchsize: records per iteration.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     crop = {"cropsize": cropsize, "mirror": True}
     images = nn.Input((3, size, size))
@@ -145,6 +144,6 @@ def alexnet(
 
 
 def _params(std: float, bias: float) -> list[dict[str, Any]]:
-    """Return a normal weight and a constant bias; the bias learns twice as fast and has no weight decay."""
+    """Return AlexNet's weight and bias settings: a normal weight, and a constant bias that learns twice as fast."""
     weight = {"init": {"type": "kGaussian", "std": std}}
     return [weight, {"init": {"type": "kConstant", "value": bias}, "lr_scale": 2, "wd_scale": 0}]

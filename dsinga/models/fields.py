@@ -1,10 +1,15 @@
-"""Nets for fields, and their blocks: a U-Net, a residual net, convolutional LSTMs, and DeepESD.
+"""Nets from fields to fields, such as maps: a U-Net, a residual net, convolutional LSTMs, and DeepESD.
 
 U-Net: Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Image Segmentation (2015).
 
 Residual net: Rasp and Thuerey, Data-Driven Medium-Range Weather Prediction With a Resnet Pretrained on Climate
-Simulations (2021). Clare, Jamil and Morcrette, Combining Distribution-Based Neural Networks to Predict Weather Forecast
-Probabilities (2021), has the same blocks.
+Simulations (2021).
+
+``padding`` is "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns): ``("edge", "periodic")`` suits
+latitude and longitude. ``normalisation`` after each convolution is "batch", "group" (at most eight equal groups of
+channels) or "none". ``input_statistics``, the records' mean and std by channel, come from
+``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`; with ``output_statistics``, the targets', the
+net predicts in the data's units.
 """
 
 from __future__ import annotations
@@ -28,13 +33,13 @@ SLOPE = 0.3  # the rectifier's slope for negative numbers, Keras's default when 
 
 
 def fields_input(shape: Sequence[int], statistics: Statistics) -> tuple[Symbol, Symbol]:
-    """Return the symbol of records of a shape, and the symbol of the records normalised by ``statistics``, if given."""
+    """Return the symbolic tensor of records of a shape, and the same normalised by ``statistics``, if given."""
     fields = nn.Input(tuple(shape), name="data")
     return fields, fields if statistics is None else nn.Normalization(**statistics, name="normalised")(fields)
 
 
 def fields_output(x: Symbol, channels: int, statistics: Statistics) -> Symbol:
-    """Return a linear 1 x 1 convolution of x, converted to the data's units by ``statistics``, if given."""
+    """Return a linear 1 x 1 convolution of x as a net's output, in the data's units if ``statistics`` are given."""
     if statistics is None:
         return nn.Conv2D(channels, 1, name="output")(x)
     return nn.Normalization(**statistics, invert=True, name="output")(nn.Conv2D(channels, 1, name="scores")(x))
@@ -42,11 +47,7 @@ def fields_output(x: Symbol, channels: int, statistics: Statistics) -> Symbol:
 
 @dataclass(frozen=True)
 class FieldLayers:
-    """Makes convolutions that keep the size of a field, and the normalisation after them.
-
-    ``padding`` fills the border: "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns).
-    ``normalisation`` is "batch", "group" (at most eight equal groups of channels) or "none".
-    """
+    """Makes the layers of field nets: convolutions that keep the size of a field, and the normalisation after them."""
 
     padding: Padding
     normalisation: Normalisation
@@ -56,7 +57,7 @@ class FieldLayers:
             raise UserError(f'normalisation is "batch", "group" or "none", not {self.normalisation!r}')
 
     def convolve(self, name: str, x: Symbol, filters: int, kernel: int = 3, bias: bool | None = None) -> Symbol:
-        """Return a convolution with an odd kernel size; by default it has a bias only without normalisation."""
+        """Apply a convolution with an odd kernel size; by default it has a bias only without normalisation."""
         bias = self.normalisation == "none" if bias is None else bias
         settings: dict[str, Any] = {"kernel_initializer": "he_normal", "use_bias": bias, "name": name}
         if self.padding == "zero" or kernel == 1:
@@ -65,7 +66,7 @@ class FieldLayers:
         return nn.Conv2D(filters, kernel, **settings)(padded)
 
     def normalise(self, name: str, x: Symbol, channels: int) -> Symbol:
-        """Return x normalised, or x itself if the normalisation is "none"."""
+        """Normalise x, unless the normalisation is "none"."""
         if self.normalisation == "batch":
             return nn.BatchNormalization(name=name)(x)
         if self.normalisation == "group":
@@ -87,22 +88,20 @@ def unet(
 ) -> nn.Model:
     """Return a U-Net from fields (B, C, H, W) to fields (B, out_channels, H, W), a model that ``fit`` trains.
 
-    Each of ``depth`` levels has two 3 x 3 convolutions with rectifiers, then a maximum over 2 x 2 points. Each level
-    has twice the channels of the one above. On the way back a transposed 2 x 2 convolution doubles the size. Its result
-    is joined to the level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in
-    the paper, convolutions keep the size of a field, and can be normalised.
+    Each of ``depth`` levels has two 3 x 3 convolutions with rectifiers, then a maximum over 2 x 2 points, and twice the
+    channels of the level above. On the way back a transposed 2 x 2 convolution doubles the size. Its result is joined
+    to the level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in the paper,
+    convolutions keep the size of a field.
 
     Args:
         shape: (C, H, W) of a record; 2^``depth`` divides H and W.
         out_channels: channels of the result.
         width: channels at the first level; 64 in the paper.
         depth: number of halvings; 4 in the paper.
-        padding: "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns). ``("edge", "periodic")``
-            suits latitude and longitude.
-        normalisation: "batch", "group" or "none", after each convolution.
-        input_statistics: mean and std that normalise the channels of records: ``statistics.of_inputs(windows)`` of
-            :func:`dsinga.data.field_statistics`.
-        output_statistics: mean and std of the targets' channels: the net then predicts in the data's units.
+        padding: "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns).
+        normalisation: "batch", "group" or "none".
+        input_statistics: mean and std that normalise the channels of records.
+        output_statistics: mean and std of the targets' channels.
 
     Raises:
         UserError: fields that cannot be halved ``depth`` times, or an unknown padding or normalisation.
@@ -161,13 +160,11 @@ def field_resnet(
         out_channels: channels of the result.
         width: channels of the blocks; 128 in the paper.
         blocks: number of blocks; 19 in the paper.
-        padding: "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns). By default longitude is
-            periodic, as in the paper.
-        normalisation: "batch", "group" or "none".
+        padding: as for :func:`unet`. By default longitude is periodic, as in the paper.
+        normalisation: as for :func:`unet`.
         dropout: share of the numbers set to 0 in training; 0.1 in the paper.
-        input_statistics: mean and std that normalise the channels of records: ``statistics.of_inputs(windows)`` of
-            :func:`dsinga.data.field_statistics`.
-        output_statistics: mean and std of the targets' channels: the net then predicts in the data's units.
+        input_statistics: as for :func:`unet`.
+        output_statistics: as for :func:`unet`.
 
     Raises:
         UserError: a shape that is not (C, H, W), or an unknown padding or normalisation.
@@ -205,9 +202,9 @@ def convlstm(
     record's channels are all ``steps`` steps of the first variable, then all steps of the next, as in windows of
     fields. The result has out = out_channels·out_steps channels in the same order.
 
-    The encoder's layers read the steps. The last layer's final hidden state is the input of each of the forecaster's
-    ``out_steps`` steps. A 1 x 1 convolution turns each step into ``out_channels``. The forecaster's states begin with
-    0; in the paper they begin with the encoder's states, and there is no input.
+    The encoder's last hidden state is the input of each of the forecaster's ``out_steps`` steps. A 1 x 1 convolution
+    turns each step into ``out_channels``. In the paper there is no input, and the forecaster's states begin with the
+    encoder's.
 
     Args:
         shape: (C, H, W) of a record; ``steps`` divides C.
@@ -215,7 +212,7 @@ def convlstm(
         out_channels: variables of the target.
         out_steps: steps of the target.
         filters: channels of each encoder layer; the forecaster's layers have them in reverse order.
-        kernel: height and width of the kernels; fields keep their size.
+        kernel: height and width of the kernels.
 
     Raises:
         UserError: a shape that is not (C, H, W), or channels that ``steps`` does not divide.
@@ -243,7 +240,7 @@ def convlstm(
 
 
 def steps_of_channels(x: Symbol, channels: int, steps: int, size: Sequence[int]) -> Symbol:
-    """Return fields (B, channels·steps, H, W), ordered by channel, as sequences (B, T, C, H, W)."""
+    """Reshape fields (B, channels·steps, H, W), ordered by channel, to sequences (B, T, C, H, W)."""
     if channels == 1:
         return nn.Reshape([steps, 1, *size], name="input_steps")(x)
     x = nn.Reshape([channels, steps, *size], name="input_channels")(x)
@@ -259,19 +256,18 @@ def deepesd(
     padding: int = 1,
     dense_partition_dim: int | None = None,
 ) -> nn.Model:
-    """Return DeepESD, from fields (B, C, H, W) to numbers at all points of a grid, (B, out_points).
+    """Return DeepESD, a downscaling net from fields (B, C, H, W) to all points of a grid, (B, out_points).
 
     Baño-Medina et al., Downscaling multi-model climate projection ensembles with deep learning (DeepESD), GMD 15,
-    6747–6758 (2022). Three 3 x 3 convolutions with rectifiers precede one dense layer to all grid points. It is also
-    the baseline of CORDEX ML-Bench. The dense layer has most params, H·W·filters[-1] for each point.
+    6747–6758 (2022). Three 3 x 3 convolutions with rectifiers precede one dense layer to all grid points, which has
+    most params, H·W·filters[-1] for each point.
 
     Args:
         shape: (C, H, W) of a record, the predictors.
         out_points: number of grid points; only land points if the sea has no target.
         filters: channels of each convolution; the last is 10 for precipitation in the paper.
         padding: zeros around a field before each convolution; 1 keeps its size, 0 makes it smaller.
-        dense_partition_dim: 1 divides the dense layer's points among the workers of a group, while fields are divided
-            by rows.
+        dense_partition_dim: 1 divides the dense layer's points among the workers of a group.
 
     Raises:
         UserError: a shape that is not (C, H, W), or fields too small for the convolutions.

@@ -38,23 +38,21 @@ def gpt(
 ) -> Job:
     """Return the job of a small GPT that reads a text imported by ``dsinga data import text``.
 
-    The metric "loss" is the mean cross-entropy of a code, in nats. Gradients are summed over the codes of a row and
-    averaged over rows. ``dsinga.generate`` writes texts with the trained net.
+    The metric "loss" is the mean cross-entropy of a code, in nats. ``dsinga.generate`` writes texts with the trained
+    net.
 
     Args:
-        vocabulary: number of different codes of the text; ``dsinga data info`` shows it.
-        data: folder with train_data.zarr and test_data.zarr, made with ``--held-out``; defaults to the job file's
-            folder.
+        vocabulary: number of different codes, which ``dsinga data info`` shows.
+        data: folder with train_data.zarr and test_data.zarr, made with ``--held-out``.
         blocks: number of blocks, each an attention and a perceptron.
         width: features of a step; a multiple of ``heads``.
         heads: heads of each attention, with an even number of features each.
-        hidden: hidden units of each perceptron; defaults to 8/3 of ``width``, rounded up to a multiple of 32. Three
-            weights then have as many numbers as two weights to and from 4·``width``.
+        hidden: hidden units of each perceptron; defaults to 8/3 of ``width``, rounded up to a multiple of 32.
         steps: number of codes that the net sees at once.
         dropout: fraction of the embeddings and of each branch's output to drop in training.
         batchsize: positions of the text read at once.
         learning_rate: for Adam.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     text = {"batchsize": batchsize, "unroll_len": steps, "labels": True}
     parts = (("train", ["kTrain"]), ("test", ["kVal", "kTest"]))
@@ -84,7 +82,7 @@ def gpt(
 
 @dataclass
 class _GPTBlocks:
-    """Makes the layers of blocks of ``width`` features."""
+    """Makes the layers of a GPT's blocks, with ``width`` features."""
 
     width: int
     heads: int
@@ -109,13 +107,13 @@ class _GPTBlocks:
         return self.residual(name, x, heads)
 
     def perceptron(self, name: str, x: Symbol) -> Symbol:
-        """Return x plus a SwiGLU: (silu(x G)∘(x U)) W, with the weights G, U and W."""
+        """Add a SwiGLU to x: (silu(x G)∘(x U)) W, with the weights G, U and W."""
         normal = self.norm(name, x)
         gate = nn.Activation("silu", name=f"{name}_silu")(self.dense(f"{name}_gate", self.hidden, normal))
         product = nn.Multiply(name=f"{name}_product")([gate, self.dense(f"{name}_up", self.hidden, normal)])
         return self.residual(name, x, product)
 
     def residual(self, name: str, x: Symbol, branch: Symbol) -> Symbol:
-        """Return x plus a branch; the branch's initial weight is smaller, because all branches add up (GPT-2)."""
+        """Add a branch to x; the branch's initial weight is smaller, because all branches add up (GPT-2)."""
         output = self.dense(f"{name}_output", self.width, branch, STDDEV / (2 * self.blocks) ** 0.5)
         return nn.Add(name=name)([x, self.drop(name, output)])

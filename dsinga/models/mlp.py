@@ -37,14 +37,14 @@ def mlp(
         hidden: units of each hidden layer.
         inputs: length of a record.
         classes: number of classes.
-        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr and test_data.zarr.
         activation: layer type after each hidden layer.
         init: initialiser of the weights.
         dropout: fraction of hidden units to drop in training.
-        brightest: largest number of a record; 0 to ``brightest`` is scaled to -1 to 1.
+        brightest: largest number of a record, scaled to 1; 0 is scaled to -1.
         batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.9.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     x = numbers = nn.Input(1)  # records of any length
     for number, outputs in enumerate(hidden, 1):
@@ -80,35 +80,33 @@ def mdnn(
     text_store: dict[str, Any] | None = None,
     **job: Any,
 ) -> Job:
-    """Return the job of a net with two paths, which map the image and the text of a pair to codes of equal length.
+    """Return the job of a multi-modal net, which maps the image and the text of a pair to comparable codes.
 
     The loss is a weighted sum of three: the label loss of each code, and the squared distance between the two codes (W.
     Wang et al., Effective deep learning-based multimodal retrieval, VLDB Journal 2016; SINGA's Figure 7). Row i of both
-    stores is a pair. All input layers of a phase read the same rows, even if shuffled or divided over workers. Stores
-    of different lengths are refused. With ``location`` in the layers, each of two workers computes a path, and only
-    codes and their gradients are sent.
+    stores is a pair. With ``location`` in the layers, each of two workers computes a path, and only codes and their
+    gradients are sent.
 
-    Records are feature vectors. For pixels, replace the layers from "image" to "image_code" with a convolutional net.
+    Records are feature vectors.
 
     Args:
         image: units of each hidden layer between image and code.
         text: units of each hidden layer between text and code.
-        code: length of the codes, "image_code" and "text_code".
+        code: length of the codes.
         classes: number of classes.
-        data: folder with I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and testing);
-            defaults to the job file's folder.
+        data: folder with I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and testing).
         image_scale: weight of the images' label loss.
         text_scale: weight of the texts' label loss.
         distance_scale: weight of the distance loss.
         dropout: fraction of hidden units to drop in training.
         batchsize: pairs per iteration.
-        test_batchsize: pairs per iteration in tests.
+        test_batchsize: as ``batchsize``, in tests.
         learning_rate: for SGD with momentum 0.9; it falls to a fifth after two thirds of the steps.
-        weight_decay: weight decay of the updater.
-        text_decay: factor of the weight decay on the texts' path (wd_scale); their few features need less.
+        weight_decay: optimizer's weight decay.
+        text_decay: factor of the weight decay on the texts' path, with few features.
         image_store: further store_conf fields for images, such as mean_value and std_value.
         text_store: further store_conf fields for texts.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     sizes = batchsize, test_batchsize
     layers = [
@@ -127,7 +125,7 @@ def _path(
     name: str, letter: str, hidden: Sequence[int], code: int, classes: int, data: str, sizes: tuple[int, int],
     dropout: float, scale: float, decay: float, store: dict[str, Any],
 ) -> list[LayerConf]:  # fmt: skip
-    """Return the layers of one modality, from its records to its label loss."""
+    """Return the layers of one modality, image or text, from its records to its label loss."""
     x = pairs = nn.Input(1, name)  # records of any length
     for number, outputs in enumerate(hidden, 1):
         x = nn.Dense(outputs, kernel_initializer=HE, wd_scale=[decay], name=f"{name}_fc{number}")(x)
@@ -156,10 +154,10 @@ def line(
     Args:
         inputs: numbers of a record.
         outputs: numbers to predict, the labels of a record.
-        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr and test_data.zarr.
         batchsize: records per iteration.
         learning_rate: for SGD.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     layers = [
         *records(data, batchsize, [inputs]),
@@ -187,11 +185,11 @@ def softmax_regression(
     Args:
         shape: shape of a record.
         classes: number of classes.
-        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr and test_data.zarr.
         batchsize: records per iteration.
         learning_rate: for SGD.
         scale: divisor of a record's numbers.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     layers = [*records(data, batchsize, shape, std_value=scale), dense("ip", "data", classes, ZERO), loss("ip")]
     sgd = updater("kSGD", learning_rate)

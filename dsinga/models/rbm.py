@@ -34,25 +34,25 @@ def rbm(
     learning_rate: float | None = None,
     **job: Any,
 ) -> Job:
-    """Return the job of one machine of a stack, between ``sizes[number - 1]`` and ``sizes[number]`` units.
+    """Return the job that trains one restricted Boltzmann machine of a stack, number ``number``.
 
-    Train the jobs 1, 2, ... in order. Each loads the machines below it from the newest checkpoints in their workspaces
-    (``checkpoint_path``), computes their layers and trains its own machine. Params are named as in SINGA's
-    examples/rbm: machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
+    It has ``sizes[number - 1]`` visible and ``sizes[number]`` hidden units. Train the jobs 1, 2, ... in order. Each
+    loads the machines below it from the newest checkpoints in their workspaces (``checkpoint_path``). Machine 1 has the
+    weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
 
     Args:
         number: number of the machine, 1 or more.
         sizes: units of each layer; the first is the length of a record.
-        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr and test_data.zarr.
         name: name of the jobs, without their number.
         folder: folder of the workspaces ``<name><number>-workspace``; defaults to the working directory.
+        highest: largest number in a record, the divisor.
         binary: whether the last layer's units are binary, like the others, not gaussian, as for a code.
         cd_k: number of Gibbs steps.
         persistent: whether Gibbs chains continue from batch to batch.
-        highest: largest number in a record; records are divided by it.
         batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.8; defaults to 0.1, or 0.001 with gaussian units.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
 
     Raises:
         UserError: ``sizes`` has no machine of this number.
@@ -75,7 +75,7 @@ def rbm(
 
 
 def _machine(number: int, units: int, below: Symbol, gaussian: bool, persistent: bool) -> list[LayerConf]:
-    """Return the visible and hidden layers of a machine above the feature ``below``."""
+    """Return the visible and hidden layers of a machine that reads ``below``."""
     weight, visible, hidden = f"w{number}", f"b{number}1", f"b{number}2"
     size = {"hdim": units}
     return [
@@ -99,7 +99,7 @@ def encoder(x: Symbol, sizes: Sequence[int], depth: int) -> Symbol:
 
 
 def connected(name: str, outputs: int, weight: str, bias: str, shared: str = "") -> LayerBuilder:
-    """Return a dense layer with named params; its weight is the param ``shared``, transposed, if given."""
+    """Return a dense layer with named params; if given, its weight is the param ``shared``, transposed."""
     param = {"name": weight, "share_from": shared} if shared else {"name": weight, "init": NORMAL}
     return nn.Dense(outputs, transpose=bool(shared), param=[param, {"name": bias}], name=name)
 
@@ -130,13 +130,13 @@ def autoencoder(
 
     Args:
         sizes: units of each layer, from the record to the code.
-        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr and test_data.zarr.
         pretrained: name of the machines' jobs, without their number; "" starts from random weights.
         folder: folder of their workspaces; defaults to the working directory.
-        highest: largest number in a record; records are divided by it.
+        highest: largest number in a record, the divisor.
         batchsize: records per iteration.
         learning_rate: for AdaGrad.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     depth = len(sizes) - 1
     pixels = nn.Input(sizes[0])

@@ -33,23 +33,23 @@ def recommender(
     batchsize: int = 256,
     **job: Any,
 ) -> Job:
-    """Return the job of a recommender for ratings imported by ``dsinga data import movielens``.
+    """Return the job of a net that predicts ratings of films, imported by ``dsinga data import movielens``.
 
     A user is an embedding. A film is an embedding, a convolution over its title's words, and its genres. Both become
-    vectors of ``width`` numbers. The rating is the vectors' similarity plus biases of the user and the film
-    (Koren, Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, 2009).
+    vectors of ``width`` numbers. The rating is the vectors' similarity plus biases of the user and the film (Koren,
+    Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, 2009).
 
     Args:
         users: number of users.
         films: number of films.
         words: number of word codes in titles.
-        data: folder with train and test, each with users.zarr and so on; defaults to the job file's folder.
+        data: folder with train and test, each with users.zarr and so on.
         similarity: "cosine", scaled, as in PaddlePaddle's book, or "product", as in matrix factorisation.
         scale: largest cosine similarity.
         width: length of the vectors of users and films.
         dropout: fraction of the embeddings to drop in training.
-        batchsize: ratings per iteration.
-        job: further fields, such as ``train_steps``.
+        batchsize: records per iteration.
+        job: further fields of the job.
 
     Raises:
         UserError: an unknown similarity.
@@ -68,7 +68,7 @@ def recommender(
 def _net(
     users: int, films: int, words: int, similarity: str, scale: float, width: int, dropout: float
 ) -> Sequence[Symbol]:
-    """Return the features of the user and the film, the lengths of titles, the loss and the error in tests."""
+    """Build the recommender: return features of user and film, title lengths, the loss and the error in tests."""
     user_codes, film_codes = nn.Input((), "users"), nn.Input((), "films")
     titles, genres = nn.Input(1, "titles"), nn.Input(1, "genres")  # titles of any length
 

@@ -31,18 +31,17 @@ def resnet(
 ) -> Job:
     """Return the job of a residual net of 6n + 2 layers: three stages of n blocks with 16, 32, 64 filters.
 
-    A block adds its input to the result of two 3 x 3 convolutions with batch normalisation. Where a stage halves the
-    image, a 1 x 1 convolution adapts the input's shape (option B of the paper). Schedule, weight decay and augmentation
-    are the paper's for CIFAR-10: 4 pixels of padding, a crop of the image's size, mirroring.
+    Where a stage halves the image, a 1 x 1 convolution adapts the input's shape (option B of the paper). Schedule,
+    weight decay and augmentation are the paper's for CIFAR-10.
 
     Args:
         depth: 20, 32, 44, 56 or 110 in the paper; 8 is the smallest.
         classes: number of classes.
-        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr.
         size: height and width of an image, in pixels.
         batchsize: records per iteration.
         augment: whether training images are cropped and mirrored at random.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
 
     Raises:
         UserError: ``depth`` is not 6n + 2.
@@ -68,7 +67,7 @@ def resnet(
 
 
 def read_images(data: str, batchsize: int, size: int, augment: bool) -> list[LayerConf]:
-    """Return the layers that read images and subtract the mean; with ``augment`` they crop and mirror at random."""
+    """Return layers that read images and subtract the mean; with ``augment`` they crop and mirror at random."""
     image = {"pad": 4, "cropsize": size, "mirror": True}
     return [
         *records(data, batchsize, [3, size, size], mean_file="image_mean.zarr"),
@@ -77,9 +76,9 @@ def read_images(data: str, batchsize: int, size: int, augment: bool) -> list[Lay
 
 
 def residual(name: str, source: str, filters: int, stride: int = 1) -> list[LayerConf]:
-    """Return the layers of a block relu(f(x) + x), where f is two convolutions; the last is ``<name>_relu2``.
+    """Return the layers of a residual block relu(f(x) + x), where f is two convolutions.
 
-    If ``stride`` is above 1, a 1 x 1 convolution with the stride is applied to x.
+    The last is ``<name>_relu2``. If ``stride`` is above 1, a 1 x 1 convolution with the stride is applied to x.
     """
     projected = normalised(f"{name}_proj", source, filters, 1, stride) if stride > 1 else []
     return [
@@ -119,16 +118,16 @@ def vgg(
     dropout, and the classifier, follow the stages.
 
     Args:
-        stages: filters and number of convolutions of each stage; the paper's net D has
-            ``((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))``.
+        stages: filters and number of convolutions of each stage; the paper's net D has ``((64, 2), (128, 2), (256, 3),
+            (512, 3), (512, 3))``.
         classes: number of classes.
-        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr; defaults to the job file's folder.
+        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr.
         size: height and width of an image, in pixels.
         hidden: units of the dense layer.
-        dropout: share of these units to drop in training.
+        dropout: share of the hidden units to drop in training.
         batchsize: records per iteration.
         augment: whether training images are cropped and mirrored at random.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
 
     Raises:
         UserError: an image of ``size`` cannot be halved once a stage.

@@ -1,4 +1,4 @@
-"""Language models: of words, with a softmax that is factored by classes of words; of characters, SINGA's char-rnn.
+"""Language models: of words, with a softmax factored by classes of words, and of characters (SINGA's char-rnn).
 
 The model of words is SINGA's rnnlm example, over streams of text instead of single sentences: Mikolov et al.,
 Extensions of recurrent neural network language model (2011).
@@ -34,13 +34,13 @@ def rnnlm(
 
     Args:
         counts: how often each word occurs in the training text, by code; frequent words have low codes.
-        data: folder with train_text.zarr, valid_text.zarr and test_text.zarr; defaults to the job file's folder.
+        data: folder with train_text.zarr, valid_text.zarr and test_text.zarr.
         classes: number of word classes; each makes up about the same share of the text.
         hidden: units of the recurrent layer, and width of the embedding.
         steps: number of words through which a gradient goes back.
         batchsize: streams of text read at once.
         learning_rate: for SGD; gradients are sums over the words of a stream, clipped to a norm of 5.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     words = len(counts)
     one_to_all = {"unroll_conn_type": ["kUnrollOneToAll"]}
@@ -68,10 +68,10 @@ def rnnlm(
 
 
 def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
-    """Return the first word of each class, so that classes of adjacent words have equal shares of the text.
+    """Divide words, sorted by frequency, into classes of equal shares of the text; return each class's first word.
 
-    This is the rule of Mikolov's rnnlm and of SINGA: a class ends with the word that completes its share. A word more
-    frequent than a share is a class on its own, so there can be fewer classes than ``classes``.
+    As in Mikolov's rnnlm and SINGA, a class ends with the word that completes its share. A word more frequent than a
+    share is a class on its own, so there can be fewer classes than ``classes``.
     """
     total, seen, number, starts = sum(counts), 0, 0, [0]
     for word, count in enumerate(counts[:-1]):
@@ -97,15 +97,14 @@ def char_rnn(
     """Return the job of a net that predicts the next character of a text, with the settings of SINGA's example.
 
     Args:
-        vocabulary: number of different characters in the text; ``dsinga data info`` shows it.
-        data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import text --held-out``; defaults
-            to the job file's folder.
+        vocabulary: number of different characters in the text, which ``dsinga data info`` shows.
+        data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import text --held-out``.
         hidden: units of each recurrent layer.
         layers: number of stacked recurrent layers.
         cell: kGRU, kLSTM or kRNN.
         steps: number of characters through which a gradient goes back.
         batchsize: positions of the text read at once.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     kind = cell.removeprefix("k").lower()
     params = [CHARACTERS_UNIFORM] * (9 if cell == "kGRU" else 3)

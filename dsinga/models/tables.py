@@ -3,8 +3,8 @@
 Gorishniy, Kotelnikov and Babenko, TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling (2024);
 Holzmüller, Grinsztajn and Steinwart, Better by Default: Strong Pre-Tuned MLPs and Boosted Trees on Tabular Data (2024).
 
-A record is (numbers + flags + categories,) float32, in this order: scaled numbers, flags 0 or 1, and category codes.
-Tables of :mod:`dsinga.addons.tables` make such records.
+A record is (numbers + flags + categories,) float32, in this order: scaled numbers, flags 0 or 1, and category codes, as
+tables of :mod:`dsinga.addons.tables` make them.
 """
 
 from __future__ import annotations
@@ -48,17 +48,16 @@ def tabm(
     """Return TabM, ``members`` nets that share their weights, for records of a table: a model that ``fit`` trains.
 
     Each of ``depth`` layers is a kBatchEnsemble, a rectifier and dropout; each member has its own head. The training
-    loss is the mean of the members' losses. A prediction is the mean of the members' predictions: probabilities of
-    "classes", a probability for each of several "answers", or "numbers".
+    loss is the mean of the members' losses. A prediction is the mean of the members' predictions.
 
     Args:
-        numbers: how many numbers a record has.
-        flags: how many flags, 0 or 1, follow the numbers.
-        categories: number of codes of each category after the flags; code 0 stands for an unknown one.
+        numbers: count of numbers in a record.
+        flags: count of flags, 0 or 1, after the numbers.
+        categories: number of codes of each category, after the flags; code 0 is unknown.
         outputs: number of classes, answers or numbers to predict.
         task: "classes" (labels (n,)), "answers" (labels (n, outputs) of 0 and 1) or "numbers" (labels (n, outputs)).
-        bins: edges of each number's bins, scaled as in records. Each number becomes 16 piecewise-linear functions of
-            it, with kinks at the edges (kPiecewiseLinear). A number with fewer than two edges stays linear.
+        bins: edges of each number's bins, scaled as in records. Each number becomes 16 piecewise-linear functions with
+            kinks at the edges (kPiecewiseLinear); with fewer than two edges it stays linear.
         one_hot: categories of at most this many codes are one-hot vectors, others embeddings.
         members: number of members, k in the paper.
         depth: layers before the heads; defaults to 3, or 2 with ``bins``.
@@ -117,16 +116,16 @@ def realmlp(
     Scale numbers robustly, with a smooth clip, and numeric targets to mean 0 and deviation 1.
 
     Args:
-        numbers: how many numbers a record has.
-        flags: how many flags, 0 or 1, follow the numbers.
-        categories: number of codes of each category after the flags; code 0 stands for an unknown one.
+        numbers: count of numbers in a record.
+        flags: count of flags, 0 or 1, after the numbers.
+        categories: number of codes of each category, after the flags; code 0 is unknown.
         outputs: number of classes, answers or numbers to predict.
-        task: "classes" (labels (n,)), "answers" (labels (n, outputs) of 0 and 1) or "numbers" (labels (n, outputs)).
+        task: "classes", "answers" or "numbers", with labels as for :func:`tabm`.
         depth: layers before the last.
         width: outputs of each layer.
         dropout: share of the numbers to drop in training.
         label_smoothing: for classes, the share of the target spread over all classes.
-        learning_rate: the largest learning rate; defaults to 0.04, or 0.2 for numbers.
+        learning_rate: largest learning rate; defaults to 0.04, or 0.2 for numbers.
         steps: steps of training, over which the learning rate rises and falls four times (kCosineLog); by default it is
             constant.
         weight_decay: for AdamW, on all params but biases.
@@ -164,17 +163,17 @@ def table_inputs(
     bins: Sequence[Sequence[float]] = (),
     stddev: float = 1.0,
 ) -> Symbol:
-    """Return the columns of records as features (B, n): numbers, with ``bins`` as in :func:`tabm`, flags, categories.
+    """Convert the columns of table records to features (B, n): numbers, ``bins`` as in :func:`tabm`, flags, categories.
 
-    Categories of at most 8 codes become one-hot vectors, others embeddings with initial deviation ``stddev``. One
-    kCategories layer, "categories", makes them. Raises UserError for bins for another number of columns.
+    Categories of at most 8 codes become one-hot vectors, others embeddings with initial deviation ``stddev``, by one
+    kCategories layer, "categories".
     """
     embed = _piecewise_linear(numbers, bins) if bins else None
     return _inputs(data, numbers, flags, categories, embed, stddev=stddev)[0]
 
 
 def _input(numbers: int, flags: int, categories: Sequence[int], task: str) -> Symbol:
-    """Return the input of a net for a task. Raises UserError for records without columns or an unknown task."""
+    """Return the input of a table net, after checks of its columns and task."""
     if task not in TASKS:
         raise UserError(f'task is "classes", "answers" or "numbers", not {task!r}')
     if min(numbers, flags, *categories, 0) < 0 or numbers + flags + len(categories) < 1:
@@ -195,9 +194,9 @@ def _inputs(
     one_hot: int | None = None,
     stddev: float = 1.0,
 ) -> tuple[Symbol, list[int]]:
-    """Return the inputs of a net, and how many inputs each number, flag and category has, in order.
+    """Return the first features of a net, and how many belong to each number, flag and category, in order.
 
-    ``embed`` makes ``width`` inputs of each number; ``stddev`` is the initial deviation of embeddings.
+    ``embed`` makes ``width`` features of each number; ``stddev`` is the initial deviation of embeddings.
     """
     size, plain = numbers + flags + len(categories), numbers + flags
     parts, blocks = [], [1 if embed is None else width] * numbers + [1] * flags
@@ -223,10 +222,7 @@ def _inputs(
 
 
 def _piecewise_linear(numbers: int, bins: Sequence[Sequence[float]]) -> Callable[[Symbol], Symbol]:
-    """Return a function that makes piecewise-linear functions of numbers, which begin as linear ones.
-
-    Raises UserError for bins for another number of columns.
-    """
+    """Return a function that expands numbers to piecewise-linear functions, which begin as linear ones."""
     if len(bins) != numbers:
         raise UserError(f"bins has edges of {len(bins)} numbers, but a record has {numbers}; give those of each")
     edges = [list(each) if len(each) > 1 else [each[0] - 0.5, each[0] + 0.5] if each else [-1.0, 1.0] for each in bins]
@@ -237,7 +233,7 @@ def _piecewise_linear(numbers: int, bins: Sequence[Sequence[float]]) -> Callable
 
 
 def _waves(numbers: int) -> Callable[[Symbol], Symbol]:
-    """Return a function that appends sums of learnt waves to the numbers."""
+    """Return a function that appends sums of learnt waves to numbers."""
     uniform = nn.RandomUniform(-(WAVES**-0.5), WAVES**-0.5)
     inits = [nn.RandomNormal(stddev=0.1), nn.RandomUniform(-math.pi, math.pi), uniform, uniform]
     settings = {"waves": WAVES, "width": WAVE_WIDTH, "lr_scale": 0.1, "param": [nn.Param(init=init) for init in inits]}
@@ -264,7 +260,7 @@ def _tangent_dense(name: str, x: Symbol, inputs: int, outputs: int) -> Symbol:
 
 
 def _parametric(number: int, x: Symbol, activation: str) -> Symbol:
-    """Return x + a·(f(x) - x) with a learnt factor a of each column, initially 1."""
+    """Apply a parametric activation: x + a·(f(x) - x) with a learnt factor a of each column, initially 1."""
     bent = nn.Activation(activation, name=f"act{number}")(x)
     change = nn.Subtract(name=f"change{number}")([bent, x])
     scaled = nn.Layer("kColumnScale", lr_scale=0.1, name=f"share{number}")(change)
@@ -272,7 +268,7 @@ def _parametric(number: int, x: Symbol, activation: str) -> Symbol:
 
 
 def _ensemble(name: str, x: Symbol, members: int, inputs: int, width: int, scales: Any) -> Symbol:
-    """Return a layer of the ensemble; ``scales`` initialises the factors of its source, by default with 1."""
+    """Apply a layer of the ensemble; ``scales`` initialises the factors of its source, by default with 1."""
     bound = inputs**-0.5
     bias = {"type": "kUniformRow", "low": -bound, "high": bound}
     param = [nn.Param(init=UNIFORM), nn.Param(init=scales), nn.Param(), nn.Param(init=bias)]

@@ -1,13 +1,11 @@
 """Nets for texts: word vectors, sentiment of sentences, tags of words, and translation.
 
-The tagger is the net of the article on PaddlePaddle; Huang, Xu and Yu, Bidirectional LSTM-CRF Models for Sequence
-Tagging (2015).
+The tagger: Huang, Xu and Yu, Bidirectional LSTM-CRF Models for Sequence Tagging (2015).
 
 The translator's encoder reads the source sentence in both directions (Bahdanau, Cho and Bengio, Neural Machine
-Translation by Jointly Learning to Align and Translate, 2015). Its decoder has two recurrent layers. The first begins
-with a state computed from the mean of the encoder's states. Its states are the queries of dot-product attention (Luong,
-Pham and Manning, Effective Approaches to Attention-based Neural Machine Translation, 2015). The second also reads the
-attention's output, as in Wu et al., Google's Neural Machine Translation System (2016).
+Translation by Jointly Learning to Align and Translate, 2015). Its decoder has two recurrent layers. The first layer's
+states are the queries of dot-product attention (Luong, Pham and Manning, 2015). The second also reads the attention's
+output, as in Wu et al., Google's Neural Machine Translation System (2016).
 """
 
 from __future__ import annotations
@@ -41,17 +39,19 @@ def word_ngram(
     learning_rate: float = 0.002,
     **job: Any,
 ) -> Job:
-    """Return the job of Bengio et al., A Neural Probabilistic Language Model (2003), which predicts the next word.
+    """Return the job of a neural language model, which predicts the next word from ``context`` words.
+
+    Bengio et al., A Neural Probabilistic Language Model (2003).
 
     Args:
-        vocabulary: number of different words, which ``dsinga data info`` shows.
+        vocabulary: number of different words.
         data: folder with the ngrams train_data.zarr and test_data.zarr, made by ``dsinga data import contexts``.
         context: words of a record, the window of the import.
         embedding: width of the word vectors.
         hidden: units of the hidden layer.
         batchsize: records per iteration.
         learning_rate: for Adam.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     layers = [
         *records(data, batchsize, [context], test_batchsize=500),
@@ -75,7 +75,9 @@ def skip_gram(
     learning_rate: float = 0.005,
     **job: Any,
 ) -> Job:
-    """Return the job of Mikolov et al., Distributed Representations of Words and Phrases (2013): near words of a word.
+    """Return the job that trains word vectors (word2vec's skip-gram), which predict the near words of a word.
+
+    Mikolov et al., Distributed Representations of Words and Phrases (2013).
 
     Args:
         counts: how often each word occurs; the loss draws random words by these counts. Equal counts make all words
@@ -83,9 +85,9 @@ def skip_gram(
         data: folder with the skipgrams train_data.zarr and test_data.zarr, made by ``dsinga data import contexts``.
         embedding: width of the word vectors.
         samples: random words for each pair of the text.
-        batchsize: pairs per iteration.
+        batchsize: records per iteration.
         learning_rate: for Adam.
-        job: further fields, such as ``train_steps``.
+        job: further fields of the job.
     """
     settings = {"vocab_size": len(counts), "num_samples": samples, "counts": [*map(int, counts)]}
     layers = [
@@ -114,18 +116,20 @@ def sentiment_convolution(
     batchsize: int = 50,
     **job: Any,
 ) -> Job:
-    """Return the job of Kim's net, Convolutional Neural Networks for Sentence Classification (2014).
+    """Return the job of Kim's convolutional net, which classifies sentences.
+
+    Kim, Convolutional Neural Networks for Sentence Classification (2014).
 
     Args:
-        vocabulary: number of word codes, which ``dsinga data info`` shows.
+        vocabulary: number of word codes.
         data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
         classes: number of classes.
         embedding: width of the word vectors.
         kernels: window of each convolution, in words.
-        filters: filters of each convolution.
+        filters: filters of the convolutions.
         dropout: fraction of the embedding and of the pooled filters to drop in training.
-        batchsize: sentences per iteration.
-        job: further fields, such as ``train_steps``.
+        batchsize: records per iteration.
+        job: further fields of the job.
     """
     words, lengths, embedded = _words(vocabulary, embedding, 0.02, max([1, *kernels]))
     embedded = nn.Dropout(dropout, name="drop_words")(embedded)
@@ -151,18 +155,18 @@ def sentiment_lstm(
     batchsize: int = 50,
     **job: Any,
 ) -> Job:
-    """Return the job of stacked bidirectional LSTMs; a classifier reads each feature's maximum over the words.
+    """Return the job of stacked bidirectional LSTMs that classify sentences by each feature's maximum over the words.
 
     Args:
-        vocabulary: number of word codes, which ``dsinga data info`` shows.
+        vocabulary: number of word codes.
         data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
         classes: number of classes.
         embedding: width of the word vectors.
         hidden: units of an LSTM in each direction.
         stacked: number of stacked LSTMs.
         dropout: fraction of the units to drop in training, below each LSTM and above the last.
-        batchsize: sentences per iteration.
-        job: further fields, such as ``train_steps``.
+        batchsize: records per iteration.
+        job: further fields of the job.
     """
     words, lengths, x = _words(vocabulary, embedding, 0.1)
     for number in range(1, stacked + 1):
@@ -176,14 +180,14 @@ def sentiment_lstm(
 
 
 def _words(vocabulary: int, width: int, std: float, length: int = 1) -> tuple[Symbol, Symbol, Symbol]:
-    """Return the words of sentences (``length`` words here), the layer of sentence lengths, and the words' vectors."""
+    """Return the codes of sentences' words, the layer of sentence lengths, and the word vectors."""
     words = nn.Input(length)
     vectors = nn.Embedding(vocabulary, width, nn.RandomNormal(stddev=std), name="embedding")(words)
     return words, nn.SequenceLength(name="lengths")(words), vectors
 
 
 def _loss(features: Symbol, words: Symbol, classes: int, dropout: float) -> Symbol:
-    """Return the loss of the classes of sentences; ``words`` has the labels."""
+    """Return the loss that classifies sentences; ``words`` has the labels."""
     drop = nn.Dropout(dropout, name="drop")(features)
     scores = nn.Dense(classes, kernel_initializer="he_normal", name="scores")(drop)
     return nn.SoftmaxLoss(name="loss")(scores, labels=words)
@@ -201,18 +205,18 @@ def bigru_crf(
     batchsize: int = 32,
     **job: Any,
 ) -> Job:
-    """Return the job of a tagger for sentences imported by ``dsinga data import conll``.
+    """Return the job of a tagger, such as for named entities, of sentences imported by ``dsinga data import conll``.
 
     Args:
         vocabulary: number of codes in each store to use, by name: "words", and any of "shapes", "prefixes" and
-            "suffixes". ``dsinga data info`` shows these numbers.
+            "suffixes".
         tags: number of different tags; for named entities O, and B- and I- of each type.
-        data: folder with train, val and test, each with words.zarr and so on; defaults to the job file's folder.
+        data: folder with train, val and test, each with words.zarr and so on.
         crf: whether a conditional random field chooses the tags, not a softmax for each word.
         hidden: units of the GRU in each direction.
         dropout: fraction of the embedding and of the hidden units to drop in training.
-        batchsize: sentences per iteration.
-        job: further fields, such as ``train_steps``.
+        batchsize: records per iteration.
+        job: further fields of the job.
 
     Raises:
         UserError: ``vocabulary`` has an unknown store, or no "words".
@@ -251,15 +255,15 @@ def gru_translator(
     """Return the job of a translator for pairs imported by ``dsinga data import pairs``.
 
     Args:
-        source_words: number of codes of the source language, which ``dsinga data info`` shows.
+        source_words: number of codes of the source language.
         target_words: number of codes of the target language.
-        data: folder with train, val and test, each with source.zarr and target.zarr; defaults to the job file's folder.
+        data: folder with train, val and test, each with source.zarr and target.zarr.
         embedding: width of the word vectors.
         hidden: units of each recurrent layer, in the encoder in each direction.
         dropout: fraction of the embeddings, and of the layer below the scores, to drop in training.
-        batchsize: sentences per iteration.
-        test_batchsize: sentences per iteration in validation and test.
-        job: further fields, such as ``train_steps``.
+        batchsize: records per iteration.
+        test_batchsize: as ``batchsize``, in tests.
+        job: further fields of the job.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     source, target = nn.Input(1, "source"), nn.Input(1, "target")  # texts of any length

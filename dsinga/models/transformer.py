@@ -1,7 +1,7 @@
 """The Transformer: translates sentences by attention alone, without recurrence.
 
-Vaswani et al., Attention Is All You Need (2017). Each block normalises its input, not its output, so training needs no
-warm-up (Xiong et al., On Layer Normalization in the Transformer Architecture, 2020).
+Vaswani et al., Attention Is All You Need (2017). Each block normalises its input, not its output (Xiong et al., On
+Layer Normalization in the Transformer Architecture, 2020).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def transformer(
     Args:
         source_words: number of codes of the source language.
         target_words: number of codes of the target language.
-        data: folder with train, val and test, each with source.zarr and target.zarr; defaults to the job file's folder.
+        data: folder with train, val and test, each with source.zarr and target.zarr.
         blocks: number of blocks of the encoder, and of the decoder.
         width: features of a step; a multiple of ``heads``.
         heads: heads of each attention.
@@ -50,9 +50,9 @@ def transformer(
         dropout: fraction of the embeddings and of each block's output to drop in training.
         label_smoothing: share of the target spread over all words.
         tie_weights: whether the output layer shares the target language's embedding as its weight.
-        batchsize: sentences per iteration.
-        test_batchsize: sentences per iteration in validation and test.
-        job: further fields, such as ``train_steps``.
+        batchsize: records per iteration.
+        test_batchsize: as ``batchsize``, in tests.
+        job: further fields of the job.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     net = _Blocks(width, heads, hidden, dropout)
@@ -70,7 +70,7 @@ def transformer(
 
 @dataclass
 class _Blocks:
-    """Makes the blocks of a Transformer of ``width`` features, with initial weights of Glorot and Bengio (2010)."""
+    """Makes the blocks of a Transformer with ``width`` features, with initial weights of Glorot and Bengio (2010)."""
 
     width: int
     heads: int
@@ -78,21 +78,21 @@ class _Blocks:
     dropout: float
 
     def embed(self, name: str, codes: Symbol, words: int) -> Symbol:
-        """Return the embeddings of a language's codes, times √width, with positions."""
+        """Embed a language's codes, times √width, and add positions."""
         init = nn.RandomNormal(stddev=self.width**-0.5)
         embedded = nn.Embedding(words, self.width, init, name=f"{name}_embedding")(codes)
         placed = nn.PositionalEncoding(self.width**0.5, name=f"{name}_position")(embedded)
         return nn.Dropout(self.dropout, name=f"{name}_input")(placed)
 
     def encoder(self, x: Symbol, steps: Symbol, blocks: int) -> Symbol:
-        """Return the encoding of x; the labels of ``steps`` give sentence lengths."""
+        """Encode x by blocks of self-attention; the labels of ``steps`` give sentence lengths."""
         for name in (f"encoder{number}" for number in range(1, blocks + 1)):
             x = self.attend(f"{name}_self", x, None, [steps])
             x = self.perceptron(f"{name}_perceptron", x)
         return nn.LayerNormalization(name="encoder")(x)
 
     def decoder(self, x: Symbol, memory: Symbol, steps: Symbol, blocks: int) -> Symbol:
-        """Return the decoding of x; each step sees the steps before it, and all of ``memory``."""
+        """Decode x: each step sees the steps before it, and all of ``memory``, the encoded sentence."""
         for name in (f"decoder{number}" for number in range(1, blocks + 1)):
             x = self.attend(f"{name}_self", x, None, [], causal=True)
             x = self.attend(f"{name}_cross", x, memory, [steps])
@@ -100,7 +100,7 @@ class _Blocks:
         return nn.LayerNormalization(name="decoder")(x)
 
     def attend(self, name: str, x: Symbol, memory: Symbol | None, steps: list[Symbol], **conf: Any) -> Symbol:
-        """Return x plus attention from the normalised x to ``memory``, or to the normalised x itself by default."""
+        """Add attention from the normalised x to ``memory``, or to the normalised x itself by default, to x."""
         normal = nn.LayerNormalization(name=f"{name}_norm")(x)
         keys = normal if memory is None else memory
         query = nn.Dense(self.width, name=f"{name}_query")(normal)
@@ -110,11 +110,11 @@ class _Blocks:
         return self.residual(name, x, attention(query, key, value, *steps))
 
     def perceptron(self, name: str, x: Symbol) -> Symbol:
-        """Return x plus a perceptron with one hidden layer, applied to each step of the normalised x."""
+        """Add a perceptron with one hidden layer, applied to each step of the normalised x, to x."""
         hidden = nn.Dense(self.hidden, name=f"{name}_hidden")(nn.LayerNormalization(name=f"{name}_norm")(x))
         return self.residual(name, x, nn.ReLU(name=f"{name}_relu")(hidden))
 
     def residual(self, name: str, x: Symbol, branch: Symbol) -> Symbol:
-        """Return x plus a branch, projected to the width of x, with dropout."""
+        """Add a branch, projected to the width of x, with dropout, to x."""
         output = nn.Dense(self.width, name=f"{name}_output")(branch)
         return nn.Add(name=name)(x, nn.Dropout(self.dropout, name=f"{name}_drop")(output))

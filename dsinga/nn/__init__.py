@@ -1,7 +1,6 @@
 """Builds nets with Keras's names and arguments: layers, losses, optimizers, and models that train.
 
-``nn.Sequential([nn.Dense(128, activation="relu"), nn.Dense(10)])`` is a model; ``print`` shows it as a job file.
-docs/howto/keras.md has examples, and what differs from Keras.
+See docs/howto/keras.md for examples, and for what differs from Keras.
 """
 
 from collections import ChainMap
@@ -243,7 +242,7 @@ _DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "sou
 if not TYPE_CHECKING:
 
     def _other_name(name):
-        """Return a derived function or a Keras module; for other names, the error suggests a replacement."""
+        """Find ``nn.NAME`` for functions of add-ons and Keras modules; suggest a name if there is none."""
         from dsinga.nn.words.keras_arguments import missing_names
 
         return missing_names(__name__, __all__, lambda: ChainMap(*map(__getattr__, _DERIVED)))(name)

@@ -1,4 +1,4 @@
-"""Array kernels behind one interface, and the choice of a backend by name."""
+"""Array kernels behind one interface (numpy, oneDNN, GPU), and the choice of a backend by name."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _lock = threading.Lock()
 
 
 def get_ops(name: str | None = None) -> Ops:
-    """Return the backend ``name``: one instance for the process, for several threads.
+    """Return the backend ``name``, one instance for all threads of the process.
 
-    The environment variable ``DSINGA_OPS`` overrides ``name``; the default is the first that loads. Raises UserError if
-    the name is unknown, or the backend cannot load.
+    The environment variable ``DSINGA_OPS`` overrides ``name``; the default is the first that loads. Raises UserError
+    for an unknown name, or if the backend cannot load.
     """
     variable = os.environ.get("DSINGA_OPS")
     if variable:
@@ -59,7 +59,7 @@ def get_ops(name: str | None = None) -> Ops:
 
 
 def describe_kernels() -> str:
-    """Describe this process's backend (or why there is none) and compiled loops."""
+    """Describe this process's backend and compiled loops, for version and bug reports."""
     from dsinga.ops.compiled.compiler import describe
 
     try:
@@ -79,22 +79,19 @@ def _load(name: str, origin: str = "") -> Ops:
 
 
 class Processor(NamedTuple):
-    """One worker's processor: its process's GPU ``device`` or, if None, ``threads`` CPU cores.
-
-    If DSINGA_OPS names the GPU backend, a worker without a device uses the first GPU.
-    """
+    """The processor of one worker: its process's GPU ``device`` or, if None, ``threads`` CPU cores."""
 
     threads: int
     device: int | None = None
     precision: str = "float32"
 
     def ops(self) -> Ops:
-        """Return new kernels for the worker. Raises UserError without any."""
+        """Create the kernels for this worker."""
         if self.device is None:
             return cpu_ops(self.precision)
         return get_ops("cupy").for_worker(self.device, self.precision)
 
 
 def cpu_ops(precision: str) -> Ops:
-    """Return CPU kernels in a precision of :meth:`Ops.for_worker`; "tf32" becomes float32."""
+    """Return CPU kernels for a precision ("float32", "bf16"); "tf32" becomes float32."""
     return get_ops().for_worker(precision="float32" if precision == "tf32" else precision)

@@ -1,8 +1,8 @@
-"""Attention block by block, without all weights in memory at once.
+"""Computes attention block by block, as FlashAttention does, without all weights in memory at once.
 
 Dao et al., FlashAttention (2022): a query's softmax goes over blocks of keys with a running maximum and sum (Milakov
 and Gimelshein, Online normalizer calculation for softmax, 2018). The backward pass recomputes weights from the sum's
-logarithm. Blocks of unseen keys are skipped.
+logarithm.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SCORES = 1 << 18  # of the blocks that are computed together, of several rows of
 
 
 class BatchedProduct(Protocol):
-    """Computes factor·(a b) into ``out``, or adds it, for a (B, h, i, j), b (B, h, j, k), of any strides."""
+    """A function that computes factor·(a b) into ``out``, or adds it, for a (B, h, i, j), b (B, h, j, k)."""
 
     def __call__(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None: ...
 
 
 class BlockSums(NamedTuple):
-    """For each query, the logarithm of Σ exp(score) over the keys it sees, (B, heads, 1, Tq); 0 for none."""
+    """What the backward pass needs: for each query, log Σ exp(score) over its keys, (B, heads, 1, Tq); 0 for none."""
 
     logarithms: Array
 
 
 class ScoreBlock(NamedTuple):
-    """Rows, queries and keys with jointly computed scores; ``hidden`` marks unseen keys."""
+    """A block of rows, queries and keys with jointly computed scores; ``hidden`` marks unseen keys."""
 
     rows: slice
     queries: slice
@@ -42,7 +42,7 @@ class ScoreBlock(NamedTuple):
 
 
 def query_blocks(batch: int, heads: int, steps: int) -> Iterator[tuple[slice, slice]]:
-    """Yield rows of the batch and queries to compute together, in order."""
+    """Yield blocks of rows and queries to compute together."""
     count = max(1, SCORES // (heads * QUERIES * KEYS))
     for row in range(0, batch, count):
         for start in range(0, steps, QUERIES):
@@ -50,7 +50,7 @@ def query_blocks(batch: int, heads: int, steps: int) -> Iterator[tuple[slice, sl
 
 
 def key_blocks(rows: slice, queries: slice, keys: int, visible: Array | None) -> Iterator[ScoreBlock]:
-    """Yield the blocks of keys that any query sees."""
+    """Yield blocks of keys, without blocks that no query sees."""
     seen = None if visible is None else visible[rows, queries]
     least, most = (keys, keys) if seen is None else (int(seen.min()), int(seen.max()))
     for start in range(0, min(most, keys), KEYS):
@@ -62,17 +62,14 @@ def key_blocks(rows: slice, queries: slice, keys: int, visible: Array | None) ->
 
 
 class RunningMeans:
-    """Means of values of a block of queries over the keys so far, with largest scores and sums.
-
-    ``top`` and ``total`` are (rows, heads, 1, queries), ``mean`` is (rows, heads, queries, m) times ``total``.
-    """
+    """Accumulates a block of queries' softmax means over one block of keys after the other."""
 
     top: Array | None = None
     total: Array
     mean: Array
 
     def add(self, product: BatchedProduct, scores: Array, values: Array, has_hidden: bool) -> None:
-        """Add a block of keys; ``scores`` (rows, heads, keys, queries) are overwritten."""
+        """Add a block of keys and values to the means; ``scores`` (rows, heads, keys, queries) are overwritten."""
         top = scores.max(axis=2, keepdims=True)
         if self.top is not None:
             np.maximum(top, self.top, out=top)
@@ -102,7 +99,7 @@ class RunningMeans:
 def attend_in_blocks(
     product: BatchedProduct, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None,
 ) -> tuple[Array, BlockSums]:  # fmt: skip
-    """Return the means (B, Tq, m) of the values, and the input of :func:`derive_in_blocks`."""
+    """Compute attention (B, Tq, m) in blocks; return it with the sums that :func:`derive_in_blocks` needs."""
     q, k, v = (by_head(x, heads) for x in (query, keys, values))
     batch, _, steps, _ = q.shape
     result = buffers.empty((batch, steps, values.shape[2]), dtype=query.dtype)
@@ -123,7 +120,7 @@ def derive_in_blocks(
     product: BatchedProduct, query: Array, keys: Array, values: Array, y: Array, sums: BlockSums, dy: Array, heads: int,
     factor: float, visible: Array | None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return the gradients for queries, keys and values; ``y`` comes from :func:`attend_in_blocks`."""
+    """Compute the gradients for queries, keys and values in blocks; ``y`` comes from :func:`attend_in_blocks`."""
     q, k, v, grad = (by_head(x, heads) for x in (query, keys, values, dy))
     dquery, dkeys, dvalues = (buffers.empty(x.shape, dtype=x.dtype) for x in (query, keys, values))
     dq, dk, dv = (by_head(x, heads) for x in (dquery, dkeys, dvalues))
@@ -147,7 +144,7 @@ def derive_in_blocks(
 
 
 def _scores(product: BatchedProduct, q: Array, k: Array, block: ScoreBlock, factor: float) -> Array:
-    """Return the scores of a block, (rows, heads, keys, queries), -inf for unseen keys."""
+    """Compute the scores of a block, (rows, heads, keys, queries), -inf for unseen keys."""
     rows, queries, keys, hidden = block
     q, k = q[rows, :, queries], k[rows, :, keys]
     # Keys first, since reductions over keys are then several times as fast.

@@ -1,4 +1,4 @@
-"""Runs an updater's formula at fixed addresses, as a prepared list of ufunc calls."""
+"""Runs an optimizer's formula quickly at fixed addresses, as a prepared list of ufunc calls."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ from dsinga.ops.update import SHORT_BLOCK
 
 
 class BoundProgram:
-    """Repeats an updater's formula on the same arrays quickly: its ufunc calls are prepared once, with unchanged bits.
-
-    Constants are float32 arrays without axes.
-
-    Args:
-        traced: the formula's program at all steps.
-        arrays: the value, the gradient and the state, 1-d float32.
-    """
+    """Repeats an optimizer's formula on the same arrays: its ufunc calls are prepared once, with unchanged bits."""
 
     def __init__(self, traced: TracedSeries, arrays: Sequence[Array]):
         self._traced = traced
@@ -46,7 +39,7 @@ class BoundProgram:
             self._calls.append(partial(getattr(np, name), *map(array, operands), out=registers[result]))
 
     def __call__(self, numbers: Numbers) -> None:
-        """Update the arrays by the formula with these numbers."""
+        """Update the arrays with this step's numbers, such as the learning rate."""
         values = self._traced.calculate(numbers)
         for constant, place in self._changing:
             constant[()] = values[place]

@@ -1,8 +1,4 @@
-"""HostPass, a pass on CPU cores that is recorded once and replayed as a flat list of calls.
-
-It speeds up small nets, where Python needs longer than the kernels: a replay has no layers, dicts, shape checks or
-allocations.
-"""
+"""Records a pass on CPU cores once and replays it as a flat list of calls, to spare small nets Python's overhead."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from dsinga.ops.types import Array, AsyncCopy
 
 
 class HostPass:
-    """Records the calls of one pass over batches of fixed shapes, and repeats them; for one thread."""
+    """Records the kernel calls of one pass over batches of fixed shapes, and repeats them; for one thread."""
 
     warm_ups = 0
     is_on_host = True
@@ -32,7 +28,7 @@ class HostPass:
         self._has_deviated = False
 
     def put(self, name: str, array: Any) -> Array:
-        """Copy an array of the batch to its buffer, and return the buffer."""
+        """Copy an array of the batch to the fixed buffer that the recorded calls read; return the buffer."""
         if type(array) is not np.ndarray and isinstance(array, AsyncCopy):
             array = array.result()
         buffer = self._buffers.get(name)
@@ -42,11 +38,11 @@ class HostPass:
         return RecordedArray(buffer)
 
     def buffer(self, name: str) -> np.ndarray:
-        """Return the buffer of :meth:`put` for the array of this name."""
+        """Return the buffer that :meth:`put` has filled for this name."""
         return self._buffers[name]
 
     def require_finite(self, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray | RecordedResult]) -> None:
-        """Give launches no result if these arrays are not finite: inputs before the pass, outputs after it."""
+        """Make launches without effect if these arrays are not finite: inputs before the pass, outputs after it."""
         outputs = list(outputs)
         results = [x for x in outputs if isinstance(x, RecordedResult)]
         arrays = [x for x in outputs if not isinstance(x, RecordedResult)]
@@ -61,7 +57,7 @@ class HostPass:
 
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record the calls in the context, with the numbers of ``step``."""
+        """Record the calls made in the context, with the numbers of ``step``."""
         self._recorder = Recorder()
         self._recorder.step = step
         set_recorder(self._recorder)
@@ -72,13 +68,13 @@ class HostPass:
 
     @contextlib.contextmanager
     def capturing(self) -> Iterator[None]:
-        """Make the pass launchable after the context, within :meth:`recording`."""
+        """Make the calls in the context launchable, within :meth:`recording`."""
         yield
         self._captured = True
 
     @property
     def captured(self) -> bool:
-        """Whether there are calls to launch."""
+        """Whether there are recorded calls to launch."""
         return self._captured
 
     def launch(self, step: int) -> None:
@@ -97,24 +93,24 @@ class HostPass:
         return [np.nan] if self._has_deviated else [float(number) for number in self._recorder.numbers]
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Record params that keep their addresses, so that each launch reads their present values."""
+        """Record params by their addresses, so that each launch reads their present values."""
         return {name: RecordedArray(value) for name, value in params.items()}
 
     def results(self, outputs: Any) -> Any:
-        """Return a pass's outputs as plain arrays, which each launch overwrites."""
+        """Return the recorded pass's outputs as plain arrays, which each launch overwrites."""
         return plain(outputs)
 
     def cancel(self) -> None:
-        """Do nothing: no launch is left."""
+        """Do nothing: calls on the host have ended."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its arrays."""
+        """The bytes of the recorded pass's arrays."""
         return self._recorder.nbytes + sum(buffer.nbytes for buffer in self._buffers.values())
 
 
 def _check_finite(vectors: list[np.ndarray]) -> None:
-    """Raise Deviated unless the sums of squares, and so all numbers, are finite."""
+    """Raise Deviated unless all numbers are finite, as shown by the sums of their squares."""
     for vector in vectors:
         if not math.isfinite(vector.dot(vector)):
             raise Deviated

@@ -1,10 +1,8 @@
-"""The kernel interface: the methods of every backend, by default numpy's.
+"""The kernel interface that every backend implements; layers call their arithmetic through an :class:`Ops` object.
 
-Layers call kernels through an :class:`Ops` object. ``B`` is the batch, images are logically ``(B, C, H, W)``. A backend
-chooses their layout in memory (CPU backends: channels-last strides). Arrays are float32, or float64, which the numpy
-backend computes in float64 (the reference for gradient checks). Only ``update`` changes its arguments.
-
-A :data:`~dsinga.ops.types.Pair` is ``(vertical, horizontal)``: kernel, stride and pad are pairs.
+``B`` is the batch, images are logically ``(B, C, H, W)``. A backend chooses their layout in memory (CPU backends:
+channels-last strides). Arrays are float32, or float64 for gradient checks in numpy. Only ``update`` changes its
+arguments. Kernel, stride and pad are ``(vertical, horizontal)``.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class PassResult(NamedTuple):
 
 
 class PassMemory(Protocol):
-    """The arrays of one captured pass, and its launch: a GPU graph, or a list of calls on a host.
+    """One captured pass, its arrays and its launch: a GPU graph, or a list of calls on a host.
 
     Attributes:
         warm_ups: how often a pass is recorded before its capture.
@@ -49,86 +47,83 @@ class PassMemory(Protocol):
     is_on_host: bool
 
     def put(self, name: str, array: Any) -> Array:
-        """Copy an array of the batch to its named buffer, and return the buffer."""
+        """Copy an array of the batch to the fixed buffer that the captured pass reads; return the buffer."""
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Mark params that keep their addresses, and return them in the form for the recorded pass."""
+        """Return params in the form for the recorded pass, which reads them at fixed addresses."""
 
     def recording(self, step: int) -> AbstractContextManager[None]:
-        """Let kernels read the numbers of ``step`` where later launches put theirs."""
+        """Let kernels in the context read the numbers of ``step`` where later launches put theirs."""
 
     def capturing(self) -> AbstractContextManager[None]:
-        """Capture the pass in the context, within :meth:`recording`."""
+        """Capture the kernels of the context, within :meth:`recording`."""
 
     @property
     def captured(self) -> bool:
-        """Whether there is something to launch."""
+        """Whether there is a captured pass to launch."""
 
     def launch(self, step: int) -> None:
-        """Compute the pass on its buffers, with the numbers of ``step``."""
+        """Replay the pass on its buffers, with the numbers of ``step``."""
 
     def read(self) -> list[float]:
         """Return the metrics of the earliest unread launch; one is NaN if the pass must be called."""
 
     def results(self, outputs: Any) -> Any:
-        """Return a pass's outputs for callers; each launch overwrites them."""
+        """Return the captured pass's outputs for callers; each launch overwrites them."""
 
     def cancel(self) -> None:
         """Wait for all launches, and forget their metrics."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its memory."""
+        """The bytes of memory of the captured pass."""
 
 
 class RepeatedIterations(Protocol):
     """Replays captured training iterations and evaluations of one worker; for one thread."""
 
     def train(self, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Replay a step's iteration and return its metrics; None if it must be called."""
+        """Replay a training step and return its metrics; None if the step must be called."""
 
     def begin(self, step: int) -> None:
-        """Make ``step`` current again, after a launch without effect."""
+        """Go back to ``step``, after a launch without effect."""
 
     def launch(self, records: Mapping[str, Any], ctx: Any) -> bool:
-        """Launch a captured iteration without waiting; return whether there is one to finish."""
+        """Launch a captured training step without waiting; return whether there is one to finish."""
 
     def finish(self) -> Any | None:
         """Return the metrics of the earliest launch; None if it and later ones must be called."""
 
     def evaluate(self, net: Any, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Replay another phase's evaluation; return its metrics, None if it must be called."""
+        """Replay the evaluation of another phase and return its metrics; None if it must be called."""
 
     def clear(self) -> None:
-        """Drop all captures, because the params have other addresses."""
+        """Drop all captured iterations, because the params have other addresses."""
 
 
 class Capture(Protocol):
-    """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without it.
+    """How a backend records a *pass*, a function that calls kernels, once and then replays it without Python.
 
-    A worker gets it from :meth:`Ops.capture`; None means that passes are called. A backend with arrays outside host
-    memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU. Rules:
+    It may be a GPU graph or a list of kernel calls on a CPU. Rules:
 
     - A replay gives the bits of the call. Only records, params and numbers of the step change. Each set of shapes and
-      dtypes has its own capture. The context of a recorded pass has a :class:`~dsinga.ops.types.RecordedStep`; layers
-      get step-dependent numbers from :meth:`Ops.step_number`.
-    - The result None means that the pass must be called, and that no param has changed. Either a layer has raised
-      :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, which the call explains.
+      dtypes has its own capture. Layers get step-dependent numbers from :meth:`Ops.step_number`.
+    - The result None means that the pass must be called, and that no param has changed: a layer has raised
+      :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite.
     """
 
     def iterations(
         self, step: Any, updater: Any, params: Any, updates: Any, is_local: bool = True
     ) -> RepeatedIterations:
-        """Return the object that repeats a worker's iterations.
+        """Return the object that replays a worker's iterations.
 
-        ``step`` is its :class:`~dsinga.passes.training_step.TrainingStep`. ``updates`` is an ``Updates`` with ``begin``
-        and ``discard``. Unless ``is_local``, servers update ``params``, which come from :meth:`exchange`.
+        Unless ``is_local``, servers update ``params``, which come from :meth:`exchange`.
         """
 
     def exchange(self, exchange: Any, **options: Any) -> Any:
-        """Return the exchange of params with servers that a cluster's worker uses in place of ``exchange``.
+        """Return the exchange of params with servers, for a worker with params in device memory.
 
-        It is ``exchange`` itself if kernels compute in host memory. The options are ``GroupWorker``'s.
+        It is ``exchange`` itself if kernels compute in host memory.
         """
 
 
@@ -146,25 +141,22 @@ class Ops(
     NumpyAttention,
     NumpyPoints,
 ):
-    """Array kernels of one backend, stateless for callers: caches never change a result.
+    """The array kernels of one backend, such as ``convolution``; stateless for callers: caches never change a result.
 
-    This class, all in numpy, is the reference; backends override methods with faster ones.
+    This class, all in numpy, is the reference; backends override methods.
     """
 
     def capture(self) -> Capture | None:
-        """Return how this worker records and repeats passes; None if every pass is called."""
+        """Return how this worker records and replays passes; None if every pass is called."""
         return None
 
     @classmethod
     def create(cls) -> Ops:
-        """Return the backend, for the registry's kind "backend"."""
+        """Create the backend, for the registry's kind "backend"."""
         return cls()
 
     def kernel(self, name: str) -> Callable[..., Any]:
-        """Return a kernel by name, a method or numpy code registered by an add-on as kind "kernel".
-
-        A backend's method of that name overrides it.
-        """
+        """Look up a kernel by name: a method, or numpy code registered by an add-on as kind "kernel"."""
         kernel: Callable[..., Any] = getattr(self, name, None) or lookup("kernel", name)
         return kernel
 
@@ -174,7 +166,7 @@ class Ops(
     """How often a pass is called before a recording pays."""
 
     def new_pass(self) -> PassMemory | None:
-        """Return memory in which a pass can be captured; None if the backend captures none."""
+        """Return memory in which to capture a pass; None if the backend captures none."""
         return None
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
@@ -196,4 +188,4 @@ class Ops(
 
 @register("backend", "numpy")
 class NumpyOps(Ops):
-    """All kernels in numpy; makes channels-last images, accepts any strides."""
+    """The numpy backend: all kernels in numpy; makes channels-last images, accepts any strides."""

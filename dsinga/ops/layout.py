@@ -1,8 +1,4 @@
-"""The layout of images in the CPU backends: logically (B, C, H, W), in memory (B, H, W, C).
-
-Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory, and accepted like images. CPU convolutions are fastest on
-channels-last memory; SINGA's params are for logical (B, C, H, W).
-"""
+"""Converts images between (B, C, H, W) and their channels-last memory (B, H, W, C) in the CPU backends."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ def by_channel(x: Array) -> Array:
 
 
 def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[slice, slice]]:
-    """Yield (rows, points) that cut (B, C, P) into blocks of about ``BLOCK`` numbers, perhaps of whole rows."""
+    """Yield (rows, points) that cut (B, C, P) into blocks of about ``BLOCK`` numbers, which fit a core's cache."""
     rows, channels, points = shape
     width = max(1, points if whole else BLOCK // max(1, channels))
     height = max(1, BLOCK // max(1, channels * points))
@@ -58,11 +54,7 @@ def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[sl
 
 
 def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None) -> Array:
-    """Compute ``xp.einsum`` of two arrays, with 0 for sums over no rows.
-
-    For an empty array with strides 0 numpy's einsum (2.4 and 2.5) reads foreign memory, and a sum over no rows may be
-    NaN. Arrays from ``zeros`` have their shape's strides.
-    """
+    """Compute ``xp.einsum`` of two arrays, with 0 for sums over no rows, where numpy's result may be NaN."""
     if not x.size or not y.size:
         x, y = xp.zeros(x.shape, x.dtype), xp.zeros(y.shape, y.dtype)
     return xp.einsum(subscripts, x, y, dtype=dtype) if dtype else xp.einsum(subscripts, x, y)
@@ -83,17 +75,17 @@ def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
 
 
 def output_sizes(shape: tuple[int, ...], kernel: tuple[int, ...], stride: Sizes, pad: Sizes) -> Sizes:
-    """Return (H', W') for an image shape (B, C, H, W)."""
+    """Return the output size (H', W') of a window over images (B, C, H, W)."""
     return tuple(map(output_size, shape[2:], kernel, stride, pad))
 
 
 def extents(kernel: Sequence[int], dilation: Sizes) -> Sizes:
-    """Return how many pixels a window with ``dilation`` covers along each axis."""
+    """Return how many pixels a window covers along each axis, gaps of ``dilation`` included."""
     return tuple((size - 1) * gap + 1 for size, gap in zip(kernel, dilation, strict=True))
 
 
 def pad_rows(rows: Array, pad: Sizes, fill: float = 0.0) -> Array:
-    """Return (B, H, W, C) ``rows`` with ``pad`` rows and columns of ``fill`` on every side."""
+    """Add ``pad`` rows and columns of ``fill`` on every side of images (B, H, W, C)."""
     if not any(pad):
         return rows
     batch, *sizes, channels = rows.shape
@@ -108,7 +100,7 @@ def padded_sizes(sizes: Sequence[int], pad: Sizes) -> Sizes:
 
 
 def crop_rows(padded: Array, pad: Sizes) -> Array:
-    """Undo :func:`pad_rows`."""
+    """Remove the padding that :func:`pad_rows` has added."""
     if not any(pad):
         return padded
     sizes = [size - 2 * more for size, more in zip(padded.shape[1:-1], pad, strict=True)]
@@ -122,10 +114,7 @@ def _interior(pad: Sizes, sizes: Sequence[int]) -> tuple[slice, ...]:
 def taps(
     padded: Array, kernel: Sequence[int], stride: Sizes, outputs: Sizes, dilation: Sizes | None = None
 ) -> list[Array]:
-    """Return for each position in the kernel (row-major) a view (B, H', W', C): its pixel in every window.
-
-    Neighbours in a window are ``dilation`` pixels apart, 1 by default.
-    """
+    """Return for each position in a kernel (row-major) a view (B, H', W', C): its pixel in every window."""
     gaps = dilation or (1,) * len(kernel)
     spans = [step * (count - 1) + 1 for step, count in zip(stride, outputs, strict=True)]
     return [
@@ -146,5 +135,5 @@ WHOLE_KEYS = 256  # attention to no more keys is computed whole: as fast or fast
 
 
 def computes_in_blocks(queries: int, keys: int) -> bool:
-    """Whether a backend with blocks computes attention of this size in blocks."""
+    """Whether attention of this size is computed in blocks, by a backend that can."""
     return queries > 1 and keys > WHOLE_KEYS

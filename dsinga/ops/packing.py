@@ -1,8 +1,4 @@
-"""Packs a batch of sequences for a recurrent kernel by time, the longest first.
-
-Ended sequences have no steps, so nothing is computed for padding. The rows of step t continue the first ``counts[t]``
-rows of the step before.
-"""
+"""Packs a batch of sequences for a recurrent kernel by time, the longest first, so that padding is never computed."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from dsinga.ops.types import Array
 
 
 class Packing(NamedTuple):
-    """The order in which the steps of a batch (B, T, ...) are computed.
+    """The order in which the steps of a batch (B, T, ...) are computed, the longest sequences first.
 
     ``places`` (N,) are the packed rows' indices among the B·T rows, ``counts`` their numbers at each time. ``order``
     (B,) are the rows of the batch, longest first, and ``lengths`` (B,) their lengths.
@@ -30,10 +26,10 @@ class Packing(NamedTuple):
     lengths: np.ndarray
 
     def steps(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (count, before, now) for each time: its places in an array (B + N, ...) of states.
+        """Yield (count, before, now) for each time: where an array (B + N, ...) has its states.
 
-        The array begins with the B first states. The ``count`` rows at ``before`` are the states before this time, the
-        ``count`` rows at ``now`` the states after it.
+        The ``count`` rows at ``before`` are the states before this time, the ``count`` rows at ``now`` the states after
+        it.
         """
         before, now = 0, len(self.order)
         for count in self.counts:
@@ -41,13 +37,13 @@ class Packing(NamedTuple):
             before, now = now, now + count
 
     def before(self, states: Array) -> Array:
-        """Return (N, ...): the state before each packed step; a view if sequences are equally long."""
+        """Return the state before each packed step, (N, ...); a view if sequences are equally long."""
         if len(set(self.counts)) == 1 and self.counts[0] == len(self.order):
             return states[: len(self.places)]
         return np.concatenate([states[before : before + count] for count, before, _ in self.steps()] or [states[:0]])
 
     def last(self, states: Array) -> Array:
-        """Return (B, ...): the last state of each row; its first state without steps."""
+        """Return the last state of each row, (B, ...); its first state without steps."""
         starts = np.array([now for _, _, now in self.steps()], np.int64)
         place = np.arange(len(self.order))
         running = self.lengths > 0
@@ -61,7 +57,7 @@ class Packing(NamedTuple):
         return result
 
     def pack(self, x: Array) -> Array:
-        """Return the packed steps (N, n) of x (B, T, n)."""
+        """Gather the packed steps (N, n) of x (B, T, n)."""
         rows = contiguous(x).reshape(-1, x.shape[2])
         return np.take(rows, self.places, 0, buffers.empty((len(self.places), x.shape[2]), dtype=x.dtype), "clip")
 
@@ -77,10 +73,7 @@ class Packing(NamedTuple):
 
 
 def pack_sequences(batch: int, times: int, lengths: Array | None, reverse: bool) -> Packing:
-    """Return the packing of ``batch`` sequences of ``lengths`` (B,), None for all ``times`` steps.
-
-    If ``reverse``, each sequence runs from its own last step to its first.
-    """
+    """Compute the packing of ``batch`` sequences of ``lengths`` (B,), None for all ``times`` steps."""
     if isinstance(lengths, RecordedArray):
         check_equal_lengths(lengths, times)
         lengths = None

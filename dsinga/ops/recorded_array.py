@@ -1,9 +1,8 @@
-"""RecordedArray, an array of a pass that is recorded on a host, with every numpy call.
+"""Records all numpy calls of a pass on its arrays, so that the pass can be replayed without Python's layers.
 
-A *recorder* has the calls of a pass in the calling thread: a flat list of calls of numpy and the kernel library on
-arrays with fixed addresses. Repeating them computes the pass on the present records and params. A recorded array is no
-numpy array: code that would read it without a record, or write its numbers to a numpy array, raises
-:class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, as for valid labels, a check is recorded.
+A recorded array is no numpy array: code that would read it without a record, or write its numbers to a numpy array,
+raises :class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, as for valid labels, a check is
+recorded.
 """
 
 from __future__ import annotations
@@ -50,17 +49,16 @@ LARGEST = 1 << 24
 
 
 class Deviated(Exception):
-    """A batch's numbers would make Python branch unlike the recorded pass."""
+    """Error: a batch's numbers would make Python branch unlike the recorded pass."""
 
 
 class Recorder:
-    """The calls of a pass, and the arrays that they read and write.
+    """Collects the calls of a pass, and the arrays that they read and write.
 
     Attributes:
         calls: functions without arguments, to be called in order.
-        nbytes: the bytes of the arrays made during the recording.
-        step: the present step, for its numbers.
-        numbers: the metrics, arrays () in reading order.
+        nbytes: bytes of the arrays made during the recording.
+        numbers: metrics, arrays () in reading order.
         calls_library: whether some calls use the kernel library.
     """
 
@@ -77,7 +75,7 @@ class Recorder:
         self._memory += memory
 
     def made(self, result: Any) -> RecordedArray:
-        """Make a recorded array of a numpy array or number that was computed in the recording."""
+        """Wrap a numpy array or number that was computed in the recording, so that its uses are recorded."""
         array = np.asarray(result)
         self.nbytes += array.nbytes
         if self.nbytes > LARGEST:
@@ -89,21 +87,21 @@ class Recorder:
         return self.array_of(lambda: compute(self.step))
 
     def array_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedArray:
-        """Return the array ``compute(*arguments)``, which each pass computes again."""
+        """Return the array ``compute(*arguments)``, which each replay computes again."""
         call = partial(compute, *plain(arguments))
         array = np.array(call())
         self.add(lambda: np.copyto(array, call()))
         return self.made(array)
 
     def result_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedResult:
-        """Return an object with each pass's ``compute(*arguments)``, as for a gradient of few rows."""
+        """Return an object with each replay's ``compute(*arguments)``, as for a gradient of few rows."""
         result = RecordedResult(partial(compute, *plain(arguments)))
         self.add(result.renew)
         return result
 
 
 class RecordedResult:
-    """A function's result in the last pass, as ``value`` of constant shape and dtype."""
+    """The result of a function in the last replay, as ``value`` of constant shape and dtype."""
 
     def __init__(self, compute: Callable[[], Any]):
         self._compute = compute
@@ -111,7 +109,7 @@ class RecordedResult:
         self.shape, self.dtype = self.value.shape, self.value.dtype
 
     def renew(self) -> None:
-        """Compute the value of this pass."""
+        """Compute the value for this replay."""
         self.value = self._compute()
 
 
@@ -128,13 +126,13 @@ def recorder() -> Recorder | None:
 
 
 def set_recorder(recorder: Recorder | None) -> None:
-    """Let a recorder record the calling thread's work on recorded arrays; None ends that."""
+    """Start or, with None, end recording the calling thread's work on recorded arrays."""
     _thread.recorder = recorder
     buffers.set_hook(None if recorder is None else recorder.made)
 
 
 def host_array(value: Any) -> Any:
-    """Return a value in host memory, like ``np.asarray``; recorded arrays are unchanged."""
+    """Convert a value to an array in host memory, like ``np.asarray``; recorded arrays are unchanged."""
     return value if isinstance(value, RecordedArray) else np.asarray(value)
 
 
@@ -161,11 +159,7 @@ def plain(value: Any) -> Any:
 
 
 class RecordedArray(NDArrayOperatorsMixin):
-    """An array of a recorded pass: each numpy call with it is recorded.
-
-    Attributes:
-        array: the numpy array, at the address that later passes use.
-    """
+    """An array of a recorded pass: each numpy call with it is recorded for replays."""
 
     __slots__ = ("array",)
     __hash__ = None  # type: ignore[assignment]

@@ -1,19 +1,15 @@
 """Gradients that are zero except for some rows, such as the gradient of an embedding table.
 
-A layer returns :class:`SparseRows` for a param with ``ParamSpec(sparse=True)``, and an algorithm may push them. For
-other params rows become a whole array before they are sent.
+A layer returns :class:`SparseRows` for a param with ``ParamSpec(sparse=True)``.
 
 - *Updates.* If all workers have sent rows, a server updates the union of these rows, and their part of the updater's
-  state. Gradients are added row by row, in the order of the workers, so plain SGD gives the bits of whole gradients. A
-  row that no batch looks up does not change: no momentum, weight decay or average moves it in that step. Adam's bias
-  correction counts steps.
+  state. A row that no batch looks up does not change: no momentum, weight decay or average moves it in that step. Plain
+  SGD gives the bits of whole gradients.
 - *Slices.* A table is cut between rows, with ``slicing: kBlock`` into blocks of rows. With ``clip_norm``, kLamb and
   kMuon it is not cut.
-- *Back to workers.* A server remembers the changed rows of the last eight steps. A worker whose copy is from one of
-  these steps gets the changed rows, another worker the whole slice.
+- *Back to workers.* A worker gets only the changed rows if its copy is at most eight steps old.
 - *Shared tables.* Gradients of layers that share a table are rows if all of them are rows, else the whole table.
-- *Other features.* ``update: kWorker`` sends sums of rows, with the same bits. ``compression`` does not compress rows.
-  Several worker groups or server groups send rows to servers, and whole tables back and between groups.
+- *Groups.* Several worker groups or server groups send rows to servers, and whole tables back and between groups.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from dsinga.ops.types import Array
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """A sparse array of shape ``shape``: rows ``rows`` are ``values``, (n, ...), all others are zero.
+    """A sparse array of shape ``shape``: the rows ``rows`` are ``values``, (n, ...), all others are zero.
 
     ``rows`` (n,) are int64, strictly ascending. Both arrays are in host memory.
     """
@@ -40,7 +36,7 @@ class SparseRows:
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of the values."""
+        """The dtype of the rows' values."""
         return self.values.dtype
 
     @property
@@ -49,7 +45,7 @@ class SparseRows:
         return 4 * self.rows.size + self.values.nbytes
 
     def dense(self) -> np.ndarray:
-        """Return a new dense array."""
+        """Convert to a new dense array."""
         array = np.zeros(self.shape, self.dtype)
         array[self.rows] = self.values
         return array
@@ -69,29 +65,29 @@ def values_of(gradient: Array | SparseRows) -> Array:
 
 
 def scaled(gradient: Array | SparseRows, factor: float) -> Array | SparseRows:
-    """Return a new gradient, scaled by ``factor`` in float32."""
+    """Return a copy of a gradient multiplied by ``factor`` in float32."""
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.rows, gradient.values * np.float32(factor), gradient.shape)
     return gradient * np.float32(factor)
 
 
 def to_host(gradient: Array | SparseRows, ops: Any) -> np.ndarray | SparseRows:
-    """Return a backend's gradient in host memory, where sparse rows always are."""
+    """Copy a backend's gradient to host memory, where sparse rows always are."""
     return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
 
 
 def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
-    """Return a gradient in its param's shape; sparse rows are returned unchanged."""
+    """Reshape a gradient to its param's shape; sparse rows are unchanged."""
     return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
 
 
 def no_rows(shape: tuple[int, ...]) -> SparseRows:
-    """Return a sparse float32 array of this shape without rows."""
+    """Create a sparse float32 array of zeros of this shape."""
     return SparseRows(np.empty(0, np.int64), np.empty((0, *shape[1:]), np.float32), shape)
 
 
 def fault(gradient: SparseRows) -> str:
-    """Say what is wrong with the row numbers of a sparse gradient, as a clause; "" if nothing."""
+    """Check the row numbers of a sparse gradient: return what is wrong, as a clause, or ""."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or rows.dtype != np.int64:
         return f"its rows must be a 1-d int64 array, not {rows.dtype} of shape {rows.shape}"
@@ -103,10 +99,7 @@ def fault(gradient: SparseRows) -> str:
 
 
 def add_up(parts: Sequence[Array | SparseRows]) -> Array | SparseRows:
-    """Return the sum of one param's gradients, added in order: sparse if all are, else a new dense array.
-
-    The bits equal the sum of dense arrays.
-    """
+    """Add one param's gradients in order: sparse if all are, else a new dense array, with the bits of dense sums."""
     sparse = [part for part in parts if isinstance(part, SparseRows)]
     if len(sparse) < len(parts):
         (shape,) = {part.shape for part in parts if not isinstance(part, SparseRows)}

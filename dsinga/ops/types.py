@@ -1,4 +1,4 @@
-"""Types in the kernel backends' signatures: arrays, pairs, devices, asynchronous copies."""
+"""Types in the signatures of kernels: arrays, pairs, devices, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -76,21 +76,17 @@ class AsyncCopy(ABC):
 
     @abstractmethod
     def result(self) -> Array:
-        """Return the copy: an array for the device's next kernels, or a complete array of the host.
-
-        The caller waits for a copy to the host; the device itself waits for a copy to it. Later calls return the same
-        array.
-        """
+        """Return the copy: an array for the device's next kernels, or a complete array of the host."""
 
     @property
     def kind(self) -> tuple[Shape, Any]:
-        """The shape and the dtype of the array."""
+        """The shape and dtype of the copied array."""
         array = self.result()
         return tuple(array.shape), array.dtype
 
 
 class NotCapturable(RuntimeError):
-    """A pass cannot be captured: the host reads or computes something in it."""
+    """Error: a pass cannot be recorded, because the host reads or computes something in it."""
 
 
 class RecordedStep:
@@ -102,7 +98,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, eq=False)
 class FinishedCopy(AsyncCopy):
-    """The array itself, for backends with arrays in host memory."""
+    """An asynchronous copy that is the array itself, for backends with arrays in host memory."""
 
     array: Array
 

@@ -1,9 +1,4 @@
-"""Traces an updater's formula into a list of numpy ufuncs, from which a backend makes one kernel.
-
-A backend compiles a program into one kernel. Its operations are exactly rounded in float32: a kernel that rounds after
-each has numpy's bits. An updater's formulas of all steps are traced once: numbers such as the learning rate are
-symbols, with arithmetic repeated at each step.
-"""
+"""Traces an optimizer's formula into a list of numpy ufuncs, which a backend compiles to one kernel."""
 
 from __future__ import annotations
 
@@ -28,18 +23,18 @@ FAULTS = TypeError, AttributeError  # of what is no ufunc or operator of symbols
 
 
 class Untraceable(TypeError):
-    """The formula depends on values, or calls a function outside OPERATIONS."""
+    """Error: a formula depends on values, or calls a function outside OPERATIONS."""
 
 
 class UfuncOperand(NamedTuple):
-    """An operand of a ufunc: a register or a constant, by its number."""
+    """An operand of a traced ufunc: a register or a constant, by its number."""
 
     kind: Literal["register", "constant"]
     number: int
 
 
 class UfuncCall(NamedTuple):
-    """A call of a ufunc: its name, the register of its result, and its operands."""
+    """A traced call of a ufunc: its name, the register of its result, and its operands."""
 
     name: str
     result: int
@@ -60,7 +55,7 @@ class UfuncProgram(NamedTuple):
 
 
 class TracedFormula(NamedTuple):
-    """A program and its constants, in the order of use."""
+    """A program of ufuncs with its constants, in the order of use."""
 
     program: UfuncProgram
     constants: tuple[float, ...]
@@ -71,22 +66,18 @@ Calculation = tuple[int, Callable[[Any, Any], Any], int, int]  # the places of t
 
 
 class FormulaSeries(Protocol):
-    """The formulas of one updater, by the numbers of their step."""
+    """The formulas of one optimizer, which differ by the numbers of their step, such as the learning rate."""
 
     @property
     def programs(self) -> dict[Any, TracedSeries | None]:
-        """The programs of :func:`trace_series`, by its other arguments."""
+        """The cached programs of :func:`trace_series`, by its other arguments."""
 
     def __call__(self, numbers: Numbers) -> Formula:
-        """Return the formula with these numbers, or with symbols of them."""
+        """Return the formula for one step's numbers, or with symbols of them."""
 
 
 class TracedSeries(NamedTuple):
-    """A program and the calculation of its constants from a formula's numbers.
-
-    ``values`` are the ``numbers``, then literals and results of ``calculations``, in order. ``constants`` are the
-    places of the program's constants in ``values``.
-    """
+    """A program of ufuncs, and how its constants follow from a formula's numbers."""
 
     program: UfuncProgram
     numbers: int
@@ -95,20 +86,20 @@ class TracedSeries(NamedTuple):
     constants: tuple[int, ...]
 
     def calculate(self, numbers: Numbers) -> list[Any]:
-        """Return ``values`` for these numbers, with Python's arithmetic."""
+        """Compute ``values`` for these numbers, with Python's arithmetic."""
         values = [*numbers, *self.values[self.numbers :]]
         for result, function, left, right in self.calculations:
             values[result] = function(values[left], values[right])
         return values
 
     def formula(self, numbers: Numbers) -> TracedFormula:
-        """Return the program with the constants for these numbers."""
+        """Return the program with the constants for one step's numbers."""
         values = self.calculate(numbers)
         return TracedFormula(self.program, tuple([float(values[place]) for place in self.constants]))
 
 
 def trace(formula: Formula, slots: int) -> TracedFormula:
-    """Turn a formula with ``slots`` arrays of state into a program of ufuncs. Raises Untraceable."""
+    """Trace a formula with ``slots`` arrays of state into a program of ufuncs."""
     return _trace(_Tape(), formula, slots).formula(())
 
 
@@ -124,10 +115,7 @@ def _trace(tape: _Tape, formula: Formula, slots: int) -> TracedSeries:
 
 
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
-    """Turn a formula into a program (:func:`trace`); None if that is impossible.
-
-    A formula of a ``series``, with its ``numbers``, is traced once for all numbers.
-    """
+    """Trace a formula into a program (:func:`trace`); None if that is impossible."""
     series: FormulaSeries | None = getattr(formula, "series", None)
     if series is None:
         return _trace_alone(formula, slots)
@@ -147,10 +135,7 @@ def _trace_alone(formula: Formula, slots: int) -> TracedFormula | None:
 
 
 def trace_series(series: FormulaSeries, slots: int, missing: tuple[bool, ...]) -> TracedSeries | None:
-    """Return the program of a series' formulas; ``missing`` marks numbers that are None.
-
-    Returns None if the numbers cannot be symbols, as in a comparison or a root.
-    """
+    """Trace a series' formulas into one program; ``missing`` marks numbers that are None."""
     key = slots, missing
     if key not in series.programs:
         tape = _Tape(len(missing))
@@ -198,7 +183,7 @@ class _Tape:
 
 
 class _Traced:
-    """A symbol of a tape, with the number of its register or place."""
+    """Base of symbols that stand for arrays or numbers while a formula is traced."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -213,7 +198,7 @@ class _Traced:
 
 
 class _Symbol(_Traced, NDArrayOperatorsMixin):
-    """A placeholder for a block of numbers."""
+    """Stands for an array (weights, gradient or state) while a formula is traced."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> _Symbol:
         (result,) = options.pop("out", (None,))
@@ -229,7 +214,7 @@ class _Symbol(_Traced, NDArrayOperatorsMixin):
 
 
 def _operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the methods that record ``function`` of a number and an operand, and swapped."""
+    """Return the operator methods that record ``function`` of a number and an operand, and swapped."""
 
     def forward(self: _Number, other: Any) -> Any:
         return NotImplemented if isinstance(other, _Symbol) else self.tape.calculate(function, self, other)
@@ -241,7 +226,7 @@ def _operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any],
 
 
 class _Number(_Traced):
-    """A placeholder for a formula's number, such as its learning rate."""
+    """Stands for a formula's number, such as its learning rate, while it is traced."""
 
     __add__, __radd__ = _operators(operator.add)
     __sub__, __rsub__ = _operators(operator.sub)

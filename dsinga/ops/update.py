@@ -1,9 +1,4 @@
-"""In-place updates: applies an updater's formula to params of the host or a device.
-
-It works on any arrays with numpy's ufuncs, on the host in blocks that fit the caches. A backend with expensive calls
-may update all params at once (:meth:`dsinga.ops.Ops.update`). Numba compiles the formula into one pass over large
-arrays.
-"""
+"""Updates params in place by an optimizer's formula, on the host or a device."""
 
 from __future__ import annotations
 
@@ -27,8 +22,8 @@ _updating: list[None] = []  # an item for each thread that updates
 class Update(NamedTuple):
     """One param's update: its formula and the 1-d float32 arrays ``value``, ``gradient`` and ``state``.
 
-    With ``rows`` (n,), ascending, ``gradient`` is (n, width), for these rows of the value seen as (-1, width). Other
-    rows are unchanged. With ``whole`` the formula is called once with whole arrays and need not be elementwise.
+    With ``rows`` (n,), ascending, ``gradient`` is (n, width), for these rows of the value seen as (-1, width). With
+    ``whole`` the formula is called once with whole arrays and need not be elementwise.
     """
 
     formula: Formula
@@ -40,12 +35,12 @@ class Update(NamedTuple):
 
 
 def assign(w: Array, g: Array, slots: Sequence[Array], t: Array, s: Array) -> None:
-    """Set w = g: replace state that is not trained, such as running means."""
+    """Set w = g, the formula for state that is not trained, such as running means."""
     np.positive(g, out=w)
 
 
 def apply(update: Update, clip_norm: float = 0.0) -> None:
-    """Update one param in place; unless 0, ``clip_norm`` limits its gradient's norm."""
+    """Update one param in place by its optimizer's formula; ``clip_norm`` limits its gradient's norm."""
     if update.rows is None:
         _apply(update, clip_norm)
         return
@@ -78,16 +73,13 @@ def _apply(update: Update, clip_norm: float) -> None:
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Return the formula compiled for ``arrays`` (value, gradient and state), with the same bits and no scratch.
-
-    None if compiling does not pay or is impossible, or numba is missing.
-    """
+    """Compile a formula for ``arrays`` (value, gradient and state) by numba; None if impossible or too slow."""
     formulas = compiled("formulas", arrays[0].size)
     return formulas.compiled_formula(formula, arrays) if formulas else None
 
 
 def blocks(size: int) -> Iterator[slice]:
-    """Yield blocks of at most BLOCK of ``size`` host elements; update each before the next."""
+    """Yield blocks of at most BLOCK of ``size`` elements, so that all operations on one stay in the cache."""
     start = 0
     _updating.append(None)
     try:
@@ -101,7 +93,7 @@ def blocks(size: int) -> Iterator[slice]:
 
 
 def sum_of_squares(array: Array) -> float:
-    """Return the sum of squares of an array in float64, by blocks, with reproducible bits."""
+    """Compute the sum of squares of an array in float64, by blocks, with reproducible bits."""
     array = array.reshape(-1)
     squares = 0.0
     length = max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)  # a device takes it whole

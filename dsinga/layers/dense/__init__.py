@@ -1,1 +1,1 @@
-"""Layers of rows and channels: products, activations, normalisations, sums and shapes."""
+"""Layers for rows and channels: products, activations, normalisations, sums, embeddings and shapes."""

@@ -23,7 +23,7 @@ OUTER, INNER = 1.7159047, 0.66666667
 
 
 class ElementwiseFunction(Layer):
-    """Base of layers that apply a function to each element."""
+    """Base of activations: layers that apply a function to each element."""
 
     source_kind = SourceKind.kAnyShape
     source_count = 1
@@ -34,11 +34,11 @@ class ElementwiseFunction(Layer):
 
     @abstractmethod
     def forward(self, x: Array, ops: Ops) -> Array:
-        """Return y = f(x)."""
+        """Compute the activation y = f(x)."""
 
     @abstractmethod
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        """Return dy·f'(x), computed from y."""
+        """Compute the activation's gradient dy·f'(x) from y."""
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(self.forward(sources[0], ctx.ops))
@@ -51,10 +51,7 @@ class ElementwiseFunction(Layer):
 
 @register("layer", kReLU=211)
 class ReLU(ElementwiseFunction):
-    """Rectifier, max(x, 0) + negative_slope·min(x, 0).
-
-    SINGA 0.3 ignores negative_slope.
-    """
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0)."""
 
     class Conf(Settings):
         """Settings of kReLU."""
@@ -75,8 +72,8 @@ class ReLU(ElementwiseFunction):
 class PReLU(Layer):
     """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel.
 
-    He et al., Delving Deep into Rectifiers (2015), train the slopes without weight decay: ``wd_scale: 0``. With
-    ``shared``, all channels share one slope. Param: slope (C,), or (1,).
+    With ``shared``, all channels share one slope. Param: slope (C,), or (1,). He et al., Delving Deep into Rectifiers
+    (2015), train the slopes without weight decay: ``wd_scale: 0``.
     """
 
     class Conf(Settings):
@@ -100,7 +97,7 @@ class PReLU(Layer):
         return self.same_points()
 
     def _select(self, x: Array, values: Array, slope: Array, ctx: Context) -> Array:
-        """Return ``values`` where x > 0, elsewhere times the slope of their channel."""
+        """Return ``values`` where x > 0, and ``values`` times the channel's slope elsewhere."""
         by_channel = slope.reshape(-1, *[1] * (x.ndim - 2))
         return ctx.ops.xp.where(x > 0, values, by_channel * values)
 
@@ -145,7 +142,7 @@ class STanh(ElementwiseFunction):
 
 
 class Tanh(STanh):
-    """Plain tanh(x), which in SINGA only kActivation offers."""
+    """Plain tanh(x), a function of kActivation."""
 
     outer: ClassVar[float] = 1.0
     inner: ClassVar[float] = 1.0
@@ -159,14 +156,11 @@ class Dropout(Layer):
 
     - kNumber: a number.
     - kChannel: a channel of a row (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015).
-    - kRow: a row. This drops a residual branch (Huang et al., Deep Networks with Stochastic Depth, 2016).
+    - kRow: a row, to drop a residual branch (Huang et al., Deep Networks with Stochastic Depth, 2016).
     - kFeature: a feature of a sequence (B, T, n) at all steps, as Keras's recurrent layers drop their inputs.
 
-    The dropped units depend on seed, step, layer and global row, not on the worker.
-
     With a ``member``, units are dropped outside training, too: the same units in all rows, and whole channels of images
-    and volumes. So a member is one of the nets that dropout trains (Gal and Ghahramani, Dropout as a Bayesian
-    Approximation, 2016), and its fields have no seams.
+    and volumes. (Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016.)
     """
 
     source_kind = SourceKind.kAnyShape
@@ -208,7 +202,7 @@ class Dropout(Layer):
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 
     def _numbers(self, ctx: Context) -> Array:
-        """Return uniform random numbers (rows, n), equal within one unit."""
+        """Draw uniform random numbers (rows, n) that decide what is dropped, equal within one unit."""
         if (
             self.settings.unit is DropoutUnit.kNumber
             or self.settings.unit is DropoutUnit.kFeature
@@ -222,7 +216,7 @@ class Dropout(Layer):
         return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
 
     def _numbers_of_member(self, ctx: Context) -> Array:
-        """Return the member's uniform random numbers, (1, ...), to broadcast with the feature."""
+        """Draw the member's uniform random numbers, (1, ...), which broadcast with the feature."""
         ctx, axes = replace(ctx, rows=Rows(0, 1, 1), step=self.settings.member), len(self.shape)
         if self.settings.unit is DropoutUnit.kRow:
             return ctx.random(self.name, 1).reshape((1,) * axes)

@@ -1,4 +1,4 @@
-"""kActivation (kCudnnActivation): an elementwise function that its settings name."""
+"""kActivation: an elementwise activation function, chosen by name in its settings."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 class FunctionOfSource(ElementwiseFunction):
-    """A function with a derivative computed from x, because y does not determine x."""
+    """Base of activations with a derivative computed from x, because y does not determine x."""
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")
 
     @abstractmethod
     def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
-        """Return dy·f'(x), computed from x."""
+        """Compute the activation's gradient dy·f'(x) from x."""
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -36,7 +36,7 @@ class FunctionOfSource(ElementwiseFunction):
 
 
 class GELU(FunctionOfSource):
-    """x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
+    """GELU, x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.gelu(x)
@@ -46,7 +46,7 @@ class GELU(FunctionOfSource):
 
 
 class SiLU(FunctionOfSource):
-    """x·σ(x) with the logistic function σ, Swish with β = 1; Ramachandran et al., Searching for Activations (2017)."""
+    """SiLU, x·σ(x) with the logistic function σ (Swish); Ramachandran et al., Searching for Activations (2017)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.silu(x)
@@ -56,7 +56,7 @@ class SiLU(FunctionOfSource):
 
 
 class ELU(ElementwiseFunction):
-    """x for x > 0, else α·(e^x - 1); Clevert et al., Fast and Accurate Deep Network Learning by ELUs (2016)."""
+    """ELU, x for x > 0, else α·(e^x - 1); Clevert et al., Fast and Accurate Deep Network Learning by ELUs (2016)."""
 
     alpha: float
 
@@ -68,7 +68,7 @@ class ELU(ElementwiseFunction):
 
 
 class CELU(ElementwiseFunction):
-    """x for x > 0, else α·(e^(x/α) - 1); Barron, Continuously Differentiable Exponential Linear Units (2017)."""
+    """CELU, x for x > 0, else α·(e^(x/α) - 1); Barron, Continuously Differentiable Exponential Linear Units (2017)."""
 
     alpha: float
 
@@ -80,7 +80,7 @@ class CELU(ElementwiseFunction):
 
 
 class SELU(ElementwiseFunction):
-    """s·x for x > 0, else s·a·(e^x - 1); Klambauer et al., Self-Normalizing Neural Networks (2017)."""
+    """SELU, s·x for x > 0, else s·a·(e^x - 1); Klambauer et al., Self-Normalizing Neural Networks (2017)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return SELU_SCALE * ops.xp.where(x > 0, x, SELU_ALPHA * ops.xp.expm1(ops.xp.minimum(x, 0)))
@@ -90,12 +90,12 @@ class SELU(ElementwiseFunction):
 
 
 def softplus(x: Array, ops: Ops) -> Array:
-    """Return log(1 + e^x), even if e^x overflows."""
+    """Compute log(1 + e^x), even if e^x overflows."""
     return ops.xp.maximum(x, 0) + ops.xp.log1p(ops.xp.exp(-ops.xp.abs(x)))
 
 
 class Softplus(ElementwiseFunction):
-    """log(1 + e^x)."""
+    """Softplus, log(1 + e^x)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return softplus(x, ops)
@@ -105,7 +105,7 @@ class Softplus(ElementwiseFunction):
 
 
 class Softsign(ElementwiseFunction):
-    """x / (1 + |x|)."""
+    """Softsign, x / (1 + |x|)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return x / (1 + ops.xp.abs(x))
@@ -115,7 +115,7 @@ class Softsign(ElementwiseFunction):
 
 
 class Mish(FunctionOfSource):
-    """x·tanh(log(1 + e^x)); Misra, Mish: A Self Regularized Non-Monotonic Activation Function (2019)."""
+    """Mish, x·tanh(log(1 + e^x)); Misra, Mish: A Self Regularized Non-Monotonic Activation Function (2019)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return x * ops.xp.tanh(softplus(x, ops))
@@ -126,7 +126,7 @@ class Mish(FunctionOfSource):
 
 
 class HardSigmoid(ElementwiseFunction):
-    """α·x + β, clipped to [0, 1]; the gradient is 0 at both ends."""
+    """Piecewise-linear sigmoid, α·x + β clipped to [0, 1]; the gradient is 0 at both ends."""
 
     alpha: float
     beta: float
@@ -139,7 +139,7 @@ class HardSigmoid(ElementwiseFunction):
 
 
 class HardSwish(FunctionOfSource):
-    """x·clip(x + 3, 0, 6) / 6; Howard et al., Searching for MobileNetV3 (2019)."""
+    """Hard swish, x·clip(x + 3, 0, 6) / 6; Howard et al., Searching for MobileNetV3 (2019)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return x * ops.xp.minimum(ops.xp.maximum(x + 3, 0), 6) / 6
@@ -149,7 +149,7 @@ class HardSwish(FunctionOfSource):
 
 
 def erf(x: Array, ops: Ops) -> Array:
-    """Return 2/√π times the integral of e^(-t²) from 0 to x: a series near 0, else 2·Φ(√2·x) - 1."""
+    """Return the error function: a series near 0, else 2·Φ(√2·x) - 1 with the normal distribution Φ."""
     square, series = ops.xp.minimum(x * x, 0.25), 0.0
     for n in reversed(range(10)):
         series = series * square + (-1) ** n / (math.factorial(n) * (2 * n + 1))
@@ -170,7 +170,7 @@ FORMULAS: Mapping[ActivationType, tuple[Callable[[Array, Ops], Array], Callable[
 
 
 class MathFunction(FunctionOfSource):
-    """The function of ``FORMULAS`` that ``kind`` names."""
+    """An elementary function, such as exp or log, by its name in ``FORMULAS``."""
 
     kind: ActivationType
 
@@ -208,7 +208,7 @@ NUMBERS: Mapping[ActivationType, dict[str, float]] = {
 
 @register("layer", kActivation=217, kCudnnActivation=254)
 class Activation(ElementwiseFunction):
-    """The activation function that ``activation_conf.type`` names, RELU by default.
+    """The activation function named by ``activation_conf.type``, RELU by default.
 
     STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), SOFTPLUS is log(1 + e^x), SOFTSIGN is x / (1
     + |x|), MISH is x·tanh(log(1 + e^x)). HARDSIGMOID is ``alpha``·x + ``beta`` between 0 and 1. HARDSWISH is x·(x/6 +

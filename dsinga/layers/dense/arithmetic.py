@@ -1,4 +1,4 @@
-"""kArithmetic, an operator on two features or a feature and a number, and kIndex, part of a feature."""
+"""kArithmetic, an operator on two features or a feature and a number, and kIndex, a slice of a feature."""
 
 from __future__ import annotations
 
@@ -85,10 +85,9 @@ DERIVE: Mapping[Operator, Callable[..., tuple[Any, Any]]] = {
 class Arithmetic(Layer):
     """x op y of two sources, or of one source and a ``number``: elementwise, or the product of matrices.
 
-    Both sources have as many axes, and axes of length 1 are repeated, as in numpy. MATMUL multiplies the matrices of
-    the last two axes of each row, (B, ..., n, k) by (B, ..., k, m). MAXIMUM and MINIMUM of equal numbers pass the
-    gradient to the first source. Comparisons give 1 or 0 and have the gradient 0. With ``swapped`` the number comes
-    first, as in 1 - x.
+    Axes of length 1 are repeated, as in numpy. MATMUL multiplies the matrices of the last two axes of each row, (B,
+    ..., n, k) by (B, ..., k, m). MAXIMUM and MINIMUM of equal numbers pass the gradient to the first source.
+    Comparisons give 1 or 0 and have the gradient 0. With ``swapped`` the number comes first, as in 1 - x.
     """
 
     class Conf(Settings):
@@ -117,7 +116,7 @@ class Arithmetic(Layer):
             self.shape = self._joint_shape(*self.source_shapes)
 
     def _joint_shape(self, first: Shape, second: Shape) -> Shape:
-        """Return the feature's shape for two sources. Raises UserError if they do not fit."""
+        """Return the shape of two sources broadcast as in numpy."""
         matrices = self.settings.operator is Operator.MATMUL
         if first != second or matrices:
             self.cut = Cut(gathered_because="has sources of different shapes")
@@ -160,7 +159,7 @@ class Arithmetic(Layer):
 
 
 def _summed(gradient: Array, source: Array, ops: Ops) -> Array:
-    """Add up a gradient over the axes along which a source was repeated: return it in the source's shape."""
+    """Sum a gradient over the axes along which a source was broadcast, back to the source's shape."""
     axes = tuple(axis for axis, size in enumerate(source.shape) if size == 1 != gradient.shape[axis])
     summed = gradient.sum(axis=axes, keepdims=True) if axes else gradient
     return summed.astype(source.dtype, copy=False)
@@ -174,13 +173,13 @@ _COMMA = re.compile(r",(?![^\[]*\])")  # between items, not in a list
 
 @register("layer", kIndex=796)
 class Index(Layer):
-    """Part of the source by numpy's indexing of the axes after the batch: "0", "1:3", "..., -1", "new, ::2", "[2, 0]".
+    """A slice of the source, in numpy's syntax for the axes after the batch: "0", "1:3", "..., -1", "new", "[2, 0]".
 
     There is an item for each axis, separated by commas:
 
-    - a number takes one index and removes the axis,
-    - start:stop:step takes several indices,
-    - a list takes the indices in it; there may be one list,
+    - a number selects one index and removes the axis,
+    - start:stop:step selects several indices,
+    - a list selects the indices in it; there may be one list,
     - "..." stands for all axes without an item,
     - "new" adds an axis of length 1.
     """

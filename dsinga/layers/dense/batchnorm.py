@@ -1,4 +1,4 @@
-"""Batch normalisation (kBM, kCudnnBM) over the global batch or a worker's rows, and group normalisation."""
+"""Batch normalisation (kBM) over the global batch or a worker's rows, and group normalisation."""
 
 from __future__ import annotations
 
@@ -32,15 +32,12 @@ class BatchNorm(Layer):
     """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
     Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance cover the whole batch of all
-    workers, in float64. So cutting the batch changes results by rounding only. With ``synchronized`` false they cover
-    the rows of each worker, as in PyTorch's DistributedDataParallel. Workers then exchange nothing here, but another
-    number of workers trains another net. A layer that is cut by space always uses the whole batch.
+    workers, in float64. With ``synchronized`` false they cover each worker's rows, as in PyTorch's
+    DistributedDataParallel.
 
     Outside training, the layer uses running statistics: the running mean and the running unbiased variance. Each step
-    moves them by the share ``momentum`` towards the batch. In the first steps, the share is 1/(steps so far) if that is
-    larger. So they are the mean of all batches, and their initial values have no weight, unless ``keep_initial``.
-    Workers average their running statistics, weighted by their rows. (SINGA 0.3 keeps the statistics of the last batch
-    only.) A warning says if a batch has a single number for a channel.
+    moves them by the share ``momentum`` towards the batch, or by 1/(steps so far) if that is larger. So the initial
+    values do not count, unless ``keep_initial``. Workers average their running statistics, weighted by their rows.
 
     With ``use_global_stats`` all phases use the running statistics, which do not change. A run that starts with learnt
     statistics sets ``earlier_steps``.
@@ -111,34 +108,34 @@ class BatchNorm(Layer):
         return Output(self.normalise(sources, scale, bias, statistics, ctx), saved=statistics, state=state)
 
     def share(self, ctx: Context) -> float | Array:
-        """Return the weight of this batch in the running statistics."""
+        """Return the weight of this batch in the running statistics, the momentum's share."""
         if self.settings.keep_initial or not self.momentum:
             return self.momentum
         earlier = self.settings.earlier_steps + 1
         return ctx.step_number(lambda step: max(self.momentum, 1 / (step + earlier)))
 
     def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
-        """Return the feature for these statistics."""
+        """Normalise a batch with these statistics; a fused layer also adds and rectifies."""
         affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, self.epsilon)
         return self.apply(sources, affine, ctx)
 
     def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
-        """Return the feature for the factor and shift of each channel."""
+        """Multiply each channel by a factor and add a shift."""
         return ctx.ops.channel_affine(sources[0], *affine)
 
     def is_shared(self, ctx: Context) -> bool:
-        """Whether the statistics are sums over workers."""
+        """Whether workers add up their statistics, so that they cover the whole batch."""
         return ctx.all_reduce is not single_worker and (self.synchronized or self.region is not None)
 
     def batch_size(self, x: Array, ctx: Context) -> int:
-        """Return how many numbers of a channel the statistics cover; ``x`` is this worker's part."""
+        """Return over how many numbers of a channel the statistics go, given this worker's part ``x``."""
         if not self.is_shared(ctx):
             return x.size // x.shape[1]
         whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else math.prod(x.shape[2:])
         return (ctx.pass_rows.stop - ctx.pass_rows.start) * whole_row
 
     def batch_statistics(self, x: Array, size: int, ctx: Context) -> BatchStatistics:
-        """Return the statistics of the global batch over ``size`` numbers of a channel."""
+        """Return mean and variance of each channel over the global batch, ``size`` numbers of a channel."""
         if ctx.unread is not None:
             raise NotCapturable(
                 f"layer {self.name!r} adds up statistics of workers in host memory, unless it has synchronized: false"
@@ -164,7 +161,7 @@ class BatchNorm(Layer):
         needs: Sequence[bool],
         ctx: Context,
     ) -> Gradients:
-        """Return the gradients; ``sums`` are Σ dy and Σ dy·x̂ over these rows, or None to compute them."""
+        """Return the gradients for sources, scale and bias; ``sums`` are Σ dy and Σ dy·x̂, or None to compute them."""
         x, statistics, scale = sources[0], output.saved, params[0]
         if sums is None and not self.is_shared(ctx) and not self.use_global_stats:
             moments = statistics.mean, statistics.variance
@@ -188,17 +185,16 @@ class BatchNorm(Layer):
         return (dx,), (dscale, dbias, None, None)
 
     def global_sums(self, sums: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
-        """Sum this worker's sums over all rows of the statistics."""
+        """Add up this worker's sums and those from the other workers of the batch."""
         if not self.is_shared(ctx):
             return sums
         return ctx.sum_arrays(f"{self.name}.gradient", sums)
 
 
 class RectifiedBatchNorm(BatchNorm):
-    """Fused batch normalisation and rectifier, with an optional source added in between.
+    """Fused batch normalisation and rectifier, with an optional source added in between, to save passes over memory.
 
-    Back-propagation replaces kBM, kReLU and, between them, kAdd by it (:mod:`dsinga.net.fusion`), which saves passes
-    over memory. The sources are the kBM's, then the kAdd's other source, if any.
+    Back-propagation replaces kBM, kReLU and, between them, kAdd by it (:mod:`dsinga.net.fusion`).
     """
 
     source_count = None
@@ -206,7 +202,7 @@ class RectifiedBatchNorm(BatchNorm):
 
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:
-        """Return the fused layer with the params of ``layer`` and ``added`` more sources, 0 or 1."""
+        """Make the fused layer from a kBM ``layer`` and ``added`` more sources, 0 or 1."""
         return as_class(cls, layer, source_shapes=layer.source_shapes * (1 + added))
 
     def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
@@ -235,10 +231,8 @@ class RectifiedBatchNorm(BatchNorm):
 class GroupNorm(Layer):
     """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
-    Wu and He, Group Normalization (2018). Mean and biased variance cover all points of the C/groups channels
-    of a group in a row. Sums are float64. One group is layer normalisation over all channels and points. C groups are
-    instance normalisation. All phases compute the same, and rows do not depend on each other. Params: scale and bias,
-    (C,).
+    Wu and He, Group Normalization (2018). Mean and biased variance cover all points of the C/groups channels of a group
+    in a row. One group is layer normalisation; C groups are instance normalisation. Params: scale and bias, (C,).
     """
 
     class Conf(Settings):
@@ -291,7 +285,7 @@ class GroupNorm(Layer):
 
     @property
     def _points(self) -> int:
-        """The number of points of a row, including other workers' points."""
+        """The number of points of a row, other workers' points included."""
         return math.prod((self.region.whole(self.shape) if self.region else self.shape)[2:])
 
     def _moments(self, x: Array, ctx: Context) -> tuple[Array, Array]:
@@ -304,7 +298,7 @@ class GroupNorm(Layer):
         return mean, ctx.ops.xp.maximum(square - mean * mean, 0)
 
     def _all_points(self, what: str, arrays: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
-        """Return the sums of two arrays (B, C) over all regions."""
+        """Add up sums (B, C) of all workers that have other points of the same rows."""
         if self.region is None:
             return arrays
         return ctx.sum_arrays(f"{self.name}.{what}", arrays)

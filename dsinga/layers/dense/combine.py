@@ -1,4 +1,4 @@
-"""Layers that combine features: kAdd, kMultiply, kCosineSimilarity, and kDueling of values and advantages."""
+"""Layers that combine two or more features: kAdd, kMultiply, kCosineSimilarity, and kDueling for Q-values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Multiply(ElementwiseCombination):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         def gradient_times_others(index: int) -> Array:
-            """Return the gradient times all sources but one; dividing the product fails at 0."""
+            """Return the gradient for one source: dy times all other sources (dividing the product fails at 0)."""
             return reduce(ctx.ops.multiply, (*sources[:index], *sources[index + 1 :]), grad)
 
         return tuple(gradient_times_others(index) if need else None for index, need in enumerate(needs)), ()
@@ -70,9 +70,9 @@ SMALLEST_NORM = 1e-8  # as PyTorch's: a shorter row counts as one of this length
 
 @register("layer", kCosineSimilarity=743)
 class CosineSimilarity(Layer):
-    """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1).
+    """Cosine similarity of two sources: ``scale``·x·y / (|x|·|y|) for each row of (B, ...), as (B, 1).
 
-    The similarity is from -``scale`` to ``scale``. A row of zeros has the similarity 0.
+    A row of zeros has the similarity 0.
     """
 
     source_kind = SourceKind.kVectors
@@ -118,7 +118,7 @@ class CosineSimilarity(Layer):
 
 @register("layer", kDueling=739)
 class Dueling(Layer):
-    """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9)."""
+    """Q-values of a dueling net, v + a - mean(a), from a value v (B, 1) and advantages a (B, K) (Wang et al. 2016)."""
 
     source_count = 2
     cut = Cut(gathered_because="takes the mean over all advantages of a row")

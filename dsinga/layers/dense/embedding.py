@@ -20,11 +20,7 @@ from dsinga.ops.types import is_on_device
 
 
 class CodesLayer(Layer):
-    """A layer of codes in [0, ``vocab_size``): (B, T) for sequences, -1 after the end, or (B,) for one step.
-
-    It reads the first ``conf.unroll_len`` steps if the source has more (kCharRNN gives T + 1). A copy in an unrolled
-    net reads the step ``conf.unroll_index``.
-    """
+    """Base of layers of codes in [0, ``vocab_size``): (B, T) for sequences, -1 after the end, or (B,) for one step."""
 
     source_count = 1
     source_kind = SourceKind.kSequences
@@ -43,9 +39,9 @@ class CodesLayer(Layer):
         self.codes_shape = (shape[0], steps) if len(shape) == 2 and self.step is None else shape[:1]
 
     def codes(self, source: Any, ctx: Context) -> Array:
-        """Return the codes as an int64 array of the backend. Raises UserError for numbers that are no codes.
+        """Check the source's codes and return them as int64.
 
-        Codes on the device are not checked; kernels give NaN for invalid codes.
+        Codes on the device are not checked.
         """
         is_recorded = ctx.unread is not None and is_on_device(source)
         numbers = source if is_recorded else ctx.ops.to_numpy(source)
@@ -104,11 +100,9 @@ class Embedding(CodesLayer):
     """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 
     Param: weight (``vocab_size``, ``feature_dim``). Its gradient has only the rows that were looked up. Other rows do
-    not move, also with momentum, weight decay or Adam. With ``dense_gradient`` the gradient is a whole array, and
-    momentum, weight decay and averages move all rows.
+    not move, unless ``dense_gradient`` makes the gradient a whole array.
 
-    The feature is 0 after the end of a sequence (code -1). The vector of ``padding_code`` gets no gradient. With one
-    code a row, the layer can be cut by features, and its weight by columns.
+    The feature is 0 after the end of a sequence (code -1). The vector of ``padding_code`` gets no gradient.
     """
 
     class Conf(Settings):

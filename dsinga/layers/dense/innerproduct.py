@@ -33,9 +33,8 @@ class InnerProduct(Layer):
     Params: weight (num_output, inputs), or (inputs, num_output) with ``transpose``, and bias (num_output,) unless
     ``bias_term`` is false.
 
-    With ``fullc_gather`` of the cluster, a worker that has some rows of the batch computes the gradients of the params
-    over the whole batch. It gathers the rows of the other workers. These are fewer bytes than the weight if the batch
-    is small.
+    With ``fullc_gather`` of the cluster, a worker gathers the other workers' rows of the batch and computes the
+    gradients of the params itself, which sends fewer bytes for small batches.
     """
 
     source_kind = SourceKind.kVectors
@@ -75,7 +74,7 @@ class InnerProduct(Layer):
         return Output(y, saved=(x, weight) if ctx.training else None)
 
     def multiply(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
-        """Return the feature."""
+        """Compute x·Wᵀ + b; a fused layer also rectifies."""
         return ops.inner_product(x, weight, bias, self.transpose)
 
     def compute_gradient(
@@ -100,7 +99,7 @@ class InnerProduct(Layer):
 
 
 class RectifiedInnerProduct(InnerProduct):
-    """A fused inner product and rectifier (:mod:`dsinga.net.fusion`)."""
+    """A fully connected layer fused with a rectifier, to save passes over memory (:mod:`dsinga.net.fusion`)."""
 
     bf16 = Bfloat16.kFeatures
 
@@ -118,10 +117,9 @@ class RectifiedInnerProduct(InnerProduct):
 
 @register("layer", kLearnedVector=738)
 class LearnedVector(Layer):
-    """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n). The source only gives B.
+    """A trained vector, the same for each row: the param (n,), ``num_output`` numbers, as (B, n).
 
     With ``leading`` axes the param is (*leading, n), for instance learnt positions, and the feature (B, *leading, n).
-    It may be the logs of standard deviations of a Gaussian policy that do not depend on the observation.
     """
 
     class Conf(Settings):

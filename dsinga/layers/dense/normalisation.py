@@ -94,7 +94,7 @@ class RowNorm(Layer):
         return [float_bytes(rows, self.source_shapes[0])]
 
     def _rows(self, x: Array, ctx: Context) -> Array:
-        """Return x as (R, n), with one row for each set of numbers normalised together."""
+        """Return x as (R, n), a row for each set of numbers normalised together."""
         return to_matrix(x, ctx.ops).reshape(-1, math.prod(self.axes_shape))
 
     def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
@@ -105,10 +105,9 @@ class RowNorm(Layer):
 class LayerNorm(RowNorm):
     """Layer normalisation of (B, ...): scale·(x - mean)/√(var + epsilon) + bias, elementwise.
 
-    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance cover all numbers of a row. With
-    ``first_axis`` above 1 they cover this axis and the later ones: 2 normalises each step of a sequence (B, T,
-    n). All phases compute the same, and rows do not depend on each other. Params: scale and bias, with the shape of the
-    normalised axes.
+    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance cover ``first_axis`` and the later axes:
+    by default all numbers of a row; 2 normalises each step of a sequence (B, T, n). Params: scale and bias, with the
+    shape of the normalised axes.
     """
 
     class Conf(Settings):
@@ -145,9 +144,8 @@ class LayerNorm(RowNorm):
 class RMSNorm(RowNorm):
     """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), without mean or bias.
 
-    Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean covers all numbers of a row. With
-    ``first_axis`` above 1 it covers this axis and the later ones: 2 normalises each step of a sequence (B, T, n). As in
-    PyTorch, ε is inside the root. (PyTorch's default is 1.2e-7.)
+    Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean covers ``first_axis`` and the later axes,
+    by default all numbers of a row. As in PyTorch, ε is inside the root. (PyTorch's default is 1.2e-7.)
     """
 
     class Conf(Settings):
@@ -224,14 +222,12 @@ class Softmax(Layer):
 class Normalization(Layer):
     """(x - mean)/std of (B, C, ...), or its inverse x·std + mean, with statistics by channel or by channel and point.
 
-    The statistics are static params of the shape (C,) or of a row, so a checkpoint has them. A net that starts with a
-    kNormalization and ends with an ``inverse`` one reads and returns numbers in the units of the data. The statistics
-    are rounded to float32, which moves a result by up to 6e-8·|mean|/std: 4e-6 for temperatures of 280 K ± 4 K. NaN
-    stays NaN. Without a mean nothing is subtracted; without a std nothing is divided.
+    The statistics are static params of the shape (C,) or of a row, rounded to float32. A net that starts with a
+    kNormalization and ends with an ``inverse`` one reads and returns numbers in the units of the data. NaN stays NaN.
     """
 
     class Conf(Settings):
-        """Settings of kNormalization: each one number, one for each channel, or one for each number of a row."""
+        """Settings of kNormalization: each is one number, one for each channel, or one for each number of a row."""
 
         mean: list[float] = setting([], "the means; 0 by default")
         std: list[Positive] = setting([], "the standard deviations; 1 by default")
@@ -247,7 +243,7 @@ class Normalization(Layer):
         self.params = (self._param("mean", 0.0), self._param("std", 1.0))
 
     def _param(self, name: str, default: float) -> ParamSpec:
-        """Return the static param of a setting. Raises JobError for a wrong count of numbers."""
+        """Return the param that holds a statistic."""
         numbers: list[float] = getattr(self.settings, name) or [default]
         row = self.shape[1:]
         shape = row if len(numbers) == math.prod(row) and len(row) > 1 else row[:1]
@@ -288,14 +284,14 @@ class Normalization(Layer):
         return (dx,), (None, None)
 
     def _by_point(self, param: Array) -> Array:
-        """Return a param in a shape that broadcasts against rows or their regions."""
+        """Reshape a statistic to broadcast against rows, or against this worker's points of them."""
         if self.region is not None and param.ndim > 1:
             return self.region.of(param, missing=1)
         return param.reshape(*param.shape, *(1,) * (len(self.shape) - 1 - param.ndim))
 
 
 def statistics_lists(mean: Any, std: Any) -> dict[str, list[float]]:
-    """Return settings for a mean and a std: numbers, arrays, or None. Raises UserError for a std of 0."""
+    """Convert a mean and a std (numbers, arrays or None) to settings."""
     settings = {}
     for name, values in (("mean", mean), ("std", std)):
         if values is None:

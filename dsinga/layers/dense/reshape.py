@@ -1,4 +1,4 @@
-"""kReshape, kPermute and kRepeat: rows of another shape or axis order, and a feature repeated at each step."""
+"""Layers that reshape rows (kReshape), reorder their axes (kPermute), or repeat them as steps (kRepeat)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shap
 class Permute(Layer):
     """The source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...).
 
-    ``dims`` counts axes after the batch from 1, as Keras's Permute: [2, 1] swaps the axes of matrices.
+    ``dims`` counts axes after the batch from 1, as Keras's Permute.
     """
 
     class Conf(Settings):
@@ -53,10 +53,7 @@ class Permute(Layer):
 
 @register("layer", kRepeat=892)
 class Repeat(Layer):
-    """The source repeated at each of several steps: (B, ...) to (B, times, ...).
-
-    Keras's RepeatVector, for rows of any shape.
-    """
+    """The source repeated at each of several steps, as Keras's RepeatVector: (B, ...) to (B, times, ...)."""
 
     class Conf(Settings):
         """Settings of kRepeat."""
@@ -86,7 +83,7 @@ Size = Annotated[int, Range(-1)]  # of an axis; -1 for the size that is left
 
 @register("layer", kReshape=760)
 class Reshape(Layer):
-    """The source with rows of another shape: (B, ...) to (B, *shape). The default is vectors.
+    """The source with rows of another shape: (B, ...) to (B, *shape), by default vectors.
 
     The numbers of a row keep their order, from the first axis to the last: (C, H, W) for images.
     """

@@ -1,4 +1,4 @@
-"""kConvolution and kPooling: windows that move over images."""
+"""kConvolution and kPooling: convolution and pooling of images and volumes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,12 @@ GATHERED = Cut(gathered_because="takes groups of channels and gives another numb
 class Convolution(Layer):
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes.
 
-    Volumes (B, C, D, H, W) become (B, num_filters, D', H', W'). Params: weight (num_filters, C·kh·kw), the shape in
-    SINGA's checkpoints, for volumes (num_filters, C·kd·kh·kw), and bias (num_filters,) unless ``bias_term`` is false.
+    Params: weight (num_filters, C·kh·kw), for volumes (num_filters, C·kd·kh·kw), and bias (num_filters,) unless
+    ``bias_term`` is false.
 
     With ``group``, each of as many equal groups of filters reads only its group of the channels, and the weight is
-    (num_filters, C/group·kh·kw). As many groups as channels are a depthwise convolution (Krizhevsky et al., ImageNet
-    Classification, 2012). Pixels in a window are ``dilation`` pixels apart (Yu and Koltun, Multi-Scale Context
-    Aggregation by Dilated Convolutions, 2016). Both are Caffe's settings.
+    (num_filters, C/group·kh·kw). Pixels in a window are ``dilation`` pixels apart (Yu and Koltun, Multi-Scale Context
+    Aggregation by Dilated Convolutions, 2016).
     """
 
     class Conf(WindowConf):
@@ -95,7 +94,7 @@ class Convolution(Layer):
 
     @property
     def is_spaced(self) -> bool:
-        """Whether it has groups or dilation. Backends have separate float32 kernels for both."""
+        """Whether the layer has groups or dilation, which need other float32 kernels."""
         return self.groups > 1 or bool(self.window.dilation)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -109,7 +108,7 @@ class Convolution(Layer):
         return conf.replace(**{type(settings).field: settings})
 
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
-        """Return a worker's part of the layer, in which one group of several reads its own channels alone."""
+        """Return a worker's part of the layer; if it has one group of several, it reads that group's channels alone."""
         part = type(self)(conf, source_shapes)
         part.cut = replace(self.cut, groups=part.groups) if self.groups > 1 else part.cut
         return part
@@ -125,7 +124,7 @@ class Convolution(Layer):
         return Output(y, saved=weight if ctx.training else None)
 
     def convolve(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
-        """Return the feature of images that have the padding that kernels do not add."""
+        """Convolve images that already have their uneven padding."""
         if self.is_spaced:
             return ops.grouped_convolution(x, weight, bias, *self._spacing)
         return ops.convolution(x, weight, bias, self.window.stride, self.window.pad)
@@ -174,7 +173,7 @@ class Convolution(Layer):
 
 
 class RectifiedConvolution(Convolution):
-    """A fused convolution and rectifier (:mod:`dsinga.net.fusion`)."""
+    """A convolution fused with a rectifier, to save passes over memory (:mod:`dsinga.net.fusion`)."""
 
     bf16 = Bfloat16.kFeatures
 
@@ -196,7 +195,7 @@ class RectifiedConvolution(Convolution):
 
 
 def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:
-    """Return a copy of a layer for a region's windows; its sources have the padding along the region's axes."""
+    """Return the copy of a layer that computes a worker's region; its sources are padded along the region's axes."""
     part = layer.copy_for_region(region, source_shapes)
     part.window = layer.window.in_region(region)
     return part
@@ -208,14 +207,12 @@ class Pooling(Layer):
 
     - The mean divides by kh·kw, so padding counts as zeros. With ``count_include_pad`` false it divides by the number
       of pixels of the image in the window. Padding is never a maximum.
-    - With ``global_pooling`` the window is the whole image, and the feature is (B, C, 1, 1).
-    - With ``ceil`` sizes are rounded up: the last window may end outside the padded image, and then only counts its
-      part inside.
-    - With ``output_size`` as many windows divide the image as evenly as possible. They are PyTorch's adaptive windows,
-      and overlap where the number does not divide the size.
+    - With ``global_pooling`` the feature is (B, C, 1, 1).
+    - With ``ceil`` sizes are rounded up; a last window that ends outside the padded image only counts its part inside.
+    - With ``output_size`` as many windows divide the image as evenly as possible, as PyTorch's adaptive pooling.
     - Pixels in a window are ``dilation`` pixels apart.
 
-    Volumes (B, C, D, H, W) become (B, C, D', H', W').
+    Volumes become (B, C, D', H', W').
     """
 
     class Conf(WindowConf):
@@ -272,7 +269,7 @@ class Pooling(Layer):
         self.factor = whole / covered if leaves_out else None  # (H', W'), of means over whole windows
 
     def _make_window(self, size: Sizes) -> Window:
-        """Return the window over images of ``size``; set ``taps`` if backends have no kernel for it."""
+        """Return the window over images of ``size``; set ``taps``, weights of pixels, if backends have no kernel."""
         settings = self.settings
         if settings.ceil and (settings.same or settings.global_pooling or settings.output_size):
             raise self.fail("rounds no size with same, global_pooling or output_size; leave ceil out", field="ceil")
@@ -329,7 +326,7 @@ class Pooling(Layer):
         return (dx[:, 0] if sources[0].ndim == 3 else dx,), ()
 
     def _scaled(self, y: Array, ctx: Context) -> Array:
-        """Convert means over whole windows to means over the windows' pixels, (B, C, H', W'), in y's layout."""
+        """Correct means over whole windows to means over the image's pixels in them, (B, C, H', W'), in y's layout."""
         if self.factor is None:
             return y
         factor = ctx.ops.asarray(self.factor[..., None]).astype(y.dtype)

@@ -1,4 +1,4 @@
-"""kConvLSTM: long short-term memory over steps that are images, with convolutions as products."""
+"""kConvLSTM: a convolutional LSTM over sequences of images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.ops.layout import LAST, contiguous, to_image
 
 
 class _Step(NamedTuple):
-    """The values of a step with n = B·H'·W' points that the gradient needs.
+    """The values of a forward step that its gradient needs, for n = B·H'·W' points.
 
     ``gates`` (n, 4F) are i, f, o after their function, and σ of g's sum at the place of g. Others are (n, F).
     """
@@ -36,9 +36,8 @@ class ConvLSTM(Layer):
 
     Shi et al., Convolutional LSTM Network (2015): i, f, o = σ and g = tanh of x ∗ hx + h ∗ hh + b, c' = f∘c + i∘g, h' =
     o∘tanh(c'). ∗ is a convolution and F = ``num_filters``. The convolution of x has the window of the settings. The
-    convolution of h has the same kernel, a stride of 1, and padding that keeps the size (H', W'). An even kernel has
-    one pixel more below and on the right. h and c start with zeros. All rows have all T steps. With ``last`` the
-    feature is the last step, (B, F, H', W').
+    convolution of h has the same kernel, a stride of 1, and padding that keeps the size (H', W'). h and c start with
+    zeros. With ``last`` the feature is the last step, (B, F, H', W').
 
     Params: hx (4F, C·kh·kw), hh (4F, F·kh·kw) and, unless ``bias_term`` is false, b (4F,). The gates i, f, g, o are
     stacked in this order, as in kLSTM.
@@ -130,7 +129,7 @@ class ConvLSTM(Layer):
     def _step_gradient(
         self, step: _Step, before: Any, d_hidden: Any, d_cell: Array | None, into: Array, ops: Ops
     ) -> Array:
-        """Write the gradient for a step's gate sums, (n, 4F); return the gradient for the cell state ``before``."""
+        """Write the gradient for a step's gate sums, (n, 4F); return the gradient for the cell state before it."""
         i, f, _, o = self._gates(step.gates)
         candidate, squashed = step.candidate, ops.tanh(step.cell)
         through = ops.tanh_grad(squashed, o * d_hidden)
@@ -147,7 +146,7 @@ class ConvLSTM(Layer):
     def _gradients(
         self, params: Arrays, images: Array, outputs: list[Array], sums: Array, need_dx: bool, ops: Ops
     ) -> Gradients:
-        """Return the gradients for source and params from the gradient for the sums of all steps, (T·n, 4F)."""
+        """Return the gradients for source and params, given the gradient for the gate sums of all steps, (T·n, 4F)."""
         kernel_x, kernel_h = (w.reshape(shape) for w, shape in zip(params, self.kernels, strict=False))
         count, rows = len(images), len(images) // self.steps
         d_sums = self._image(sums, count)
@@ -177,7 +176,7 @@ class ConvLSTM(Layer):
         return to_image(points.reshape(count, *self.window.outputs, points.shape[1]))
 
     def _steps(self, outputs: Sequence[Array], rows: int, ops: Ops) -> Array:
-        """Return the hidden states of all steps, (B, T, F, H', W')."""
+        """Put the hidden states of all steps together as (B, T, F, H', W')."""
         size = self.window.outputs
         steps = ops.xp.stack([points.reshape(rows, *size, self.filters) for points in outputs], axis=1)
         return ops.xp.moveaxis(steps, -1, 2)
@@ -192,17 +191,17 @@ class ConvLSTM(Layer):
 
 
 def by_step(x: Array) -> Array:
-    """Return (B, T, C, H, W) as images (T·B, C, H, W), ordered by step."""
+    """Return image sequences (B, T, C, H, W) as one batch of images (T·B, C, H, W), ordered by step."""
     steps = x.transpose(1, 0, *range(2, x.ndim))
     return steps.reshape(steps.shape[0] * steps.shape[1], *steps.shape[2:])
 
 
 def rows_of(image: Array, ops: Ops) -> Array:
-    """Return images (B, k, H, W) as C-contiguous (B·H·W, k)."""
+    """Return images (B, k, H, W) as C-contiguous rows of points (B·H·W, k), for products."""
     rows = contiguous(image.transpose(LAST[4]))
     return rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
 
 
 def convolve(x: Array, w: Array, b: Array | None, window: Window, ops: Ops) -> Array:
-    """Return the float32 convolution of images by a window."""
+    """Convolve images by a window, in float32."""
     return ops.to_float32(ops.convolution(window.extend(x, ops), w, b, window.stride, window.pad))

@@ -1,4 +1,4 @@
-"""kPadding and kCropping: add points around a field, or remove its outermost points."""
+"""kPadding and kCropping: add points around an image or volume, or remove its outermost points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMPY_MODES: dict[PaddingMode, Any] = {  # numpy's words for what copies points
 
 
 def without_axes(values: Sequence[int], region: Region) -> list[int]:
-    """Return the values of a setting for axes after the channels, with 0 for a region's axes."""
+    """Return a setting's values by axis, with 0 for axes cut over workers, which neighbours' points pad instead."""
     return [0 if axis in region.axes else value for axis, value in enumerate(values, 2)]
 
 
@@ -41,7 +41,7 @@ class Padding(Layer):
     - kReflect: the field mirrored at its edge, without the edge itself (PyTorch's and numpy's "reflect").
     - kPeriodic: the opposite side of a periodic field, such as longitude (PyTorch's "circular", numpy's "wrap").
 
-    Corners have the modes of all their axes. The gradient of an added point goes to the point that it copies.
+    Corners have the modes of all their axes.
     """
 
     class Conf(Settings):
@@ -119,7 +119,7 @@ class Padding(Layer):
         return (ops.cast_like(dx, sources[0]),), ()
 
     def _add_borders(self, grad: Array, dx: Array, axis: int) -> None:
-        """Add to dx the gradients of borders along ``axis`` and later axes, along which ``grad`` is padded."""
+        """Add the gradients of border points along ``axis`` and later axes to those points that they copy."""
         if axis == len(self.sizes):
             return
         self._add_borders(grad[along(axis + 2, self._inner(axis))], dx, axis + 1)
@@ -135,7 +135,7 @@ class Padding(Layer):
         return slice(self.before[axis], self.before[axis] + self.sizes[axis])
 
     def _borders(self, axis: int) -> Iterator[tuple[slice, slice]]:
-        """Yield the slice of each border along an axis, and the slice of the field that it copies."""
+        """Yield each border along an axis as a slice, and the slice of the points that it copies."""
         size, before, after, mode = self.sizes[axis], self.before[axis], self.after[axis], self.modes[axis]
         if mode is PaddingMode.kReflect:
             end = size - 2 - after

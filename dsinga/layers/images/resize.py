@@ -1,4 +1,4 @@
-"""kResize: fields of any other size, from the nearest points or by interpolation."""
+"""kResize: scales images and volumes to any size, from the nearest points or by interpolation."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class ResizeMethod(Enum):
 
 
 class Coordinates(Enum):
-    """Where point j of the result lies among the H points of the source, by ONNX's names; s is the scale.
+    """How point j of the result maps to a place among the H points of the source, by ONNX's names; s is the scale.
 
-    - kHalfPixel: (j + 1/2)/s - 1/2; the edges of both agree.
+    - kHalfPixel: (j + 1/2)/s - 1/2.
     - kAsymmetric: j/s.
-    - kAlignCorners: j·(H - 1)/(s·H - 1); the centres of the first and last points agree.
+    - kAlignCorners: j·(H - 1)/(s·H - 1).
     - kPytorchHalfPixel: as kHalfPixel, but 0 if the result has one point.
     - kHalfPixelSymmetric: as kHalfPixel, about the centre of both.
     """
@@ -47,7 +47,7 @@ class Coordinates(Enum):
 
 
 class Rounding(Enum):
-    """Which point is nearest to a place; the first two differ in the middle between two points."""
+    """How to round to the nearest source point; the first two differ in the middle between two points."""
 
     kPreferFloor = 0
     kPreferCeil = 1
@@ -102,7 +102,7 @@ class Resize(Layer):
         self.shape = (*self.source_shapes[0][:2], *counts)
 
     def _taps(self, length: int, count: int, scale: float) -> Taps:
-        """Return the taps along an axis from ``length`` to ``count`` points; a scale of 0 means their quotient."""
+        """Return the weights of source points along an axis, from ``length`` to ``count`` points."""
         settings, places = self.settings, self._places(length, count, scale)
         if settings.method is ResizeMethod.kNearest:
             points = np.clip(ROUND[settings.rounding](places), 0, length - 1).astype(np.int64)[:, None]
@@ -119,7 +119,7 @@ class Resize(Layer):
         return Taps.of(np.clip(points, 0, length - 1).astype(np.int64), weights, length)
 
     def _places(self, length: int, count: int, scale: float) -> np.ndarray:
-        """Return where ``count`` points of the result lie among ``length`` source points."""
+        """Return the place of each of ``count`` points of the result among ``length`` source points, as fractions."""
         numbers, mode, width = np.arange(count), self.settings.coordinates, scale * length or count
 
         def unscaled(places: np.ndarray) -> np.ndarray:
@@ -135,7 +135,7 @@ class Resize(Layer):
         return unscaled(numbers + 0.5) + (offset - 0.5)
 
     def _weights(self, distance: np.ndarray) -> np.ndarray:
-        """Return the weights of points by their distance from a place."""
+        """Return interpolation weights of source points by their distance from a place."""
         if self.settings.method is ResizeMethod.kLinear:
             return np.maximum(1 - distance, 0)
         a = self.settings.cubic_coeff

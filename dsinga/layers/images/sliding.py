@@ -1,4 +1,4 @@
-"""Windows that slide over images: settings, positions and padding, and settings for each axis of points."""
+"""Geometry of windows that slide over images: sizes, positions and padding, and settings for each axis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dsinga.ops.types import Sizes
 
 
 class WindowConf(Settings):
-    """Settings shared by convolution and pooling: a window, for all directions or each."""
+    """Settings shared by convolution and pooling: the window's size, stride and padding, for all axes or each."""
 
     kernel: Pixels | None = setting(None, "the height and width of the window; 3 without it, kernel_x and kernel_y")
     pad: Padding | None = setting(None, "how many pixels of zeros surround an image; 0 without it, pad_x and pad_y")
@@ -44,7 +44,7 @@ class WindowConf(Settings):
     )
 
     def sizes(self, field: str, default: int, axes: int) -> Sizes:
-        """Return "kernel", "pad" or "stride" for the last ``axes`` of depth, height and width."""
+        """Return the setting "kernel", "pad" or "stride" for the last ``axes`` of depth, height and width."""
         every = getattr(self, field)
         if every is not None:
             return (every,) * axes
@@ -53,10 +53,10 @@ class WindowConf(Settings):
 
 
 class Window(NamedTuple):
-    """Kernel, stride and pad, each (vertical, horizontal), and the output size (H', W'); volumes have the depth first.
+    """A window over images: kernel, stride and pad, each (vertical, horizontal), and the output size (H', W').
 
-    ``extra`` is how many more pixels of padding are below and on the right than above and on the left. Neighbours in a
-    window are ``dilation`` pixels apart, 1 if it is empty.
+    Volumes have the depth first. ``extra`` is how many more pixels of padding are below and on the right than above and
+    on the left. ``dilation`` is 1 if empty.
     """
 
     kernel: Sizes
@@ -72,7 +72,7 @@ class Window(NamedTuple):
         return extents(self.kernel, self.dilation) if self.dilation else self.kernel
 
     def extend(self, x: Array, ops: Ops, fill: float = 0.0) -> Array:
-        """Return images (B, C, H, W) with the ``extra`` rows and columns of ``fill``; kernels pad symmetrically."""
+        """Add the ``extra`` rows and columns of ``fill`` to images (B, C, H, W); kernels only pad symmetrically."""
         if not any(self.extra):
             return x
         batch, channels, *size = x.shape
@@ -82,20 +82,20 @@ class Window(NamedTuple):
         return to_image(rows)
 
     def crop(self, extended: Array) -> Array:
-        """Undo :meth:`extend`."""
+        """Remove the rows and columns that :meth:`extend` has added."""
         if not any(self.extra):
             return extended
         sizes = zip(extended.shape[2:], self.extra, strict=True)
         return extended[(slice(None), slice(None), *(slice(size - more) for size, more in sizes))]
 
     def extended_sizes(self, images: int, size: Sizes) -> list[int]:
-        """Return the bytes of ``images`` extended images and of their gradient; [] without ``extra``."""
+        """Return the bytes of extended images and of their gradient, for memory estimates; [] without ``extra``."""
         if not any(self.extra):
             return []
         return [FLOAT_BYTES * images * math.prod(map(sum, zip(size, self.extra, strict=True)))] * 2
 
     def reach(self) -> tuple[Reach, ...]:
-        """Return the pixels that a window covers along each axis, and the padding outside the image."""
+        """Return which source pixels a window reads along each axis, for cuts by space."""
         extras = self.extra or (0,) * len(self.kernel)
         return tuple(
             Reach(stride, 1, pad, extent - 1 - pad, "edge" if pad or extra else "")
@@ -103,7 +103,7 @@ class Window(NamedTuple):
         )
 
     def in_region(self, region: Region) -> Window:
-        """Return the window of a part; its sources have the padding along the region's axes."""
+        """Return the window for one worker's region; its sources have the padding along the region's axes."""
         pad, outputs, extra = list(self.pad), list(self.outputs), list(self.extra)
         for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
             pad[axis - 2], outputs[axis - 2] = 0, stop - start
@@ -111,10 +111,7 @@ class Window(NamedTuple):
         return self._replace(pad=tuple(pad), outputs=tuple(outputs), extra=tuple(extra))
 
     def rounded_up(self, size: Sizes) -> Window:
-        """Return the window with one more position along each axis on which it leaves pixels over.
-
-        The last window ends outside the padded image, and begins before the padding after the image.
-        """
+        """Return the window with one more position along each axis on which it leaves pixels over, as for ``ceil``."""
         outputs, extra = [], []
         for length, kernel, step, pad in zip(size, self.extent, self.stride, self.pad, strict=True):
             count = -(-(length + 2 * pad - kernel) // step) + 1
@@ -124,7 +121,7 @@ class Window(NamedTuple):
         return self._replace(outputs=tuple(outputs), extra=tuple(extra))
 
     def pixels(self, size: Sizes, padding: Sizes = ()) -> np.ndarray:
-        """Return how many pixels of an image and its ``padding`` each window covers, (H', W') float64."""
+        """Count the pixels of an image and its ``padding`` that each window covers, (H', W') float64."""
         covered = np.ones(())
         around = padding or (0,) * len(size)
         for count, stride, pad, kernel, length, more in zip(
@@ -138,17 +135,14 @@ class Window(NamedTuple):
 
 
 def window_shape(layer: Layer) -> Shape:
-    """Return (C, H, W) or (C, D, H, W) of the first source; (B, H, W) are images with one channel."""
+    """Return (C, H, W) or (C, D, H, W) of a layer's images; (B, H, W) are images with one channel."""
     takes = "images (batch, channels, height, width) or volumes with a depth before the height"
     shape = layer.expect_axes((3, 4, 5), takes, SHAPE_OF_RECORD)
     return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
 
 
 def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> list[Sizes]:
-    """Return the sizes along each axis of the settings named in ``defaults``, such as ``kernel=3``.
-
-    Raises UserError for a depth setting on images.
-    """
+    """Return the settings named in ``defaults``, such as ``kernel=3``, for each axis."""
     for field in [f"{name}_z" for name in defaults] if axes == 2 else []:
         if getattr(conf, field) is not None:
             raise layer.fail(f"takes images, which have no depth; leave {field} out", conf, field)
@@ -156,11 +150,10 @@ def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> 
 
 
 def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = (), dilation: Sizes = ()) -> Window:
-    """Return the window of ``conf`` over the images of ``layer``, or of ``size``, with a default ``stride``.
+    """Compute the window and output size of convolution or pooling from ``conf``, with a default ``stride``.
 
-    H' = floor((H + 2·pad - kernel) / stride) + 1 for convolution and pooling, as in SINGA. (Caffe's pooling rounds up,
-    as kPooling with ceil.) With ``same`` H' = ceil(H / stride). A window with ``dilation`` counts with its gaps. Raises
-    UserError if the window is larger than the padded image, or if ``conf`` has both ``same`` and a pad.
+    H' = floor((H + 2·pad - kernel) / stride) + 1, with ``same`` ceil(H / stride). A window with ``dilation`` counts
+    with its gaps. Raises UserError if the window is larger than the padded image.
     """
     size = size or window_shape(layer)[1:]
     kernel, pad, step = window_sizes(layer, conf, len(size), kernel=3, pad=0, stride=stride)
@@ -183,11 +176,7 @@ def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()
 
 
 def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ()) -> Window:
-    """Return the window over images of ``size`` with TensorFlow's and Keras's padding "same".
-
-    There are ceil(size / stride) windows along an axis. Half of the padding that they need, rounded down, comes before
-    the image, the rest after it.
-    """
+    """Return the window over images of ``size`` with TensorFlow's and Keras's padding "same"."""
     outputs, before, extra = [], [], []
     for length, window, step in zip(size, extents(kernel, dilation) if dilation else kernel, stride, strict=True):
         count = -(-length // step)
@@ -199,7 +188,7 @@ def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ())
 
 
 def whole_image(layer: Layer, conf: WindowConf) -> Window:
-    """Return a window that covers the whole image. Raises UserError if ``conf`` gives another window."""
+    """Return a window that covers the whole image, for global pooling."""
     size = window_shape(layer)[1:]
     refuse_window(layer, conf, f"global_pooling takes the whole image, {shape_text(size)}, as its window")
     once = (1,) * len(size)
@@ -207,7 +196,7 @@ def whole_image(layer: Layer, conf: WindowConf) -> Window:
 
 
 def refuse_window(layer: Layer, conf: WindowConf, because: str) -> None:
-    """Raise UserError if ``conf`` gives a window."""
+    """Raise UserError if the settings give a window, where another setting determines it."""
     names = [*field_types(WindowConf), *(f"dilation{axis}" for axis in ("", "_x", "_y", "_z"))]
     fields = [name for name in names if getattr(conf, name, None) not in (None, False)]
     if fields:
@@ -215,10 +204,9 @@ def refuse_window(layer: Layer, conf: WindowConf, because: str) -> None:
 
 
 def window_taps(window: Window, size: Sizes, counts_padding: bool, ceil: bool) -> tuple[Taps, ...]:
-    """Return the taps of means over windows of images; a window of padding alone has weights of 0.
+    """Return the weights of pixels in means over windows, by axis; a window of padding alone has weights of 0.
 
-    With ``counts_padding`` a mean divides by all points of the window, with ``ceil`` by the points inside the padded
-    image. Without it, the mean divides by the points inside the image.
+    With ``counts_padding`` a mean divides by all points of the window, or with ``ceil`` by those in the padded image.
     """
     taps = []
     gaps = window.dilation or (1,) * len(size)
@@ -232,7 +220,7 @@ def window_taps(window: Window, size: Sizes, counts_padding: bool, ceil: bool) -
 
 
 def adaptive_taps(size: Sizes, outputs: Sizes) -> tuple[Taps, ...]:
-    """Return taps of means over PyTorch's adaptive windows, for n of H points.
+    """Return the weights of pixels in means over PyTorch's adaptive windows, for n of H points.
 
     Window j covers the points floor(j·H / n) to ceil((j + 1)·H / n) - 1.
     """
@@ -261,10 +249,7 @@ def points_shape(layer: Layer) -> Shape:
 
 
 def by_axis(layer: Layer, field: str, default: V) -> tuple[V, ...]:
-    """Return a repeated setting's value for each axis after the channels. Raises UserError for another number.
-
-    One value is for all axes, none means ``default``.
-    """
+    """Return a setting's value for each axis after the channels; one value is for all, none means ``default``."""
     values: Sequence[V] = getattr(layer.settings, field) or [default]
     axes = len(points_shape(layer))
     layer.expect_numbers(field, (0, 1, axes), f"{axes} axes follow the channels; give one for all, or one for each")
@@ -272,13 +257,13 @@ def by_axis(layer: Layer, field: str, default: V) -> tuple[V, ...]:
 
 
 def interior(before: Sequence[int], sizes: Sequence[int], first: int = 2) -> tuple[slice, ...]:
-    """Return the index that cuts ``sizes`` points out after ``before`` points, along each axis from ``first``."""
+    """Return the index that cuts the inner points out of a padded array, ``sizes`` points after ``before`` points."""
     parts = (slice(start, start + size) for start, size in zip(before, sizes, strict=True))
     return (*(slice(None),) * first, *parts)
 
 
 def embed(x: Array, index: tuple[slice, ...], shape: Shape, ops: Ops) -> Array:
-    """Return zeros with x written at ``index``; rows of the result have the shape ``shape[1:]``."""
+    """Place x at ``index`` in an array of zeros; its rows have the shape ``shape[1:]``."""
     y = ops.empty((len(x), *shape[1:]), x.dtype)
     y[...] = 0
     y[index] = x

@@ -1,4 +1,4 @@
-"""kTransposedConvolution: the transpose of a convolution, which enlarges images or volumes by its stride."""
+"""kTransposedConvolution: enlarges images or volumes by the transpose of a convolution."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ from dsinga.ops.types import Sizes
 class TransposedConvolution(Layer):
     """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes with a depth.
 
-    Each pixel adds its kernels to a window of the result. H' = (H - 1)·stride - 2·pad + kernel + output_pad, or
-    H·stride with ``same``. It is PyTorch's ConvTranspose2d (Dumoulin and Visin, A Guide to Convolution Arithmetic,
-    2016, 4). Params: weight (C, num_filters·kh·kw), PyTorch's flattened, and bias (num_filters,) unless ``bias_term``
-    is false.
+    H' = (H - 1)·stride - 2·pad + kernel + output_pad, or H·stride with ``same``. It is PyTorch's ConvTranspose2d
+    (Dumoulin and Visin, A Guide to Convolution Arithmetic, 2016, 4). Params: weight (C, num_filters·kh·kw), PyTorch's
+    flattened, and bias (num_filters,) unless ``bias_term`` is false.
 
     With ``group`` each of as many equal groups of channels makes only its group of the filters, and the weight is (C,
-    num_filters/group·kh·kw). Pixels in a window are ``dilation`` pixels apart: a kernel counts as (kernel - 1)·dilation
-    + 1.
+    num_filters/group·kh·kw). Pixels in a window are ``dilation`` pixels apart.
     """
 
     class Conf(WindowConf):
@@ -84,10 +82,7 @@ class TransposedConvolution(Layer):
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
     def _window(self) -> tuple[Sizes, Sizes, Window]:
-        """Return the kernel, its dilation, and the windows of the convolution that reads the result.
-
-        ``outputs`` of the windows is the result's size; their kernel includes gaps.
-        """
+        """Return the kernel, its dilation, and the windows of the convolution that this one transposes."""
         settings, size = self.settings, window_shape(self)[1:]
         defaults = {"kernel": 3, "stride": 1, "pad": 0, "output_pad": 0, "dilation": 1}
         taps, stride, pad, more, dilation = window_sizes(self, settings, len(size), **defaults)
@@ -118,7 +113,7 @@ class TransposedConvolution(Layer):
         ]
 
     def _dense(self, weight: Array, ctx: Context) -> Array:
-        """Return the weights (C, num_filters, *window), with zeros between groups and in gaps."""
+        """Return the weights as one group without dilation, (C, num_filters, *window), with zeros in gaps."""
         weight = weight.reshape(self.kernels)
         if self.groups == 1 and {*self.dilation} == {1}:
             return weight
@@ -139,7 +134,7 @@ class TransposedConvolution(Layer):
         return tuple(map(operator.add, outputs, extra)) if extra else outputs
 
     def reach(self) -> tuple[Reach, ...] | None:
-        """Return the pixels i with windows, starting at i·stride - pad, that cover a pixel of the result."""
+        """Return which source pixels reach a pixel of the result, for cuts by space."""
         if len(self.source_shapes[0]) == 3:
             return None
         window = self.window
@@ -175,10 +170,7 @@ class TransposedConvolution(Layer):
         return self.window.extended_sizes(rows * self.shape[1], self.window.outputs)[:1]
 
     def _sources(self, axis: int, start: int, stop: int) -> range:
-        """Return the pixels along an axis with kernels that cover the result's points ``start`` to ``stop`` - 1.
-
-        They may lie outside the images.
-        """
+        """Return the source pixels along an axis that reach the result's points ``start`` to ``stop`` - 1."""
         kernel, stride, pad = (sizes[axis - 2] for sizes in self.window[:3])
         first = min(-((kernel - 1 - start - pad) // stride), (start + pad) // stride)
         last = max((stop - 1 + pad) // stride, -((kernel - stop - pad) // stride))
@@ -189,7 +181,7 @@ class TransposedConvolution(Layer):
         return np.where((points < 0) | (points >= self.source_shapes[0][axis]), FILL, points)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return a part that adds up whole kernels of its sources, and crops the result to the region."""
+        """Return a worker's part, which adds up whole kernels of its sources and crops the result to its region."""
         window = self.window.in_region(region)
         outputs, index = list(window.outputs), [slice(None)] * len(self.shape)
         for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):

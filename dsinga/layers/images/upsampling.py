@@ -1,4 +1,4 @@
-"""kUpsampling: fields with more points along each axis, repeated or linearly interpolated."""
+"""kUpsampling: enlarges images and volumes by whole factors, with repeated or linearly interpolated points."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dsinga.ops import Ops
 class Upsampling(Layer):
     """Images (B, C, H, W) or volumes (B, C, D, H, W) with ``factor`` times as many points along each axis.
 
-    kNearest repeats each point; kLinear interpolates between the centres of neighbouring points, bilinearly in images,
-    and repeats the edge beyond them (PyTorch's ``align_corners=False``, and Keras's).
+    kNearest repeats each point; kLinear interpolates between the centres of neighbouring points, and repeats the edge
+    beyond them (PyTorch's ``align_corners=False``, and Keras's).
     """
 
     class Conf(Settings):
@@ -49,7 +49,7 @@ class Upsampling(Layer):
         self.shape = self.larger = (*self.source_shapes[0][:2], *larger)
 
     def reach(self) -> tuple[Reach, ...]:
-        """Return the repeated points, or for kLinear both neighbours of (j + 1/2) / factor - 1/2."""
+        """Return which source points a point needs, for cuts by space: one, or for kLinear both neighbours."""
         if not self.is_linear:
             return tuple(Reach(1, factor) for factor in self.factors)
         return tuple(Reach(2, 2 * factor, factor - 1, factor + 1, "edge") for factor in self.factors)
@@ -103,20 +103,20 @@ class Upsampling(Layer):
         return part
 
     def _copies(self) -> Iterator[tuple[slice, ...]]:
-        """Yield the index of each copy of a field in the larger field."""
+        """Yield, for each copy of the image in the larger image, its index."""
         for offsets in itertools.product(*map(range, self.factors)):
             steps = (slice(offset, None, factor) for offset, factor in zip(offsets, self.factors, strict=True))
             yield (slice(None), slice(None), *steps)
 
     def backward_sizes(self, rows: int) -> list[int]:
-        """Return the size of the gradient that is smaller along all axes but the first."""
+        """Return the bytes of the backward pass's scratch array, for memory estimates."""
         if not self.is_linear:
             return []
         return [FLOAT_BYTES * rows * math.prod(self.shape[1:]) // self.factors[-1]]
 
 
 def interpolate(x: Array, axis: int, factor: int, ops: Ops) -> Array:
-    """Return x with ``factor`` times as many points along an axis, linearly interpolated between centres."""
+    """Enlarge an array ``factor`` times along an axis by linear interpolation between the centres of points."""
     y = ops.empty((*x.shape[:axis], x.shape[axis] * factor, *x.shape[axis + 1 :]), x.dtype)
     products: dict[float, list[Array]] = {}  # of x, by the share of the neighbour: two phases have the same
     for phase in range(factor):
@@ -147,7 +147,7 @@ def interpolate_grad(dy: Array, axis: int, factor: int, ops: Ops) -> Array:
 
 
 def neighbours_of(phase: int, factor: int) -> tuple[float, tuple[slice, slice], tuple[slice, slice]]:
-    """Return the neighbour's share in the ``phase``-th of ``factor`` points that replace one point, and two pairs.
+    """Return the neighbour's weight in the ``phase``-th of ``factor`` points that replace one point, and two pairs.
 
     The first pair is the points with a neighbour on that side, and the neighbours. The second is the point at the edge,
     its own neighbour.

@@ -1,1 +1,1 @@
-"""The interface of layers: the base class, contexts, declarations, regions, and checks at run time."""
+"""The interface of layers: base class, the context of a pass, declarations, cuts by space, and run-time checks."""

@@ -1,4 +1,4 @@
-"""The base class of a configured layer, with checks of settings and sources that raise one-sentence errors."""
+"""The base class of a configured layer: checks of settings and sources, with errors of one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPE_OF_RECORD = "give the shape of a record: nn.Input((channels, height, width
 
 
 class ConfiguredLayer:
-    """A layer with its configuration and source shapes; errors have its name, file and line."""
+    """Base of layers that know their configuration and source shapes, for errors with name, file and line."""
 
     Conf: ClassVar[type[Settings] | None] = None
     settings: Any = None
@@ -57,24 +57,18 @@ class ConfiguredLayer:
             )
 
     def source_name(self, index: int) -> str:
-        """Return the quoted name of a source, or its number if the configuration does not name it."""
+        """Return the quoted name of a source for errors, or its number if the configuration has no name."""
         names = self.conf.srclayers
         return repr(names[index]) if index < len(names) else f"source {index}"
 
     def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
-        """Return a UserError about this layer, with file and line; the caller raises it.
-
-        ``at`` is the message that has ``field``, by default the settings or the layer's configuration.
-        """
+        """Return a UserError about this layer, with file and line; the caller raises it."""
         if at is None and self.settings is not None and field in field_types(type(self.settings)):
             at = self.settings
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
 
     def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
-        """Return a source's shape. Raises UserError unless it has one of ``counts`` axes.
-
-        The error says what the layer ``takes``, with the axes, and the ``remedy``.
-        """
+        """Return a source's shape, or raise UserError with the ``remedy`` unless it has one of ``counts`` axes."""
         shape = self.source_shapes[source]
         if len(shape) not in counts:
             text = f"takes {takes}, but {self.source_name(source)} gives {shape_text(shape)}"
@@ -82,7 +76,7 @@ class ConfiguredLayer:
         return shape
 
     def expect_alike(self, fit: bool, remedy: str, second: int = 1, first: int = 0, verb: str = "compares") -> None:
-        """Raise UserError, with both shapes and the ``remedy``, unless two sources ``fit``."""
+        """Raise UserError, with both shapes and the ``remedy``, unless two sources fit."""
         if not fit:
             names = [f"{self.source_name(k)}, {shape_text(self.source_shapes[k])}" for k in (first, second)]
             raise self.fail(f"{verb} {names[0]}, with {names[1]}; {remedy}", field="srclayers")
@@ -97,19 +91,19 @@ class ConfiguredLayer:
         self.expect_axes(range(2, 33), "(batch, channels, ...)")
 
     def expect_setting(self, field: str, low: int, high: int, because: str) -> int:
-        """Return a setting. Raises UserError, with the reason, unless it is in ``low`` to ``high``."""
+        """Return a setting, or raise UserError with the reason unless it is in ``low`` to ``high``."""
         value: int = getattr(self.settings, field)
         if not low <= value <= high:
             raise self.fail(f"{field} is {value}, but {because}; give {low} to {high}", field=field)
         return value
 
     def expect_axis(self, field: str, first: int = 0) -> int:
-        """Return a setting that names an axis of the first source, at least ``first``. Raises UserError."""
+        """Return a setting that names an axis of the first source, or raise UserError unless it does."""
         shape = self.source_shapes[0]
         return self.expect_setting(field, first, len(shape) - 1, f"{self.source_name(0)} gives {shape_text(shape)}")
 
     def expect_equal_groups(self, field: str, **counts: int) -> int:
-        """Return a setting. Raises UserError unless each of ``counts`` divides into so many equal groups."""
+        """Return a number of groups, or raise UserError unless it divides each of ``counts``."""
         groups: int = getattr(self.settings, field)
         for what, count in counts.items():
             if count % groups:
@@ -131,7 +125,7 @@ class ConfiguredLayer:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape as text for errors: (3, 32, 32) as ``3 x 32 x 32``; more than eight axes are shortened."""
+    """Return a shape as text for errors: (3, 32, 32) as ``3 x 32 x 32``; shortened above eight axes."""
     sizes = list(map(str, shape))
     if len(sizes) > 8:
         sizes[4:] = [f"... ({len(sizes)} axes)"]

@@ -1,7 +1,4 @@
-"""Run-time checks of layers' shapes, params, features and gradients.
-
-Without them a fault in a user's layer would show in another layer, on a server, or not at all.
-"""
+"""Run-time checks of layers' shapes, params, features and gradients, so that faults show in the layer that has them."""
 
 from __future__ import annotations
 
@@ -24,16 +21,16 @@ from dsinga.ops.types import FLOAT32
 
 
 class MustUnroll(UserError):
-    """Error: the steps of a layer cannot be computed together, so its net must be unrolled."""
+    """Error: a layer cannot compute all steps at once, so its net must be unrolled into copies, one for each step."""
 
 
 def copy_name(step: int, layer: str) -> str:
-    """Return SINGA's name for an unrolled layer's copy at a time step."""
+    """Return the name of a layer's copy for a time step in an unrolled net, as in SINGA."""
     return f"{step}#{layer}"
 
 
 def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:
-    """Return a new layer. Raises JobError if ``cls`` sets ``shape`` or ``params`` wrongly."""
+    """Create a layer and check its declarations. Raises JobError if ``cls`` sets ``shape`` or ``params`` wrongly."""
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise conf.error(f"layer {conf.name!r}: the class {cls.__name__} does not define {missing}")
@@ -73,7 +70,7 @@ def is_shape(shape: Any) -> bool:
 
 
 def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) -> None:
-    """Raise UserError unless ``output`` has the declared shapes; make its feature read-only."""
+    """Raise UserError unless a forward pass gave arrays of the declared shapes; make its feature read-only."""
     if not isinstance(output, Output):
         raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {describe_type(output)}")
     feature = output.feature
@@ -91,7 +88,7 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
 
 
 def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -> None:
-    """Raise UserError unless ``feature`` has the declared shape, and is not float64 made from float32."""
+    """Raise UserError unless a feature has the declared shape, and is float64 only if a source or param is."""
     if not hasattr(feature, "dtype"):
         raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
     if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
@@ -107,7 +104,7 @@ def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -
 
 
 def check_no_codes(layer: Layer, sources: Arrays) -> None:
-    """Raise UserError if a source, other than labels, has integers."""
+    """Raise UserError if a layer that computes with numbers gets integer codes."""
     for index, source in enumerate(sources):
         if index != layer.labels.source and getattr(source, "dtype", np.dtype(float)).kind in "iu":
             raise layer.fail(
@@ -118,13 +115,13 @@ def check_no_codes(layer: Layer, sources: Arrays) -> None:
 
 
 def check_labels(layer: Layer, output: Output) -> None:
-    """Raise UserError if a layer of a partitioned net returns labels without ``new_labels``."""
+    """Raise UserError if a layer of a partitioned net makes labels without declaring ``new_labels``."""
     if output.labels is not None and not (layer.is_input or layer.new_labels):
         raise layer.fail(f"compute_feature returned labels; set new_labels = LabelFormat() in {type(layer).__name__}")
 
 
 def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:
-    """Raise UserError unless ``state`` has the shape and dtype of the untrained param ``role``."""
+    """Raise UserError unless new ``state`` has the shape and dtype of the untrained param ``role``."""
     for spec, param in zip(layer.params, params, strict=True):
         if spec.role == role and not spec.trainable:
             if not has_shape_and_dtype_of(state, param):
@@ -135,16 +132,12 @@ def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:
 
 
 def is_metric(metric: Any) -> bool:
-    """Whether ``metric`` is (sum, count)."""
+    """Whether a reported metric has the form (sum, count)."""
     return isinstance(metric, tuple) and len(metric) == 2
 
 
 def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any) -> None:
-    """Raise UserError unless ``computed`` has gradients for all sources and params.
-
-    A gradient may be None for a source or a param that is not trainable. Each has the shape and dtype of its source or
-    param. Gradients for sources become read-only.
-    """
+    """Raise UserError unless a backward pass gave gradients of the right shape and dtype for sources and params."""
     if not isinstance(computed, tuple) or len(computed) != 2:
         raise layer.fail(
             "compute_gradient must return (gradients for the sources, gradients for the params), "
@@ -160,7 +153,7 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
 
 
 def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[Array | None]) -> None:
-    """Check a layer's gradients for sources, as in :func:`check_gradients`."""
+    """Check a layer's gradients for sources only, as in :func:`check_gradients`."""
     for index, gradient in enumerate(for_sources):
         if gradient is not None:
             if not has_shape_and_dtype_of(gradient, sources[index]):
@@ -169,7 +162,7 @@ def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[
 
 
 def check_param_gradients(layer: Layer, params: Arrays, for_params: Sequence[Array | None]) -> None:
-    """Check a layer's gradients for params, as in :func:`check_gradients`."""
+    """Check a layer's gradients for params only, as in :func:`check_gradients`."""
     for spec, gradient, param in zip(layer.params, for_params, params, strict=True):
         if type(gradient) is type(param) is np.ndarray and gradient.shape == param.shape:
             if gradient.dtype != param.dtype:
@@ -191,7 +184,7 @@ def has_shape_and_dtype_of(value: Any, model: Array) -> bool:
 
 
 def mismatch(layer: Layer, what: str, value: Any, model: Array) -> Exception:
-    """Return a UserError: how ``value``, called ``what``, differs from ``model``."""
+    """Return a UserError that says how ``value``, called ``what``, differs from ``model`` in shape or dtype."""
     if not hasattr(value, "dtype"):
         return layer.fail(f"{what} must be an array, not {describe_type(value)}")
     return layer.fail(
@@ -206,14 +199,14 @@ def freeze(array: Array) -> None:
 
 
 def add_layer_note(error: Exception, layer: Layer, method: str) -> None:
-    """Add a note to ``error``: layer, method and, if known, the remedy."""
+    """Add the layer's name, the method and, if known, the remedy to an error from a layer."""
     error.add_note(f"in {method} of layer {layer.name!r}")
     if isinstance(error, ValueError) and "read-only" in str(error):
         error.add_note("a layer must not change the arrays that it is given; work on a copy")
 
 
 def describe_type(value: Any) -> str:
-    """Describe the type of ``value`` for an error."""
+    """Describe the type of a value in an error."""
     if value is None:
         return "None"
     return f"an array of {shape_text(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""The declarations of a layer class: params, axes of sources, labels, and cut."""
+"""What a layer class declares: its params, axes of sources, labels, and how workers can cut it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from dsinga.ops.types import Shape
 
 @dataclass(frozen=True)
 class ParamSpec:
-    """A param of a layer: its role, its shape, and how it is cut, filled and updated.
+    """The declaration of a layer's param: role, shape, and how it is cut, initialised and updated.
 
     Attributes:
-        role: "weight", "bias", ...; names the param if the job does not.
-        cut_axis: the axis that is cut with the layer's dimension 1; None for a replicated param.
-        trainable: False for lasting state, such as running means. Its new value is sent in place of a gradient, and
-            replaces the old value.
-        initial: a number or broadcastable array that fills it if the job has no ``init``.
-        by_rows: whether it is state (B, ...) with an entry for each row of the batch, such as a carried hidden state. A
-            worker gets and returns its rows only. It exists in training only: in other phases the layer is made without
-            it.
+        role: "weight", "bias", ...; its name if the job gives none.
+        cut_axis: axis that is cut with the layer's features; None for a replicated param.
+        trainable: False for lasting state, such as running means. Its new value replaces the old one.
+        initial: number or broadcastable array that fills it if the job has no ``init``.
+        by_rows: whether it is state (B, ...) with an entry for each row of the batch, such as a carried hidden state.
+            It exists in training only.
         sparse: whether its gradient may be a :class:`dsinga.ops.SparseRows`. Then only these rows are sent and updated.
-            Adding a dense gradient makes it dense.
         static: whether no step changes it, like ``static`` of a job's param.
     """
 
@@ -41,7 +38,7 @@ class ParamSpec:
 
 
 class Bfloat16(Enum):
-    """The part of a layer that is computed in bfloat16, in a job with the precision kBF16."""
+    """Which part of a layer is computed in bfloat16, in a job with the precision kBF16."""
 
     kNothing = 0  # it gets its sources in float32, and rounds no factors of products
     kProducts = 1  # its products round their factors; its sources and its feature are float32
@@ -49,17 +46,13 @@ class Bfloat16(Enum):
 
 
 class SourceKind(Enum):
-    """How a layer uses the axes of its sources after the batch axis.
+    """How a layer reads its sources: rows, or sequences (B, T, ...) step by step.
 
-    Sequences are (B, T, ...), batch first. The labels of their steps are (B, T) int64, -1 after the end. The feature of
-    a step after the end and its gradient are 0. A layer that needs lengths reads these labels from an optional last
-    source. Without it all sequences have length T. ``conf.unroll_len`` is T; None means all steps of the source. If the
-    source has more steps (kCharRNN gives T + 1), a layer reads the steps that it needs.
+    Labels of steps are (B, T) int64, -1 after the end. The feature of a step after the end and its gradient are 0. A
+    layer that needs lengths reads these labels from an optional last source; without it all sequences have length T.
 
-    :class:`dsinga.layers.sequences.timedistributed.TimeDistributed` applies a layer of one step to sequences. If a net
-    must be unrolled, each layer is made once for each step, as in SINGA. The copy has its step in ``conf.unroll_index``
-    and the feature (B, ...) of that step. It reads its own step of a source that is not unrolled, such as (B, T + 1)
-    characters.
+    :class:`dsinga.layers.sequences.timedistributed.TimeDistributed` applies a layer of one step to sequences. In an
+    unrolled net, each layer is made once for each step, ``conf.unroll_index``, as in SINGA.
     """
 
     kShaped = 0  # it takes certain shapes, which it checks itself
@@ -75,22 +68,20 @@ class SourceKind(Enum):
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether the layer flattens rows itself, so that an nn.Flatten before it adds no kReshape."""
+        """Whether the layer flattens rows itself, so that an nn.Flatten before it adds no layer."""
         return self in (SourceKind.kVectors, SourceKind.kAnyShape)
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels that a layer reads in place of a source's feature. A net refuses other labels.
+    """The declaration of the labels that a layer accepts in place of a source's feature; a net refuses others.
 
     Attributes:
-        source: the index of the source with the labels. Its shape is then the labels': (B,), (B, K), or (B, T) for
-            sequences.
-        per: "row" for labels (B,), "step" for (B, T) with a feature (B, T, ...); None for any of these shapes.
+        per: "row" for labels (B,), "step" for (B, T); None for any.
         floats: whether labels may be float32.
         shares: whether a share for each class, (B, K) float32, may replace a class.
-        any_shape: whether labels may have any shape, independent of the feature's.
-        of_scores: whether labels are classes of scores, the first source, so that ``nn`` leaves out a softmax before.
+        any_shape: whether labels may have any shape.
+        of_scores: whether labels are classes of the first source's scores, so that ``nn`` leaves out a softmax.
         per_point: whether there is a label for each point of a field.
     """
 
@@ -109,13 +100,12 @@ class Labels:
 
 @dataclass(frozen=True)
 class LabelFormat:
-    """The labels that a layer passes to later layers.
+    """The shape and dtype of the labels that a layer passes to later layers.
 
     Attributes:
-        shape: the shape of a row's label: () for one number, (K,) for several, (T,) for sequences.
-        dtype: int64 or float32; None without labels. A layer that makes labels may leave it None to use the dtype of
-            its sources' or records' labels.
-        names: the names of the labels 0, 1, ..., if known.
+        shape: shape of a row's label: () for one number, (K,) for several, (T,) for sequences.
+        dtype: int64 or float32; None without labels, or for the sources' dtype.
+        names: names of the labels 0, 1, ..., if known.
     """
 
     shape: Shape = ()
@@ -124,7 +114,7 @@ class LabelFormat:
 
 
 class Connection(Enum):
-    """The columns (``Cut.axis``) of sources that some columns of a feature need (SINGA's name)."""
+    """Which columns of its sources a part of a layer needs if workers cut it by features (SINGA's name)."""
 
     kOneToOne = 0  # columns of the feature need the same columns of every source
     kOneToAll = 1  # columns of the feature need all columns of every source
@@ -132,19 +122,15 @@ class Connection(Enum):
 
 @dataclass(frozen=True)
 class Cut:
-    """How a layer is cut over workers by features (dimension 1). Cut by rows (dimension 0), it computes any rows.
+    """The declaration of how workers can divide a layer: by features (dimension 1), by space, or only by rows.
 
     Attributes:
-        connection: what a part needs of the sources. With None the layer is not cut by features: each worker gathers
-            the features of its rows.
-        axis: the axis of the features; 2 for layers that compute sequences (B, T, n).
-        groups: the number of equal groups of features that a cut keeps whole, such as heads of kAttention; 0 for any
-            cut.
-        gathered_because: why there is no ``connection``.
-        whole_because: if not empty, why the layer cannot be cut by rows. One worker then computes all rows.
-        width: the setting, if any, with the number of features. A part has its own number there.
-        by_space: whether the layer can be cut along the axes after the channels. ``Layer.source_points`` names the
-            source points for points of the feature, by default the same points.
+        connection: what a part needs of the sources; None if the layer cannot be cut by features.
+        axis: axis of the features, 2 for sequences (B, T, n).
+        groups: number of equal groups of features that a cut keeps whole, such as heads of kAttention; 0 for any cut.
+        whole_because: if not empty, why one worker must compute all rows.
+        width: setting, if any, with the number of features, which a part changes.
+        by_space: whether the layer can be cut along the axes after the channels.
     """
 
     connection: Connection | None = None
@@ -166,7 +152,7 @@ DECLARED = {
 
 
 def fault_of(owner: Any) -> str:
-    """Return the fault in the declarations of a layer or its class, or ""."""
+    """Check the declarations of a layer or its class; return what is wrong, or ""."""
     for name, (kind, example) in DECLARED.items():
         if not isinstance(value := getattr(owner, name), kind):
             return f"sets {name} to {value!r}; write {example}"

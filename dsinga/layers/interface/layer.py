@@ -1,4 +1,4 @@
-"""Layer, the base class of all layers: a pure function of params, sources and a context."""
+"""The base class of all layers: a pure function of params, sources and a context."""
 
 from __future__ import annotations
 
@@ -29,15 +29,12 @@ COMPUTING = ("compute_feature", "compute_gradient", "forward", "backward")  # me
 
 
 class Output(NamedTuple):
-    """The result of ``compute_feature``.
+    """What a layer's forward pass returns: the feature, and optionally labels, metrics and state.
 
     Attributes:
-        feature: an array, or None if no destination needs one. With ``part_shapes`` it is a tuple of arrays, for the
-            destinations in the order of the net.
-        saved: what ``compute_gradient`` needs in addition to params, sources and the feature.
-        labels: the labels, for layers that make labels. Other layers pass on their sources' labels.
-        metrics: maps a name to (sum, count), so that parts of a batch add up. A sum may be a state of
-            :mod:`dsinga.layers.metrics.metric_state`.
+        feature: array, or None if no destination needs one; with ``part_shapes`` a tuple, one for each destination.
+        saved: what else ``compute_gradient`` needs.
+        metrics: (sum, count) by name; a sum may be a state of :mod:`dsinga.layers.metrics.metric_state`.
         state: maps the role of a param that is not trainable to its new value.
     """
 
@@ -49,70 +46,56 @@ class Output(NamedTuple):
 
 
 class Layer(ConfiguredLayer, ABC):
-    """Base of all layers: set up once from a configuration and source shapes, then a pure function.
+    """Base class of layers: set up once from a configuration and source shapes, then a pure function.
 
-    A subclass calls ``super().__init__``. It sets ``shape``, the shape of the whole batch's feature, batch first,
-    unless it equals the first source's. It sets ``params`` if it has any. It raises UserError, through :meth:`fail`,
-    for a source shape that it does not support. A worker that computes some rows of the batch gets arrays with fewer
-    rows, so ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only. Neither changes an array that it
-    gets.
+    A subclass calls ``super().__init__``. It sets ``params``, and ``shape``, the shape of the whole batch's feature,
+    unless it equals the first source's. A worker may get fewer rows, so ``compute_feature`` and ``compute_gradient``
+    rely on ``shape[1:]`` only.
 
     docs/howto/own-code.md has an example, and :class:`dsinga.testing.LayerContract` tests these rules:
 
-    - *Errors.* Refuse sources and settings by ``raise self.fail(message)``, which adds file, line and layer. Another
-      exception keeps its traceback, and gets a note with the layer's name.
+    - *Errors.* Refuse sources and settings by ``raise self.fail(message)``, which adds file, line and layer.
     - *State.* Keep nothing in ``self`` while computing: several threads may share a layer. Put arrays for the backward
       pass into ``Output(feature, saved=...)``. Lasting state, such as a running mean, is a param with
       ``trainable=False``; return its new value in ``Output(state={role: value})``.
-    - *Arrays* are float32. Arrays that a layer gets are read-only. A gradient has the shape and dtype of its array.
+    - *Arrays* are float32, and read-only if a layer gets them. A gradient has the shape and dtype of its array.
     - *GPUs.* Call functions of ``ctx.ops.xp`` in place of numpy's on features, params and gradients. Labels and codes
       are in host memory; ``ctx.ops.asarray`` copies them to the device.
     - *Losses* set ``is_loss = True`` and report ``metrics={"loss": (sum, count)}``; the sum may be an array with one
       number. Divide the gradient by ``ctx.rows.total``, the rows of the whole batch, not by the rows that you get.
-    - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``. A function
-      registered as ``composed_metric`` (:mod:`dsinga.layers.metrics.composed_metrics`) computes the value from the
-      parts.
-    - *Input layers* set ``is_input = True`` and ``source_count = 0``. Their source is a :class:`Records`. ``info`` has
-      the shape of a record and the batch size. They return ``Output(feature, labels=labels)``.
+    - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``, for a function
+      registered as ``composed_metric`` (:mod:`dsinga.layers.metrics.composed_metrics`).
+    - *Input layers* set ``is_input = True`` and ``source_count = 0``, read a :class:`Records`, and return
+      ``Output(feature, labels=labels)``.
     - *Random numbers* come from :meth:`random`, ``ctx.random(self.name, n, self.columns)`` or, in host memory,
-      ``ctx.uniform(...)``. They depend on the seed, the step, the layer and the row of the whole batch, so every way to
-      divide a batch gives the same numbers. Without ``self.columns`` every part of a cut layer would get the same
-      numbers.
-    - *The step.* Get a number that changes with the step by ``ctx.step_number(lambda step: ...)``. A layer that reads
-      ``ctx.step``, or random numbers in host memory, works, but a GPU then calls its net kernel by kernel.
+      ``ctx.uniform(...)``. Every way to divide a batch gives the same numbers.
+    - *The step.* Get a number that changes with the step by ``ctx.step_number(lambda step: ...)``. Reading ``ctx.step``
+      directly makes GPUs slower.
     - *Cut by features* (``partition_dim: 1``): without ``cut``, each worker computes whole rows. With
       ``Cut(Connection.kOneToOne)`` a part needs the same features of each source, with ``kOneToAll`` all features.
-      :meth:`cut_conf` returns the configuration of a part. ``ParamSpec.cut_axis`` is the axis of a param to cut.
     - *Cut by space* (``partition_dim: 2``): with ``by_space=True``, :meth:`reach` names the points of sources that a
       part needs. Sums over points need ``ctx.all_reduce``; metrics count ``self.counted_rows(rows)``;
       ``self.region.take(labels)`` gives the labels of a part's points.
 
     Attributes:
-        Conf: the class of the type's settings; ``settings`` are this layer's.
-        source_count: the number of source layers, None for any number. Up to ``optional_sources`` more may follow.
-        source_kind: how it uses the axes of its sources (:class:`SourceKind`).
-        labels: the labels that it reads (:class:`Labels`).
-        new_labels: the labels that it makes (:class:`LabelFormat`); None if it passes on its sources' labels. An input
-            layer gives its records' labels.
-        cut: how it is cut over workers (:class:`Cut`).
-        is_input: whether it reads a store. Its one source is a :class:`Records`; it has no source layers.
-        takes_codes: whether its source gives codes, which are checked in host memory.
-        vocab_size: the upper bound of its source's codes; 0 if each category has its own.
+        Conf: class of the type's settings; ``settings`` are this layer's.
+        source_count: number of source layers, None for any; up to ``optional_sources`` more may follow.
+        new_labels: labels that it makes (:class:`LabelFormat`); None if it passes on its sources' labels.
+        takes_codes: whether its source gives codes.
+        vocab_size: upper bound of its source's codes; 0 if each category has its own.
         is_loss: whether it starts the gradient: ``compute_gradient`` gets ``grad`` None.
         is_output: whether it takes no part in the gradient; only output layers can follow it.
-        metric_names: all metrics that it may report. Extensions may monitor them.
-        part_shapes: the shapes of the parts, if each destination gets its own part.
-        columns: the columns of the whole layer that this part computes, None for all; set by the net.
-        region: the points of the whole layer's field that this part computes, None for all; set by the net.
-        label_region: the points of labels that later layers of a part of an input layer need, None for all; set by the
-            net.
-        source_fill: the value of padding points around a source, if ``source_points`` has some.
-        label_format: the labels that later layers get; set by the net.
+        part_shapes: shapes of the parts, if each destination gets its own part.
+        columns: columns of the whole layer that this part computes, None for all.
+        region: points of the whole layer's field that this part computes, None for all.
+        label_region: points of an input layer's labels that later layers need, None for all.
+        source_fill: value of padding points around a source, if ``source_points`` has some.
+        label_format: labels that later layers get.
         marks_wrong_labels: whether a label that is no class makes metrics NaN, if the host cannot check it.
-        bf16: what it computes in bfloat16 if a job wants that (:class:`Bfloat16`).
+        bf16: what it computes in bfloat16 with the precision kBF16 (:class:`Bfloat16`).
         rounds_source: whether it then uses its first source only as factors, which it rounds to bfloat16.
         rounds_gradient: whether it then rounds the gradient for its feature, too.
-        runs_user_code: whether its passes are a user's. Their gradients are checked.
+        runs_user_code: whether its passes are a user's, with gradients to check.
         no_gradient_because: why no params below it can be trained, or "".
     """
 
@@ -161,10 +144,7 @@ class Layer(ConfiguredLayer, ABC):
 
     @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
-        """Return example labels (1, ...) for a prediction row of ``shape``.
-
-        ``known`` is the shape of a row of labels, if known.
-        """
+        """Return example labels (1, ...) for a prediction row of ``shape``, to check a user's labels."""
         return np.zeros((1, *shape[:-1]), np.int64)
 
     @classmethod
@@ -174,7 +154,7 @@ class Layer(ConfiguredLayer, ABC):
 
     @classmethod
     def open_records(cls, conf: LayerConf, roots: Sequence[str]) -> tuple[Any, RecordInfo] | None:
-        """Return an input layer's own source of records and its description; None if the layer reads a store."""
+        """Open an input layer's own records, with their description; None if the layer reads a store."""
         return None
 
     def regions_read(self) -> tuple[PointRanges | None, PointRanges | None]:
@@ -182,62 +162,51 @@ class Layer(ConfiguredLayer, ABC):
         return None, None
 
     def take_region(self, records: Records) -> Records:
-        """Cut records down to the points that this part of an input layer, cut by space, needs.
-
-        They may have been read with just the points of :meth:`regions_read`. The thread that reads ahead calls this.
-        """
+        """Cut records down to the points that this worker's part of an input layer needs."""
         return records
 
     def send_ahead(self, records: Records, ops: Ops) -> Records:
-        """Start to copy the records of an input layer to the device, and return them.
-
-        The thread that reads ahead calls this if the backend computes on a device. ``records.data`` may become a
-        running :class:`dsinga.ops.AsyncCopy`, which ``compute_feature`` waits for.
-        """
+        """Start to copy the next records to the device while it computes, and return them."""
         return records
 
     def reach(self) -> tuple[Reach, ...] | None:
-        """Return the points of sources that the layer needs, along each axis after the channels; None for all.
-
-        It is the reach outside training. A net of layers that need neighbouring points only predicts large fields in
-        tiles (:mod:`dsinga.addons.fields.prediction.tiles`).
-        """
+        """Return which source points a point of the feature needs, along each axis after the channels; None for all."""
         return None
 
     def same_points(self) -> tuple[Reach, ...]:
-        """Say that the layer needs only the same point of its sources: a result for :meth:`reach`."""
+        """Return the :meth:`reach` of a layer that needs only the same point of its sources."""
         return (Reach(),) * (len(self.shape) - 2)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
-        """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
+        """Return the configuration for the worker that computes these ``columns`` of the layer's feature."""
         if not self.cut.width:
             return self.conf
         part = self.settings.replace(**{self.cut.width: columns.stop - columns.start})
         return self.conf.replace(**{type(part).field: part})
 
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
-        """Return a new layer of this kind for a part's configuration and source shapes."""
+        """Make the layer for one worker's part, from its configuration and source shapes."""
         return type(self)(conf, source_shapes)
 
     def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
-        """Return the points of sources, along an axis, for the points ``start`` to ``stop`` - 1 of the feature.
+        """Return the source points, along an axis, that points ``start`` to ``stop`` - 1 of the feature need.
 
-        FILL (-1) stands for points of padding. A part of a layer cut by space gets just these points.
+        FILL (-1) stands for padding.
         """
         reach = self.reach()
         return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)
 
     def takes_points(self, source: int) -> bool:
-        """Whether a part cut by space needs some points of this source; else it needs the whole feature, or labels."""
+        """Whether a part cut by space needs only some points of this source, not the whole feature or labels."""
         return source != self.labels.source
 
     def gathers_points_because(self) -> str:
-        """Return why shapes and settings prevent the cut by space that the class allows, or ""."""
+        """Return why this layer cannot be cut by space, though its class allows it, or ""."""
         return ""
 
     @property
     def field_shape(self) -> Shape:
-        """The shape (B, C, ...) of the field that is cut by space: the feature, or the field that it flattens."""
+        """The shape (B, C, ...) of the field that workers cut by space: the feature, or the field that it flattens."""
         return self.shape
 
     @property
@@ -247,29 +216,28 @@ class Layer(ConfiguredLayer, ABC):
         return field if math.prod(self.shape) == math.prod(field) else (field[0], 1, *field[2:])
 
     def counted_rows(self, rows: int) -> int:
-        """Return how many of ``rows`` this layer counts in metrics, so that each row counts once over all regions."""
+        """Return how many of ``rows`` this worker counts in metrics, so that each row counts once over all workers."""
         return rows if self.region is None or self.region.is_first else 0
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part of this layer that computes the points of ``region``."""
+        """Return a worker's part of this layer, which computes the points of ``region``."""
         return self.part(self.conf, source_shapes)
 
     def copy_for_region(self, region: Region, source_shapes: Sequence[Shape]) -> Self:
-        """Return a copy with the shapes of a region's part."""
+        """Return a copy of the layer with the shapes of a worker's region."""
         part = copy.copy(self)
         part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
         return part
 
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
-        """Return the labels (B, ...) of the first source that has labels, for layers that make none.
+        """Return the labels for later layers, by default the first source's that has labels.
 
-        ``labels`` has each source's labels, or None. A layer with parts may return a tuple, with labels for each
-        destination.
+        A layer with parts may return a tuple, with labels for each destination.
         """
         return next((array for array in labels if array is not None), None)
 
     def random(self, ctx: Context) -> Array:
-        """Return (rows, n) uniform numbers by :meth:`Context.random`, one for each unit of a row of the feature.
+        """Draw uniform numbers (rows, n), one for each unit of a row of the feature.
 
         A part of a cut layer gets the numbers that the whole layer would draw for its units.
         """
@@ -283,21 +251,20 @@ class Layer(ConfiguredLayer, ABC):
 
     @abstractmethod
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        """Compute the feature from ``params`` (ordered as ``self.params``) and ``sources`` (ordered as srclayers).
+        """Compute the forward pass from ``params`` (ordered as ``self.params``) and ``sources`` (ordered as srclayers).
 
         An input layer gets one source, a :class:`Records`. With ``recompute`` it is called twice for a batch, and must
-        return the same. Raises UserError for data that the layer does not support.
+        return the same.
         """
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        """Return the gradients for the sources and for the params.
+        """Compute the backward pass: return the gradients for the sources and for the params.
 
         ``grad`` is the gradient for the feature. For parts it is a sequence, with None for a part without a gradient.
         Return None for a source i unless ``needs[i]``, and for params that are not trainable. A loss returns gradients
-        of the mean over the *global* batch (``ctx.rows.total``), so that parts add up. A layer that does not define
-        this (an input, an output) raises an error only if a gradient is needed.
+        of the mean over the *global* batch (``ctx.rows.total``), so that parts add up.
         """
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
@@ -306,10 +273,9 @@ class Layer(ConfiguredLayer, ABC):
     def defer_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
-        """Return the gradients for the sources, and a function that computes the gradients for the params.
+        """Return the gradients for the sources, and a function that computes the gradients for the params later.
 
-        Back-propagation calls it in place of :meth:`compute_gradient` if the worker will wait for others, and the
-        function during the wait. Returns None if the layer computes both together.
+        Back-propagation calls it while the worker waits for others.
         """
         return None
 
@@ -317,17 +283,17 @@ class Layer(ConfiguredLayer, ABC):
         """Raise UserError for labels of source layers that this layer does not support."""
 
     def check_sources(self, sources: Arrays, ctx: Context) -> None:
-        """Raise UserError for sources, such as NaN targets, that made the training metrics not finite."""
+        """Raise UserError for sources, such as NaN targets, that made the training loss NaN."""
 
     def saved_sizes(self, rows: int) -> list[int]:
-        """Return the bytes of each array, except the feature, that is saved for the gradient of ``rows`` rows.
+        """Return the bytes of each array saved for the backward pass of ``rows`` rows, for memory estimates.
 
-        With :meth:`backward_sizes`, the planner predicts the memory of a worker.
+        The feature is not counted.
         """
         return []
 
     def backward_sizes(self, rows: int) -> list[int]:
-        """Return the bytes of each array, except the gradients, that ``compute_gradient`` needs while it runs."""
+        """Return the bytes of each scratch array of the backward pass, except the gradients, for memory estimates."""
         return []
 
 
@@ -335,22 +301,22 @@ AnyLayer = TypeVar("AnyLayer", bound=Layer)
 
 
 def as_class(cls: type[AnyLayer], layer: Layer, **attributes: Any) -> AnyLayer:
-    """Make a layer of ``cls`` with the attributes of ``layer`` and ``attributes``, without ``__init__``."""
+    """Make a layer of class ``cls`` from another layer's attributes, without ``__init__``, as for fused layers."""
     made = cls.__new__(cls)
     vars(made).update(vars(layer), **attributes)
     return made
 
 
 def float_bytes(rows: int, shape: Shape) -> int:
-    """Return the bytes of ``rows`` float32 rows of an array of ``shape``, batch first."""
+    """Return the bytes of ``rows`` float32 rows of ``shape``, batch first."""
     return FLOAT_BYTES * rows * math.prod(shape[1:])
 
 
 def to_matrix(x: Array, ops: Ops) -> Array:
-    """Return x (B, ...) as (B, n), in the logical order of axes, without a copy if possible."""
+    """Flatten the rows of x (B, ...) to (B, n), in the logical order of axes, without a copy if possible."""
     return x if x.ndim == 2 else ops.flatten(x)
 
 
 def from_matrix(matrix: Array, like: Array, ops: Ops) -> Array:
-    """Return ``matrix`` (B, n) in the shape of ``like`` (B, ...): undo :func:`to_matrix`."""
+    """Undo :func:`to_matrix`: return ``matrix`` (B, n) in the shape of ``like`` (B, ...)."""
     return matrix if like.ndim == 2 else ops.unflatten(matrix, like.shape)

@@ -1,4 +1,4 @@
-"""Which points of a spatially cut layer a worker computes, and where their input points lie."""
+"""Cuts by space: which points of a field a worker computes, and which input points it needs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ FILL = -1  # in place of the number of a point: one outside the source
 
 
 class Reach(NamedTuple):
-    """The points of a source that a layer needs along one axis.
+    """Which source points each point of a layer's output needs along one axis, such as a convolution's window.
 
     Point j of the feature needs the points floor((j·step - before) / factor) to floor((j·step + after) / factor).
-    ``factor`` is above 1 for layers that give more points than they get. ``padding`` is what replaces points outside
-    the source: "" for nothing, "periodic" for the points of the opposite edge. "edge" is anything that follows from the
-    points near that edge, such as zeros.
+    ``factor`` is above 1 for layers that enlarge. ``padding`` is what replaces points outside the source: "" for
+    nothing, "periodic" for the opposite edge, "edge" for what follows from points near that edge, such as zeros.
     """
 
     step: int = 1
@@ -38,10 +37,7 @@ class Reach(NamedTuple):
         return (points * self.factor + self.factor - 1 - self.after) // self.step
 
     def points(self, start: int, stop: int, size: int) -> np.ndarray:
-        """Return the points of a source of ``size`` that points ``start`` to ``stop`` - 1 of the feature need.
-
-        FILL stands for points outside the source, except points of its opposite edge.
-        """
+        """Return the source points that points ``start`` to ``stop`` - 1 of the feature need, of ``size`` points."""
         first = (start * self.step - self.before) // self.factor
         last = ((stop - 1) * self.step + self.after) // self.factor
         points = np.arange(first, last + 1)
@@ -51,7 +47,7 @@ class Reach(NamedTuple):
 class Region(NamedTuple):
     """The points of a field that one worker computes: a range along each axis, starting with ``axis``.
 
-    ``number`` is the position of the region among the field's regions, in the order of the workers.
+    ``number`` is the region's position among the workers' regions.
     """
 
     axis: int
@@ -60,17 +56,17 @@ class Region(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker, of all with the same rows, counts what is equal on each, such as new lasting state."""
+        """Whether this worker counts what all workers with the same rows compute equally, such as running means."""
         return self.number == 0
 
     @property
     def share(self) -> float:
-        """The share of the field's points."""
+        """The share of the field's points in the region."""
         return math.prod((stop - start) / total for start, stop, total in self.ranges)
 
     @property
     def axes(self) -> range:
-        """The axes that are cut."""
+        """The axes that are divided among workers."""
         return range(self.axis, self.axis + len(self.ranges))
 
     def of(self, array: Any, missing: int = 0) -> Any:
@@ -79,7 +75,7 @@ class Region(NamedTuple):
         return array[(*(slice(None),) * (self.axis - missing), *index)]
 
     def take(self, array: Any, missing: int = 0) -> Any:
-        """Return the region of an array, as a view, or the array itself if it has only the region."""
+        """Cut the region out of an array, as a view, unless the array has only the region."""
         sizes = array.shape[self.axis - missing : self.axes.stop - missing]
         return array if sizes == tuple(stop - start for start, stop, _ in self.ranges) else self.of(array, missing)
 
@@ -91,11 +87,11 @@ class Region(NamedTuple):
         return tuple(ranges[1:])
 
     def whole(self, shape: Shape) -> Shape:
-        """Return the shape of the whole field, given the region's shape."""
+        """Convert the region's shape to the whole field's."""
         return self._with_sizes(shape, [total for *_, total in self.ranges])
 
     def part(self, shape: Shape) -> Shape:
-        """Return the region's shape in a field of ``shape``."""
+        """Convert a field's shape to the region's."""
         return self._with_sizes(shape, [stop - start for start, stop, _ in self.ranges])
 
     def _with_sizes(self, shape: Shape, sizes: Sequence[int]) -> Shape:
@@ -106,10 +102,7 @@ class Region(NamedTuple):
 
 
 def row_numbers(shape: Shape, region: Region) -> list[tuple[int, int]]:
-    """Return (start, stop) of the numbers of a row in a region, in runs of neighbours.
-
-    A row has the shape ``shape``, without the batch, in C order.
-    """
+    """Return which numbers of a flattened row lie in a region, as runs (start, stop)."""
     last = region.axis + len(region.ranges) - 2  # of the row's axes
     inner = math.prod(shape[last + 1 :])
     outer = np.arange(math.prod(shape[:last])).reshape(shape[:last])
@@ -119,5 +112,5 @@ def row_numbers(shape: Shape, region: Region) -> list[tuple[int, int]]:
 
 
 def along(axis: int, part: slice) -> tuple[slice, ...]:
-    """Return an index that cuts a part out of an array along ``axis``."""
+    """Return an index that selects a slice along ``axis``."""
     return (*(slice(None),) * axis, part)

@@ -1,7 +1,4 @@
-"""Taps: the source points and weights from which each point of a feature is made, along one axis.
-
-They compute windows that kernels do not support, and interpolation, as maxima or weighted sums axis by axis.
-"""
+"""Weighted sums and maxima over source points along one axis, for windows and interpolations without a kernel."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from dsinga.ops.layout import LAST, contiguous, to_image
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """The ``points`` of a source that each point of a feature reads, and their weights, both (n, T).
+    """Which source points each point of a feature reads, and with which weights, both (n, T).
 
-    A point that a window lacks has weight 0, and is replaced by a point that the window has.
+    A point that a window lacks has weight 0.
     """
 
     points: np.ndarray
@@ -29,28 +26,28 @@ class Taps:
 
     @classmethod
     def of(cls, points: np.ndarray, weights: np.ndarray, size: int) -> Taps:
-        """Return taps. Points with weight 0 may lie outside the source."""
+        """Return taps with weights; points with weight 0 may lie outside the source."""
         first = np.take_along_axis(points, (weights != 0).argmax(axis=1)[:, None], axis=1)
         return cls(np.where(weights != 0, points, first), weights, size)
 
     @property
     def keeps_all(self) -> bool:
-        """Whether the feature is the source."""
+        """Whether the feature equals the source."""
         return self.points.shape == (self.size, 1) and (self.points[:, 0] == np.arange(self.size)).all()
 
     def needed(self, start: int, stop: int) -> np.ndarray:
-        """Return the range of source points that some points of the feature need."""
+        """Return the range of source points that the points ``start`` to ``stop`` - 1 of the feature need."""
         points = self.points[start:stop]
         return np.arange(points.min(), points.max() + 1)
 
     def part(self, start: int, stop: int) -> Taps:
-        """Return the taps of some points of the feature, for just the needed source points."""
+        """Return the taps of the points ``start`` to ``stop`` - 1, for just the source points that they need."""
         needed = self.needed(start, stop)
         return Taps(self.points[start:stop] - needed[0], self.weights[start:stop], len(needed))
 
     @cached_property
     def transposed(self) -> Taps:
-        """The taps that convert the gradient for a weighted sum to the gradient for its source."""
+        """The taps of the backward pass: from the gradient for a weighted sum to the gradient for its source."""
         count, width = self.points.shape
         pairs = np.flatnonzero(self.weights)
         pairs = pairs[np.argsort(self.points.ravel()[pairs], kind="stable")]
@@ -63,13 +60,13 @@ class Taps:
 
     @cached_property
     def of_choice(self) -> Taps:
-        """The taps that convert gradients for the i-th points of windows to the gradient for the source."""
+        """The taps of a maximum's backward pass: from gradients for the windows' i-th points to the source's."""
         points = self.points.T.reshape(-1, 1)
         return Taps(points, np.ones(points.shape), self.size).transposed
 
 
 def taps_of_region(taps: Sequence[Taps], region: Region) -> tuple[Taps, ...]:
-    """Return the taps by axis for a region's part."""
+    """Return the taps by axis for a worker's region."""
     ranges = {axis - 2: (start, stop) for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True)}
     return tuple(of_axis.part(*ranges[k]) if k in ranges else of_axis for k, of_axis in enumerate(taps))
 
@@ -79,7 +76,7 @@ def _take(rows: Array, points: np.ndarray, axis: int, ops: Ops) -> Array:
 
 
 def weighted(rows: Array, axis: int, taps: Taps, ops: Ops) -> Array:
-    """Return the weighted sums along an axis of an array."""
+    """Compute the weighted sums along an axis of an array."""
     total = None
     for points, weights in zip(taps.points.T, taps.weights.T, strict=True):
         term = _take(rows, points, axis, ops)
@@ -90,7 +87,7 @@ def weighted(rows: Array, axis: int, taps: Taps, ops: Ops) -> Array:
 
 
 def maxima(rows: Array, axis: int, taps: Taps, ops: Ops) -> Array:
-    """Return the maximum of each window along an axis of an array."""
+    """Compute the maximum of each window along an axis of an array."""
     best, *others = (_take(rows, points, axis, ops) for points in taps.points.T)
     for other in others:
         best = ops.xp.maximum(best, other, out=best)
@@ -108,7 +105,7 @@ def maxima_grad(rows: Array, best: Array, grad: Array, axis: int, taps: Taps, op
 
 
 def axis_steps(x: Array, taps: Sequence[Taps], compute: Callable[..., Array], ops: Ops) -> list[Array]:
-    """Return images as (B, H, W, C) before and after each axis that ``compute`` changes, last axis first."""
+    """Apply ``compute`` axis by axis, the last first, and return the images (B, H, W, C) before and after each axis."""
     steps = [x.transpose(LAST[x.ndim])]
     for axis in reversed(range(len(taps))):
         steps.append(steps[-1] if taps[axis].keeps_all else compute(steps[-1], axis + 1, taps[axis], ops))
@@ -116,7 +113,7 @@ def axis_steps(x: Array, taps: Sequence[Taps], compute: Callable[..., Array], op
 
 
 def combine(x: Array, taps: Sequence[Taps], takes_maximum: bool, ops: Ops) -> Array:
-    """Return the maxima or weighted sums of windows of images."""
+    """Compute the maxima or weighted sums over windows of images."""
     return to_image(contiguous(axis_steps(x, taps, maxima if takes_maximum else weighted, ops)[-1]))
 
 

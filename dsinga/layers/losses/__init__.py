@@ -1,1 +1,1 @@
-"""Losses of numbers, classes, steps of sequences, distances between rows, and fields."""
+"""Loss layers for numbers, classes, steps of sequences, distances between rows, and fields."""

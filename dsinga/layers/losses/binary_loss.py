@@ -34,11 +34,8 @@ class SigmoidCrossEntropyLoss(PairLoss):
     """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B, where p is the sigmoid of x.
 
     The first source gives x. The second gives as many targets t in [0, 1]: one or several yes-or-no labels of a record,
-    by kLabel. A third source may give a weight for each row. The feature is p, (B, n). Metrics: "loss", and "accuracy",
-    the share of the B·n targets with x > 0 where t > 0.5, and x <= 0 elsewhere.
-
-    The loss is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. Targets outside [0, 1], such
-    as labels of more than two classes, are refused in each batch.
+    by kLabel. The feature is p, (B, n). Metrics: "loss", and "accuracy", the share of the B·n targets with x > 0 where
+    t > 0.5, and x <= 0 elsewhere. Targets outside [0, 1] are refused.
     """
 
     source_kind = SourceKind.kVectors
@@ -84,11 +81,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
         return grads, ()
 
     def _checked(self, losses: Array, target: Array, sources: Arrays, ctx: Context) -> Array:
-        """Return ``losses``. Raises UserError if a target (B, n) is not in [0, 1].
-
-        In training on a device they become NaN instead, to avoid a copy to the host. :meth:`check_sources` then reports
-        the target.
-        """
+        """Return ``losses`` if all targets (B, n) are in [0, 1], or raise UserError; on a device they become NaN."""
         if not target.size:
             return losses
         limits = target.min(), target.max()
@@ -133,8 +126,8 @@ class FocalLoss(SigmoidCrossEntropyLoss):
     """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss.
 
     Lin et al., Focal Loss for Dense Object Detection (2017). p' is the probability of the right answer, p·t + (1 -
-    p)·(1 - t). α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. Right and certain answers count little, and the
-    rarer answer may count more. The feature is p. Sources and metrics are the same as for kSigmoidCrossEntropyLoss.
+    p)·(1 - t). α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. Sources, feature and metrics are the same as for
+    kSigmoidCrossEntropyLoss.
 
     It is torchvision's sigmoid_focal_loss. Keras's default has no α': set ``alpha`` 0.5 and ``scale`` 2.
     """

@@ -33,15 +33,14 @@ from dsinga.ops.types import is_on_device
 class SoftmaxLoss(Layer):
     """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B, where p is the softmax of the scores.
 
-    The first source gives (B, ...), K scores a row. The second gives labels in [0, K). A third source may give a weight
-    for each row. The feature is the probabilities p, (B, K). Metrics: "loss", and "accuracy", the share of rows with
-    the label among the ``topk`` most probable classes.
+    The sources give (B, ...), K scores a row, and labels in [0, K). The feature is the probabilities p, (B, K).
+    Metrics: "loss", and "accuracy", the share of rows with the label among the ``topk`` most probable classes.
 
     With ``label_smoothing`` ε the target is 1 - ε for the label plus ε/K for each class: -Σ (1 - ε)·log p[label] +
     ε/K·Σ log p (Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2016).
 
-    Labels may be float32 (B, K): the target t of each class, with a sum of 1 in a row. kMixup makes such labels. The
-    loss is then -Σ t·log max(p, FLT_MIN)·scale / B, and the accuracy counts the class with the largest target.
+    Labels may be float32 (B, K): the target t of each class, with a sum of 1 in a row, as kMixup makes them. The loss
+    is then -Σ t·log max(p, FLT_MIN)·scale / B, and the accuracy counts the class with the largest target.
     """
 
     source_kind = SourceKind.kVectors
@@ -92,12 +91,12 @@ class SoftmaxLoss(Layer):
         return Output(probabilities, saved=(labels, None) if ctx.training else None, metrics=metrics)
 
     def _smoothing_losses(self, scores: Array, labels: Array, ctx: Context) -> Array:
-        """Return what smoothing adds to each row's loss, ε·(x[label] - mean of x), (B,)."""
+        """Return what label smoothing adds to each row's loss, ε·(x[label] - mean of x), (B,)."""
         of_labels = scores[ctx.ops.xp.arange(len(labels)), labels]
         return (of_labels - scores.sum(axis=1) / self.classes) * self.smoothing
 
     def _marked(self, labels: Array, weights: Array, ctx: Context) -> tuple[Array, Array]:
-        """Return device labels (B,), 0 for invalid classes, and weights (B,), NaN for invalid classes."""
+        """Replace invalid labels on the device by class 0 with weight NaN, so that the loss becomes NaN."""
         xp, wrong = ctx.ops.xp, (labels < 0) | (labels >= self.classes)
         nan = weights.dtype.type(math.nan)
         return xp.where(wrong, labels.dtype.type(0), labels), xp.where(wrong, nan, weights)
@@ -115,7 +114,7 @@ class SoftmaxLoss(Layer):
         return Output(probabilities, saved=(labels, losses) if ctx.training else None, metrics=metrics)
 
     def _shared_feature(self, sources: Arrays, ctx: Context) -> Output:
-        """Return the output for labels (B, K) with a share for each class."""
+        """Compute the loss for labels (B, K) with a probability for each class."""
         xp, shares, scores = ctx.ops.xp, required_labels(self, sources[1]), to_matrix(sources[0], ctx.ops)
         check_shares(self, shares.shape, self.classes)
         weights, largest = weights_of(sources, WEIGHTS, ctx.ops), ctx.ops.asarray(shares.argmax(axis=1))
@@ -156,8 +155,8 @@ class HingeLoss(Layer):
     """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label.
 
     Weston and Watkins, Support Vector Machines for Multi-Class Pattern Recognition (1999). p is 1 with ``norm`` L1 and
-    2 with L2. The first source gives (B, ...), K scores a row. The second gives labels in [0, K). The feature is the
-    scores, (B, K). Metrics: "loss", and "accuracy", the share of rows with the label among the ``topk`` highest scores.
+    2 with L2. The sources give (B, ...), K scores a row, and labels in [0, K). The feature is the scores, (B, K).
+    Metrics: "loss", and "accuracy", the share of rows with the label among the ``topk`` highest scores.
     """
 
     source_kind = SourceKind.kVectors
@@ -207,7 +206,7 @@ class HingeLoss(Layer):
         return (from_matrix(dx, sources[0], ctx.ops), None), ()
 
     def _violations(self, x: Array, labels: Array, ops: Ops) -> Array:
-        """Return each class's violation of its margin to the label's score, (B, K); 0 for the label."""
+        """Return by how much each class violates its margin to the label's score, (B, K); 0 for the label."""
         rows = ops.xp.arange(len(labels))
         violation = ops.xp.maximum(x - x[rows, labels][:, None] + self.margin, 0)
         violation[rows, labels] = 0
@@ -215,7 +214,7 @@ class HingeLoss(Layer):
 
 
 def _hits_by_row(scores: Array, labels: Array, topk: int, ops: Ops) -> Array:
-    """Return whether each row's label is among the ``topk`` highest ``scores`` (B, K), as :meth:`Ops.hits`."""
+    """Return whether each row's label is among the ``topk`` highest ``scores`` (B, K)."""
     xp = ops.xp
     of_labels = scores[xp.arange(len(labels)), labels][:, None]
     earlier = xp.arange(scores.shape[1]) < labels[:, None]

@@ -39,7 +39,7 @@ from dsinga.layers.losses.pair_loss import (
 
 
 class DifferenceLoss(PairLoss):
-    """Base of losses of x - target, which is the feature. A subclass defines the loss of a number and its derivative.
+    """Base of losses of x - target, which is the feature; a subclass defines the loss of a number and its derivative.
 
     With the settings ``masked``, ``weighted`` or ``std`` the target is a field (B, C, *space). The feature is then (x -
     target) / std, 0 at masked points.
@@ -67,7 +67,7 @@ class DifferenceLoss(PairLoss):
 
     @property
     def masked(self) -> bool:
-        """Whether targets may be NaN."""
+        """Whether targets may be NaN, for points that do not count."""
         return self.targets is not None and self.targets.masked
 
     def check_sources(self, sources: Arrays, ctx: Context) -> None:
@@ -155,7 +155,7 @@ class DifferenceLoss(PairLoss):
         return losses.sum(axis=1, dtype=np.float64)
 
     def _slopes(self, difference: Array, ctx: Context) -> Array:
-        """Return the derivative of the loss divided by ``steepness``, (B, n)."""
+        """Return the derivative of the loss for each number, divided by ``steepness``, (B, n)."""
         return difference
 
     @abstractmethod
@@ -167,14 +167,12 @@ class DifferenceLoss(PairLoss):
 class EuclideanLoss(DifferenceLoss):
     """Squared error, Σ (x - target)²·scale / B, of two sources of equal sizes.
 
-    The feature is x - target, (B, n). A third source may give a weight for each row. The loss is n times the mean
-    squared error of n numbers; with scale 1/n it is the mean.
+    The feature is x - target, (B, n). With scale 1/n it is the mean squared error of n numbers.
 
     For fields, with ``masked``, ``weighted`` and ``std``, it is Σ w·((x - target)/std)²·scale / B over the points that
     are not masked.
 
-    The gradient is 2(x - target)·scale/B. SINGA 0.3 has half of this gradient: a job tuned with SINGA needs half the
-    learning rate, or scale 0.5.
+    The gradient is 2(x - target)·scale/B. SINGA 0.3 has half of it: a job tuned with SINGA needs scale 0.5.
     """
 
     class Conf(Settings):
@@ -198,9 +196,8 @@ class EuclideanLoss(DifferenceLoss):
 class HuberLoss(DifferenceLoss):
     """Huber's loss, Σ h(x - target)·scale / B, of two sources of equal sizes.
 
-    h(e) is e²/2 up to |e| = ``delta``, and delta·(|e| - delta/2) above it. So single large errors count less (Huber,
-    Robust Estimation of a Location Parameter, 1964). The feature is x - target, (B, n). A third source may give a
-    weight for each row.
+    h(e) is e²/2 up to |e| = ``delta``, and delta·(|e| - delta/2) above it, so single large errors count less (Huber,
+    Robust Estimation of a Location Parameter, 1964). The feature is x - target, (B, n).
     """
 
     class Conf(Settings):
@@ -226,10 +223,8 @@ class HuberLoss(DifferenceLoss):
 class AbsoluteLoss(DifferenceLoss):
     """Absolute error, Σ |x - target|·scale / B, of two sources of equal sizes.
 
-    The feature is x - target, (B, n). A third source may give a weight for each row. The derivative is 0 where x equals
-    the target.
-
-    For fields, the loss is Σ w·|x - target|/std·scale / B over the points that are not masked.
+    The feature is x - target, (B, n). The derivative is 0 where x equals the target. For fields, the loss is Σ w·|x -
+    target|/std·scale / B over the points that are not masked.
     """
 
     class Conf(Settings):

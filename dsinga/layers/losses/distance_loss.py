@@ -1,7 +1,4 @@
-"""Losses of distances between rows, which train embeddings: kCosineLoss, kContrastiveLoss and kTripletLoss.
-
-kKLDivergenceLoss is the distance of the softmax of scores from given probabilities.
-"""
+"""Losses that train embeddings by distances between rows, and kKLDivergenceLoss of probabilities."""
 
 from __future__ import annotations
 
@@ -41,9 +38,8 @@ def row_sums(x: Array, y: Array, ops: Ops) -> Array:
 class CosineLoss(PairLoss):
     """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B.
 
-    The sources give two rows (B, n) of equal length. The feature is the cosine, (B, 1). A third source may give a
-    weight for each row. It is PyTorch's cosine_embedding_loss for pairs that belong together. Keras's CosineSimilarity
-    is smaller by 1.
+    The sources give two rows (B, n) of equal length. The feature is the cosine, (B, 1). It is PyTorch's
+    cosine_embedding_loss for pairs that belong together. Keras's CosineSimilarity is smaller by 1.
     """
 
     source_kind = SourceKind.kVectors
@@ -126,7 +122,7 @@ class DistanceLoss(Layer):
         needs: Sequence[bool],
         ctx: Context,
     ) -> list[Array | None]:
-        """Return the gradients for the rows from the derivatives for distances, (B, others); 0 at distance 0."""
+        """Return the gradients for the rows, given the derivatives for distances, (B, others); 0 at distance 0."""
         xp = ctx.ops.xp
         factors = xp.where(distances > 0, slopes / xp.where(distances > 0, distances, 1), 0).astype(distances.dtype)
         parts = [difference * factors[:, k : k + 1] for k, difference in enumerate(differences)]
@@ -139,10 +135,10 @@ class DistanceLoss(Layer):
 class ContrastiveLoss(DistanceLoss):
     """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B, where d is the distance.
 
-    The first two sources give rows (B, n). The third gives labels y: 1 for a pair that belongs together, 0 for another
-    pair. (Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping, 2006, equation 4, has
-    the opposite labels.) The feature is d, (B, 1). Metrics: "loss", and "accuracy", the share of pairs that d < margin
-    / 2 classifies correctly.
+    The first two sources give rows (B, n). The third gives labels y: 1 for a pair that belongs together, else 0.
+    (Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping, 2006, equation 4, has the
+    opposite labels.) The feature is d, (B, 1). Metrics: "loss", and "accuracy", the share of pairs that d < margin / 2
+    classifies correctly.
     """
 
     class Conf(Settings):
@@ -183,8 +179,7 @@ class TripletLoss(DistanceLoss):
     of an anchor to both. The feature is the distances, (B, 2). Metrics: "loss", and "accuracy", the share of rows with
     d₁ < d₂.
 
-    Schroff et al., FaceNet (2015), use squared distances. PyTorch's triplet_margin_loss with p 2 and eps 0 is the same
-    loss.
+    It is PyTorch's triplet_margin_loss with p 2 and eps 0. Schroff et al., FaceNet (2015), use squared distances.
     """
 
     class Conf(Settings):
@@ -218,9 +213,8 @@ class TripletLoss(DistanceLoss):
 class KLDivergenceLoss(PairLoss):
     """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x.
 
-    The first source gives scores (B, K). The second gives the probabilities t (B, K) of the classes. They may come from
-    a teacher (Hinton et al., Distilling the Knowledge in a Neural Network, 2015) or from the labels of several people.
-    A third source may give a weight for each row. 0·log 0 is 0. The feature is p, (B, K).
+    The first source gives scores (B, K). The second gives the probabilities t (B, K) of the classes, as from a teacher
+    (Hinton et al., Distilling the Knowledge in a Neural Network, 2015). 0·log 0 is 0. The feature is p, (B, K).
 
     It is PyTorch's kl_div(log_softmax(x), t, reduction="batchmean"). Keras's loss expects p in place of x.
     """

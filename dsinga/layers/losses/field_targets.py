@@ -1,11 +1,8 @@
-"""Targets that are fields, with masked points, point weights and channel units, for losses and metrics.
+"""Reads targets that are fields, with masked points, point weights and channel units, for losses and metrics.
 
-A target is (B, C, *space), float32. With ``masked`` its NaN points are left out. With ``weighted`` it has one more
-channel, the last, with a weight for each point of space. ``std`` divides the difference of each channel.
+A target is (B, C, *space), float32. With ``weighted`` it has one more channel, the last, with a weight for each point.
 
-The loss of a field is Σ w·l·scale / B over rows, channels and points. It is a plain sum, which adds up over cuts: it
-does not depend on the sum of weights or the number of masked points. With scale 1/(C·points) it is the mean over
-points.
+The loss of a field is Σ w·l·scale / B over rows, channels and points; with scale 1/(C·points) the mean over points.
 """
 
 from __future__ import annotations
@@ -27,14 +24,14 @@ STD = "what differences are divided by first: a number for each channel of the t
 
 
 class FieldTargets:
-    """A target (B, C, *space) as a loss or metric reads it; the prediction has the same points in the same order.
+    """Reads a target (B, C, *space) for a loss or metric: differences, masks and weights of its points.
 
     Args:
-        layer: the layer. Its first source gives predictions, (B, C, *space) or as many numbers in another shape.
-        target: the target's shape, (B, C, *space), with one more channel if ``weighted``.
+        layer: layer of the loss or metric; its first source gives predictions, (B, C, *space) or as many numbers.
+        target: target's shape, with one more channel if ``weighted``.
         masked: whether NaN points are left out.
         weighted: whether the last channel has weights.
-        std: a number for each channel, or for all; none for differences in the target's units.
+        std: number for each channel, or for all; none for differences in the target's units.
         count: how many numbers the prediction has for each number of the target.
 
     Raises:
@@ -94,10 +91,7 @@ class FieldTargets:
         return fields
 
     def check(self, target: Array, ctx: Context) -> None:
-        """Raise UserError for the first NaN or infinity of the target, with row, channel and point.
-
-        NaN is allowed if points may be masked.
-        """
+        """Raise UserError, with row, channel and point, for the first infinity of the target, or NaN unless masked."""
         self.check_values(ctx.ops.to_numpy(self.values(target, ctx.ops)), target.shape[2:], ctx)
 
     def check_values(self, values: np.ndarray, space: Shape, ctx: Context) -> None:
@@ -117,7 +111,7 @@ class FieldTargets:
 
 
 def place_of(layer: Layer, point: int, space: Shape) -> tuple[int, ...]:
-    """Return where a point lies in the whole field, for a layer that computes a part of shape ``space``."""
+    """Return a point's place in the whole field, for errors of a worker that has a part of shape ``space``."""
     place = [int(index) for index in np.unravel_index(point, space)]
     if layer.region is not None:
         for axis, (start, *_) in zip(layer.region.axes, layer.region.ranges, strict=True):
@@ -126,7 +120,7 @@ def place_of(layer: Layer, point: int, space: Shape) -> tuple[int, ...]:
 
 
 def field_targets(layer: Layer) -> FieldTargets | None:
-    """Return how a loss of two sources reads its target; None if its settings do not make it a field."""
+    """Return the reader of a loss's target; None if its settings do not make the target a field."""
     settings: Any = layer.settings
     masked, weighted, std = (getattr(settings, name, None) for name in ("masked", "weighted", "std"))
     shapes = layer.source_shapes

@@ -1,4 +1,4 @@
-"""kMeanLoss: the mean of a feature as a loss; with weights, it gives the feature any chosen gradient."""
+"""kMeanLoss: uses the mean of any feature as a loss; with weights, it injects any chosen gradient."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from dsinga.layers.losses.pair_loss import check_rows
 class MeanLoss(Layer):
     """scale·Σ w·x / B: the mean over rows of a weighted sum, as a loss. A negative ``scale`` maximizes the sum.
 
-    Sources: x (B, ...), and optionally weights w with as many numbers a row. Weights get no gradient and default to 1.
-    The feature is x, (B, n). Metric: "loss".
+    Sources: x (B, ...), and optionally weights w, by default 1, without a gradient. The feature is x, (B, n). Metric:
+    "loss".
 
-    With ``scale`` -1 and a critic's value of an actor's action, it is the deterministic policy gradient (Silver et al.
-    2014); the critic's params are static. With weights, it carries any gradient of x.
+    With ``scale`` -1 and a critic's value, it is the deterministic policy gradient (Silver et al. 2014).
     """
 
     class Conf(Settings):

@@ -1,11 +1,8 @@
 """The base class of losses that compare two sources, and sample weights from an optional last source.
 
-Gradients are of the mean over the global batch. The metric "loss" is (sum over this worker's rows, rows), so the sums
-and counts of all workers add up to this mean.
-
-With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the number of rows in the global batch. The
-sum of weights does not matter. With a weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts
-right predictions is their weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
+With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i; the sum of weights does not matter. With a weight
+for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right predictions is their weighted share, Σ
+wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ WEIGHTS = 2  # the position of the source with weights
 
 
 def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
-    """Raise UserError unless the optional source at ``position`` has one number a row: (B,) or (B, 1).
+    """Raise UserError unless the optional source of sample weights has one number a row: (B,) or (B, 1).
 
     With the shape ``points`` of a row, it may have one number for each point instead.
     """
@@ -57,10 +54,7 @@ def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
 
 
 def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
-    """Return the weights as a float array of the backend, or None.
-
-    They are (B,), or (B, n) with one for each of n points of a row.
-    """
+    """Return the sample weights as a float array, (B,) or (B, n) for n points of a row, or None."""
     if len(sources) <= position:
         return None
     weights = sources[position]
@@ -70,20 +64,17 @@ def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
 
 
 def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
-    """Return Σ wᵢ·rowsᵢ·scale in float64, a number of the backend."""
+    """Sum rows' losses times their weights, Σ wᵢ·rowsᵢ·scale, in float64."""
     return (rows * weights).sum(dtype=np.float64) * scale
 
 
 def in_parts(matrix: Array, weights: Array) -> Array:
-    """Split rows (B, n) into a part for each weight (B, T): (B, T, n/T); unchanged for weights (B,)."""
+    """Split rows (B, n) into a part for each weight (B, T), as (B, T, n/T); unchanged for weights (B,)."""
     return matrix.reshape(*weights.shape, matrix.shape[1] // math.prod(weights.shape[1:]))
 
 
 def weighted_rows(matrix: Array, weights: Array | None) -> Array:
-    """Return a matrix (B, n) with each row times its weight; unchanged without weights.
-
-    With weights (B, T), each of T equal parts of a row is multiplied by its own weight.
-    """
+    """Multiply each row of a matrix (B, n), or each of T equal parts of it, by its weight, if any."""
     if weights is None:
         return matrix
     weights = weights[..., None].astype(matrix.dtype, copy=False)
@@ -93,16 +84,15 @@ def weighted_rows(matrix: Array, weights: Array | None) -> Array:
 
 
 def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
-    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, with the shape and dtype of ``like``."""
+    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, shaped as ``like``."""
     return (rows * factor).astype(like.dtype, copy=False).reshape(like.shape)
 
 
 class PairLoss(Layer):
     """Base of losses that compare two sources with rows of equal lengths; the feature is (B, n).
 
-    A subclass that ``predicts_several`` has several numbers for each target number (:meth:`forecast_form`). A subclass
-    that ``weighs_steps`` also accepts weights (B, T) for targets (B, T, ...) of sequences, and weights (B, n) for
-    targets (B, n).
+    A subclass that ``predicts_several`` has several numbers for each target number (:meth:`forecast_form`). One that
+    ``weighs_steps`` also accepts weights (B, T) for targets (B, T, ...), and (B, n) for (B, n).
     """
 
     weighs_steps: ClassVar[bool] = False
@@ -128,14 +118,11 @@ class PairLoss(Layer):
 
     @classmethod
     def forecast_form(cls, arguments: Mapping[str, Any]) -> Any:
-        """Return the form of predictions with several numbers for each target number; None for one each.
-
-        ``arguments`` are the loss's settings, among others of its function in ``nn``.
-        """
+        """Return how to read predictions with several numbers, such as quantiles, for each target number, or None."""
         return None
 
     def check_sizes(self) -> None:
-        """Raise UserError unless both sources have as many rows, and rows as long."""
+        """Raise UserError unless both sources have equally many rows of equal length."""
         first, second = self.source_shapes[:2]
         fit = first[0] == second[0] and math.prod(first) == math.prod(second)
         self.expect_alike(fit, "give both as many rows, and rows as long")

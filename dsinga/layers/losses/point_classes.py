@@ -25,8 +25,7 @@ WEIGHTED = "whether the last channel of the labels has a weight for each point"
 class PointLabels(NamedTuple):
     """The labels of P points: classes (B, P) int64, 0 if masked, and float32 weights (B, P).
 
-    ``weights`` are 0 at masked points, and None if each point counts once. Both are in host memory, except in a
-    recorded pass. Then they are on the device, and weights are NaN for invalid labels.
+    ``weights`` are 0 at masked points, None if each point counts once, and on devices NaN for invalid labels.
     """
 
     classes: Any
@@ -36,9 +35,9 @@ class PointLabels(NamedTuple):
 class PointClasses(Layer):
     """Base of layers that compare scores (B, K, *space) with the class of each point.
 
-    Labels are (B, *space) or (B, 1, *space), integers or whole numbers in float32. Points with -1 or NaN are masked and
-    left out. With ``weighted`` labels are (B, 2, *space): classes, then a weight for each point. Scores of one channel
-    are for the classes 0 and 1.
+    Labels are (B, *space) or (B, 1, *space), integers or whole numbers in float32. Points with -1 or NaN are masked.
+    With ``weighted`` labels are (B, 2, *space): classes, then weights. Scores of one channel are for the classes 0 and
+    1.
     """
 
     settings: Any
@@ -73,7 +72,7 @@ class PointClasses(Layer):
 
     @property
     def whole_space(self) -> Shape:
-        """The points of the whole field."""
+        """The shape of the whole field, other workers' points included."""
         return self.space if self.region is None else self.region.whole((0, 0, *self.space))[2:]
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
@@ -97,7 +96,7 @@ class PointClasses(Layer):
         )
 
     def point_labels(self, labels: Any, ctx: Context) -> PointLabels:
-        """Return the labels of all points. Raises UserError, with row and point, for a label that is no class."""
+        """Convert labels to a class and weight for each point."""
         labels = required_labels(self, labels)
         self._check(labels.shape)
         given = labels.reshape(len(labels), 1 + self.settings.weighted, *labels.shape[-len(self.space) :])
@@ -121,7 +120,7 @@ class PointClasses(Layer):
         return PointLabels(classes, (codes >= 0).astype(np.float32) if lowest < 0 else None)
 
     def _marked(self, codes: Array, weights: Array | None, ctx: Context) -> PointLabels:
-        """Return labels for codes (B, P), and optionally weights (B, P), on the device."""
+        """Return labels on the device from codes (B, P) and weights; the weight of an invalid label becomes NaN."""
         xp, zero = ctx.ops.xp, codes.dtype.type(0)
         masked = (codes == -1) | (codes != codes)
         known = xp.where(masked, zero, codes)
@@ -141,7 +140,7 @@ class PointClasses(Layer):
         )
 
     def placed(self, labels: PointLabels, sources: Sequence[Any], ctx: Context) -> tuple[Array, Array | None]:
-        """Return classes and point weights as backend arrays; the third source's weights multiply the weights."""
+        """Return classes and point weights as backend arrays; sample weights multiply the point weights."""
         ops, given = ctx.ops, weights_of(sources, WEIGHTS, ctx.ops)
         weights = None if labels.weights is None else ops.asarray(labels.weights)
         if given is not None:
@@ -151,7 +150,7 @@ class PointClasses(Layer):
         return ops.asarray(labels.classes), weights
 
     def _of_points(self, weights: Array) -> Array:
-        """Return weights (B, points) of the whole field as (B, P) of this part's points."""
+        """Cut weights (B, points) of the whole field down to this worker's points, (B, P)."""
         if self.region is None:
             return weights
         taken = self.region.take(weights.reshape(len(weights), 1, *self.whole_space))

@@ -21,10 +21,8 @@ from dsinga.ops.numpy.elementwise import FLT_MIN
 class FieldSoftmaxLoss(PointClasses):
     """Softmax cross-entropy of each point, -Σ w·log max(p[label], FLT_MIN)·scale / B.
 
-    The first source gives scores (B, K, *space), K scores for each point. The second gives labels (B, *space) or (B, 1,
-    *space) in [0, K). Points with the label -1 or NaN do not count. The sum is divided by B, not by the number of
-    points: with scale 1/points it is the mean over all points. (PyTorch's cross_entropy with ignore_index divides by
-    the points that are not ignored.)
+    The sources give scores (B, K, *space) and labels (B, *space) or (B, 1, *space) in [0, K). Points with the label -1
+    or NaN do not count. With scale 1/points it is the mean over all points.
 
     With ``weighted`` the last channel of the labels is w, else w is 1. A third source may give a weight for each row or
     point. The feature is p, (B, K, *space). Metrics: "loss", and "accuracy", the weighted share of points with the
@@ -74,13 +72,12 @@ class FieldSoftmaxLoss(PointClasses):
 class DiceLoss(PointClasses):
     """Soft Dice loss, Σ (1 - (2·Σ w·p·t + s) / (Σ w·p + Σ w·t + s))·scale / (B·K) over rows and classes.
 
-    The inner sums are over the points of a row. p is the softmax over the K channels of the scores (B, K, *space). t is
-    1 for the label of a point, else 0. s is ``smooth``. Scores with one channel are scores of class 1 of two: p is
-    their sigmoid, and there is one term. Labels and w are the same as for kFieldSoftmaxLoss. Masked points do not
-    count. The feature is p, (B, K, *space).
+    The inner sums are over the points of a row. p is the softmax of the scores (B, K, *space). t is 1 for the label of
+    a point, else 0. s is ``smooth``. Scores with one channel are scores of class 1 of two: p is their sigmoid. Labels
+    and w are the same as for kFieldSoftmaxLoss. The feature is p, (B, K, *space).
 
-    Milletari et al., V-Net (2016), have squares in the divisor. MONAI's DiceLoss is the same with smooth
-    1e-5. Keras's Dice sums over a batch and all classes.
+    Milletari et al., V-Net (2016), have squares in the divisor. MONAI's DiceLoss is the same with smooth 1e-5. Keras's
+    Dice sums over a batch and all classes.
     """
 
     class Conf(Settings):
@@ -120,7 +117,7 @@ class DiceLoss(PointClasses):
         return sums
 
     def _target(self, classes: Array, channel: int, dtype: Any) -> Array:
-        """Return t for a channel of the scores, a new array (B, P) of 1 and 0."""
+        """Return t for a class, a new array (B, P) of 1 and 0."""
         return (classes == (channel if self.channels > 1 else 1)).astype(dtype)
 
     def compute_gradient(

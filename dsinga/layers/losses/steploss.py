@@ -13,11 +13,10 @@ from dsinga.layers.sequences.timedistributed import TimeDistributed
 
 
 class StepScoresLoss(Layer):
-    """A fused kInnerProduct and kSoftmaxLoss, both with ``per_step``.
+    """A fused kInnerProduct and kSoftmaxLoss, both with ``per_step``, for large vocabularies.
 
-    Back-propagation replaces both layers by it (:mod:`dsinga.net.fusion`). Scores of a large vocabulary are a net's
-    largest arrays. Steps after the end are never computed, and no (B, T, K) array is made. It has the kInnerProduct's
-    params, and no feature.
+    Back-propagation replaces both layers by it (:mod:`dsinga.net.fusion`), so that scores (B, T, K), a net's largest
+    array, are never made. It has the kInnerProduct's params, and no feature.
     """
 
     scores: TimeDistributed
@@ -25,7 +24,7 @@ class StepScoresLoss(Layer):
 
     @classmethod
     def of(cls, scores: TimeDistributed, loss: TimeDistributed) -> StepScoresLoss:
-        """Return the fused layer."""
+        """Fuse a kInnerProduct and its softmax loss into one layer."""
         shapes = (scores.source_shapes[0], loss.source_shapes[1])
         return as_class(cls, loss, scores=scores, loss=loss, params=scores.params, source_shapes=shapes)
 
@@ -55,7 +54,7 @@ class StepScoresLoss(Layer):
 
 
 def are_step_scores_and_loss(scores: Layer, loss: Layer) -> bool:
-    """Whether these are a kInnerProduct and a kSoftmaxLoss of scores and labels, each with ``per_step``."""
+    """Whether two layers can be fused: a kInnerProduct and a kSoftmaxLoss of its scores, each with ``per_step``."""
     return (
         isinstance(scores, TimeDistributed)
         and isinstance(loss, TimeDistributed)

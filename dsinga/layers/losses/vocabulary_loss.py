@@ -22,10 +22,7 @@ from dsinga.ops.types import NotCapturable, is_on_device
 
 
 def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the N labels (N,) of (B,) or (B, T), without -1 after an end, and their flat indices (N,).
-
-    Raises UserError for a label outside [0, ``classes``).
-    """
+    """Collect the labels (N,) of (B,) or (B, T), without steps after the end, and their flat indices (N,)."""
     flat = integer_labels(layer, labels).reshape(-1)
     if is_on_device(flat):
         raise NotCapturable("the host chooses words by the labels")
@@ -34,20 +31,20 @@ def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarr
 
 
 def rows_at(source: Array, places: np.ndarray, ctx: Context) -> Array:
-    """Take the rows of (B, n), or steps of (B, T, n), at these flat indices, (N, n)."""
+    """Gather the rows of (B, n), or steps of (B, T, n), at these flat indices, (N, n)."""
     flat = source.reshape(-1, source.shape[-1])
     return flat if len(places) == len(flat) else flat[ctx.ops.asarray(places)]
 
 
 def spread(rows: Array, places: np.ndarray, shape: Shape, ctx: Context) -> Array:
-    """Put ``rows`` (N, ...) back into ``shape``, with zeros for steps without a label."""
+    """Scatter ``rows`` (N, ...) back to ``shape``, with zeros for steps without a label."""
     array = ctx.ops.xp.zeros((math.prod(shape[: len(shape) + 1 - rows.ndim]), *rows.shape[1:]), rows.dtype)
     array[ctx.ops.asarray(places)] = rows
     return array.reshape(shape)
 
 
 class ClassWords(NamedTuple):
-    """A class in a batch: the rows with its words, P(word | class) for all its words, the true words."""
+    """A class of words in a batch: the rows with its words, P(word | class) for all its words, the true words."""
 
     number: int
     rows: Array
@@ -59,12 +56,11 @@ class ClassWords(NamedTuple):
 class ClassSoftmaxLoss(Layer):
     """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B.
 
-    A two-level softmax for large vocabularies (Goodman, Classes for fast maximum entropy training, 2001). Only the
-    words of the classes that occur in the batch are computed. Number words by falling frequency. Class k has the words
-    from ``class_start[k]`` to the start of the next class.
+    A two-level softmax for large vocabularies (Goodman, Classes for fast maximum entropy training, 2001). Number words
+    by falling frequency. Class k has the words from ``class_start[k]`` to the start of the next class.
 
-    The first source gives (B, n), or (B, T, n) for sequences. The second source gives labels (B,) or (B, T) in [0,
-    ``vocab_size``), and -1 after the end of a sequence. The feature is the probability of each label.
+    The sources give (B, n), or (B, T, n) for sequences, and labels (B,) or (B, T) in [0, ``vocab_size``), -1 after the
+    end. The feature is the probability of each label.
 
     Params: word (vocab_size, n) and class (classes, n). Metrics: "loss", and "entropy", its mean over words:
     exp(entropy) is the perplexity.
@@ -150,20 +146,19 @@ class ClassSoftmaxLoss(Layer):
 class SampledLoss(Layer):
     """Logistic loss of the label and of ``num_samples`` random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B.
 
-    The first source gives x, (B, n) or (B, T, n). The second source gives labels (B,) or (B, T) in [0, ``vocab_size``),
-    and -1 after the end of a sequence. The score of word c is s[c] = x·weight[c] + bias[c].
+    The sources give x, (B, n) or (B, T, n), and labels (B,) or (B, T) in [0, ``vocab_size``), -1 after the end. The
+    score of word c is s[c] = x·weight[c] + bias[c].
 
     - kNegativeSampling (Mikolov et al., Distributed Representations of Words and Phrases, 2013): z = s. A random word
       that equals the label does not count.
     - kNCE, noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012): z[c] = s[c] -
-      log(num_samples·q[c]). So s approaches log P(c | x), as for a softmax.
+      log(num_samples·q[c]).
 
-    Random words have the probabilities q, which are proportional to ``counts``^``power``. Without counts, words are
-    expected by falling frequency: q = log((c + 2) / (c + 1)) / log(V + 1) (Zipf's law). Each row or step has its own
-    random words. They depend only on the seed, the layer, the iteration and the row of the whole batch.
+    Random words have the probabilities q, proportional to ``counts``^``power``, or without counts q = log((c + 2) / (c
+    + 1)) / log(V + 1) (Zipf's law, for words by falling frequency). Each row or step has its own random words.
 
-    Params: weight (V, n) and bias (V,), with sparse gradients. A kInnerProduct with V outputs may share them to compute
-    the scores of all words. The feature is σ(s[label]), (B,) or (B, T).
+    Params: weight (V, n) and bias (V,), with sparse gradients. A kInnerProduct with V outputs may share them. The
+    feature is σ(s[label]), (B,) or (B, T).
     """
 
     class Conf(Settings):
@@ -242,7 +237,7 @@ class SampledLoss(Layer):
         return (spread(dx, places, sources[0].shape, ctx), None), gradients
 
     def _words(self, labels: Array, places: Array, shape: Shape, ctx: Context) -> tuple[Array, Array]:
-        """Return label and random words of each labelled row or step, (N, 1 + k), and whether each counts."""
+        """Return the label and random words of each labelled row or step, (N, 1 + k), and whether each counts."""
         steps = shape[1] if len(shape) == 2 else 1
         numbers = ctx.uniform(self.name, steps * self.samples).reshape(-1, self.samples)[places]
         words = np.concatenate([labels[:, None], np.searchsorted(self.bounds, numbers, "right")], axis=1)
@@ -252,10 +247,7 @@ class SampledLoss(Layer):
 
 
 def noise_probabilities(layer: Layer, settings: SampledLoss.Conf) -> np.ndarray:
-    """Return each word's probability q as a random word, (V,) float64, by ``counts`` or Zipf's law.
-
-    Raises UserError unless there is a count for each word and one of them is above 0.
-    """
+    """Return each word's probability q as a random word, (V,) float64, by ``counts`` or Zipf's law."""
     words = settings.vocab_size
     if not settings.counts:
         bounds = np.log(np.arange(1, words + 2, dtype=np.float64))

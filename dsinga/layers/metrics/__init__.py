@@ -1,1 +1,1 @@
-"""Metrics in addition to a loss, and the states that they add up to."""
+"""Metric layers, and mergeable accumulators for metrics that are no means over rows."""

@@ -1,10 +1,10 @@
-"""Metrics that are not means over rows, and the layers kConfusionMatrix and kRegressionError.
+"""Metrics that are not means over rows, such as R² and F1, and the layers kConfusionMatrix and kRegressionError.
 
-A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up over
-batches, workers and groups like all metrics. The figure is computed once, from the sums, so it covers all records.
+A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). The figure is
+computed once, from the sums over all records.
 
 Register the function by ``@register("composed_metric", "r2")``. It maps {part name: (sum, count)} to values by name:
-numbers, or a table as a list of lists. Tests show tables, histories leave them out. A sum that is no number is a
+numbers, or a table as a list of lists, which histories leave out. A sum may be a
 :class:`dsinga.layers.metrics.metric_state.MetricState`.
 """
 
@@ -30,10 +30,9 @@ MetricValues = Mapping[str, Any]
 
 
 def metric_values(sums: Sums) -> dict[str, Any]:
-    """Return the value of each metric: sum / count, or the result of a composed metric's function.
+    """Compute the value of each metric from its sums and counts, by division or by a composed metric's function.
 
-    ``sums`` maps names to (sum, count). A name may start with a layer, as in ``layer/r2:moments``. Metrics with a count
-    of 0 are left out.
+    A name may start with a layer, as in ``layer/r2:moments``. Metrics with a count of 0 are left out.
     """
     means: dict[str, Any] = {}
     parts: dict[str, dict[str, tuple[float, float]]] = {}
@@ -50,7 +49,7 @@ def metric_values(sums: Sums) -> dict[str, Any]:
 
 
 def errors_of(sums: np.ndarray) -> MetricValues:
-    """Return "rmse", "mae" and "bias", each (C,), from sums (5 or more, C) float64.
+    """Compute "rmse", "mae" and "bias", each (C,), from sums (5 or more, C) float64.
 
     The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; e is prediction - label. A figure is NaN if Σ w
     is 0.
@@ -62,7 +61,7 @@ def errors_of(sums: np.ndarray) -> MetricValues:
 
 @register("composed_metric", "errors")
 def error_metrics(parts: Sums) -> MetricValues:
-    """Return "rmse" and "mae" of all numbers; nothing without records."""
+    """Compute "rmse" and "mae" of all records from summed errors; nothing without records."""
     sums, count = parts["sums"]
     if not count:
         return {}
@@ -74,9 +73,9 @@ def error_metrics(parts: Sums) -> MetricValues:
 class ConfusionMatrix(Layer):
     """Metric "confusion": K rows of K counts, by true class and by the class with the highest score.
 
-    The first source gives K scores a row, (B, ...), the second labels in [0, K), integers or whole float numbers. One
-    score a row, (B, 1), is the probability of class 1 of two, which is predicted above 0.5. The feature is the
-    predicted class, (B,) int64. These metrics come from the counts:
+    The sources give K scores a row, (B, ...), and labels in [0, K), integers or whole floats. One score a row, (B, 1),
+    is the probability of class 1 of two, which is predicted above 0.5. The feature is the predicted class, (B,) int64.
+    These metrics come from the counts:
 
     - "macro_precision", "macro_recall", "macro_f1": means over the classes that occur among labels or predictions. A
       class that is never predicted, or never a label, counts as 0.
@@ -109,7 +108,7 @@ class ConfusionMatrix(Layer):
         return Output(predictions, metrics=size | parts)
 
     def _whole(self, labels: np.ndarray) -> np.ndarray:
-        """Return labels as integers. Raises UserError for a float label that is no whole number."""
+        """Convert labels to integers."""
         if labels.dtype.kind != "f":
             return labels
         wrong = labels[np.floor(labels) != labels]
@@ -123,7 +122,7 @@ class ConfusionMatrix(Layer):
 
 @register("composed_metric", "confusion")
 def class_metrics(parts: Sums) -> MetricValues:
-    """Return the table of counts, and precision, recall and F1 averaged over classes."""
+    """Compute the confusion table, and precision, recall and F1 averaged over classes, from counts."""
     cells = {tuple(map(int, part.split(","))): int(total) for part, (total, _) in parts.items()}
     table = np.zeros([1 + max(max(cell) for cell in cells)] * 2, np.int64)
     for cell, count in cells.items():
@@ -145,10 +144,7 @@ def class_metrics(parts: Sums) -> MetricValues:
 
 
 def matthews(hits: int, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return Matthews' correlation of true and predicted classes, from counts; 0 if one class is all.
-
-    Gorodkin, Comparing two K-category assignments by a K-category correlation coefficient (2004).
-    """
+    """Compute Matthews' correlation of true and predicted classes from counts; 0 if one class is all."""
     true, predicted, total = labels.tolist(), predictions.tolist(), int(labels.sum())  # whole numbers of any size
     squares = [total**2 - sum(count**2 for count in counts) for counts in (true, predicted)]
     both = hits * total - sum(a * b for a, b in zip(true, predicted, strict=True))
@@ -159,9 +155,9 @@ def matthews(hits: int, labels: np.ndarray, predictions: np.ndarray) -> float:
 class RegressionError(Layer):
     """Metrics "rmse", √(Σ (x - label)² / n), "mae", Σ |x - label| / n, and "r2"; the feature is x - label.
 
-    The first source gives predictions (B, ...), k numbers a row. The second gives labels (B,) or (B, k), float32 or
-    integers. n counts all numbers of all records of a test. The sums are float64. "r2" is 1 - Σ (x - label)² / Σ (label
-    - mean)², the mean over the k numbers, as in scikit-learn's r2_score. It needs two records.
+    The sources give predictions (B, ...), k numbers a row, and labels (B,) or (B, k), float32 or integers. n counts all
+    numbers of all records of a test. "r2" is 1 - Σ (x - label)² / Σ (label - mean)², the mean over the k numbers, as in
+    scikit-learn's r2_score. It needs two records.
     """
 
     source_count = 2
@@ -200,7 +196,7 @@ class RegressionError(Layer):
 
 @register("composed_metric", "r2")
 def determination(parts: Sums) -> MetricValues:
-    """Return "r2". For labels that are all equal it is 1 if all predictions are right, else 0, as in scikit-learn."""
+    """Compute "r2". For labels that are all equal it is 1 if all predictions are right, else 0, as in scikit-learn."""
     moments, count = parts["moments"]
     if count < 2:
         return {}

@@ -1,13 +1,12 @@
-"""The layer kGatheredMetrics, and its functions of all labels and predictions: ROC AUC and others.
+"""kGatheredMetrics: metrics computed from all labels and predictions together, such as ROC AUC or your own function.
 
-A function is registered as a metric. It gets the labels, (n,) or (n, k), and the predictions of all n records, (n, k),
-or (n,) if the net gives one number a record. The records are in no certain order. It returns a number, or one number
-for each record, which are averaged. It may be written for PyTorch tensors.
+A function is registered as a metric. It gets the labels, (n,) or (n, k), and the predictions of all n records, (n, k)
+or (n,), in no certain order. It returns a number, or one number for each record, which are averaged.
 
 >>> from dsinga import register
 >>> @register("metric", "worst_error")
 ... def worst_error(labels, predictions):
-...     return abs(labels - predictions).max()
+... return abs(labels - predictions).max()
 """
 
 from __future__ import annotations
@@ -35,12 +34,11 @@ from dsinga.layers.records.label import required_labels
 class GatheredMetrics(Layer):
     """Metrics of labels and predictions of all records together, such as ROC AUC: exact for any batches and workers.
 
-    The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The layer gathers
-    the labels and predictions of all records of a test, or of training since its last row. It keeps 4·k bytes for each
-    prediction and 8 for a label, at most 1 GiB. Then it computes each metric once. ``metric`` names registered
-    metrics: roc_auc, average_precision, or your own, ``@dsinga.register("metric", "worst")``. A function gets the
-    labels, (n,) or (n, K), and the predictions, (n, K), or (n,) for a net with one output. Records are in no certain
-    order. The feature is the predictions.
+    The sources give predictions (B, ...), k numbers a row, and labels (B,) or (B, k). The layer gathers both for all
+    records of a test, or of training since its last row, and computes each metric once. It keeps 4·k bytes for each
+    prediction and 8 for a label, at most 1 GiB. ``metric`` names registered metrics: roc_auc, average_precision, or
+    your own, ``@dsinga.register("metric", "worst")``, which gets labels and predictions in no certain order. The
+    feature is the predictions.
     """
 
     class Conf(Settings):
@@ -73,7 +71,7 @@ class GatheredMetrics(Layer):
 
 @register("composed_metric", "gathered")
 def gathered_metrics(parts: Sums) -> MetricValues:
-    """Return the value of each metric of all labels and predictions."""
+    """Compute each metric from all labels and predictions."""
     values = {}
     for name, (rows, _) in parts.items():
         assert isinstance(rows, GatheredRows)
@@ -82,7 +80,7 @@ def gathered_metrics(parts: Sums) -> MetricValues:
 
 
 def _value(name: str, rows: GatheredRows) -> float:
-    """Return the result of the function ``name`` for the rows. Raises UserError unless it is a number."""
+    """Call the metric function ``name`` on all rows."""
     function = lookup("metric", name)
     try:
         labels, predictions = rows.arrays().values() if is_user_code(function) else rows.rows()  # ours need no order

@@ -1,8 +1,4 @@
-"""Accumulators for metrics that are not sums of numbers; ``+`` adds them over parts of a batch, workers and batches.
-
-A layer reports a metric as (sum, count). The sum may be a :class:`MetricState`: ``+`` joins the states of two parts,
-and the figure is computed once (:mod:`dsinga.layers.metrics.composed_metrics`).
-"""
+"""Mergeable accumulators for metrics that are not sums of numbers; ``+`` joins parts of a batch, workers, batches."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ MOST_BYTES = 1 << 30  # of labels and predictions that a metric gathers
 
 
 class MetricState(ABC):
-    """What a metric adds up if a sum is not enough. Abstract; ``+`` returns the state of both sets of records."""
+    """Base of accumulators for metrics that are no sums; ``+`` returns the state of both sets of records."""
 
     kinds: ClassVar[dict[str, type[MetricState]]] = {}
     """The classes of states by name, for :func:`restore_state`."""
@@ -28,20 +24,20 @@ class MetricState(ABC):
         MetricState.kinds[cls.__name__] = cls
 
     def __radd__(self, nothing: float) -> MetricState:
-        """Return itself: sums begin with 0."""
+        """Return the state itself, because Python's sums begin with 0."""
         return self
 
     @abstractmethod
     def __add__(self, other: Any) -> Any:
-        """Return the state of both sets of records."""
+        """Return the state of both sets of records together."""
 
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return its arrays, by the names of the constructor's arguments."""
+        """Return the state's arrays, by the names of the constructor's arguments, to be sent or saved."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its arrays."""
+        """The bytes of the state's arrays."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def __eq__(self, other: object) -> bool:
@@ -54,20 +50,20 @@ class MetricState(ABC):
 
 
 def restore_state(state: Mapping[str, Any]) -> MetricState:
-    """Return a state from :func:`saved_state`. Raises KeyError and TypeError for anything else."""
+    """Restore a state from :func:`saved_state`."""
     return MetricState.kinds[state["kind"]](**state["arrays"])
 
 
 def saved_state(state: MetricState) -> dict[str, Any]:
-    """Return a state as plain values and arrays, for a snapshot."""
+    """Convert a state to plain values and arrays, for a snapshot."""
     return {"kind": type(state).__name__, "arrays": state.arrays()}
 
 
 class GatheredRows(MetricState):
     """The labels (n, ...) and predictions (n, k) of n records, in no certain order.
 
-    ``+`` is exact, and its time does not depend on n. ``arrays`` sorts the rows (by their bytes), so a function of them
-    gives the same bits for any cut over batches and workers. Raises UserError for more than ``MOST_BYTES``.
+    ``arrays`` sorts the rows (by their bytes), so a function of them gives the same bits for any cut over batches and
+    workers. Raises UserError for more than ``MOST_BYTES``.
     """
 
     def __init__(self, labels: np.ndarray, predictions: np.ndarray):
@@ -129,9 +125,9 @@ class ArraySum(MetricState):
 
 
 class RunningMoments(MetricState):
-    """Count, mean and squared deviations of label columns, and squares of errors: each (k,) float64.
+    """Mergeable statistics for R²: count, mean and squared deviations of labels, and squares of errors, (k,) float64.
 
-    ``+`` is Chan, Golub and LeVeque's formula (1979), which loses no digits if the mean is far from 0.
+    ``+`` is Chan, Golub and LeVeque's formula (1979).
     """
 
     def __init__(self, count: np.ndarray, mean: np.ndarray, deviations: np.ndarray, squares: np.ndarray):
@@ -139,7 +135,7 @@ class RunningMoments(MetricState):
 
     @classmethod
     def of(cls, labels: np.ndarray, errors: np.ndarray) -> RunningMoments:
-        """Return the moments of labels and errors (B, k)."""
+        """Compute the moments of labels and errors (B, k)."""
         labels = labels.astype(np.float64)
         count = np.full(labels.shape[1], len(labels), np.float64)
         mean = labels.sum(axis=0) / np.maximum(count, 1)
@@ -158,5 +154,5 @@ class RunningMoments(MetricState):
 
 
 def _bytes(rows: np.ndarray) -> np.ndarray:
-    """Return the bytes of the rows of (n, ...): (n, bytes) uint8."""
+    """View the rows of an array (n, ...) as bytes, (n, bytes) uint8, to sort them."""
     return np.ascontiguousarray(rows.reshape(len(rows), -1)).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Metrics of scores and thresholds: counts of hits and false alarms, ROC AUC, and average precision."""
+"""Metrics of scores over all thresholds: ROC AUC and average precision; also accuracy for losses without it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ TIE_UNITS = 64  # units in the last place by which scores of equal records may d
 
 
 def binary_columns(metric: str, labels: np.ndarray, predictions: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (answers, scores), each (n,), for each yes-or-no question of labels and predictions.
+    """Split labels and predictions into yes-or-no questions: a pair (answers, scores), each (n,), for each question.
 
     Predictions (n, 1), or (n, 2) for two classes, are one question with labels 0 and 1. With labels (n,) of k classes,
     k columns are k questions, one class against the others. With labels (n, k) of 0 and 1, each column is a question.
-    Raises UserError for other labels.
     """
     if labels.dtype.kind not in "biuf":
         raise UserError(f"the metric {metric!r} takes labels that are numbers, such as 0 and 1, not {labels.flat[0]!s}")
@@ -55,11 +54,7 @@ def _mean_over_questions(values: Sequence[float]) -> float:
 
 
 def counts_by_score(answers: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the different scores, highest first, and how many yes and no answers are at or above each.
-
-    Scores that differ only by rounding are one score, the highest: a row's place in its batch changes the order of
-    sums.
-    """
+    """Return the different scores, highest first, and how many yes and no answers are at or above each."""
     values, places = np.unique(-scores, return_inverse=True)
     ties = _ties(values, TIE_UNITS * np.finfo(scores.dtype).eps if scores.dtype.kind == "f" else 0.0)
     groups = ties[places] if len(values) else places
@@ -70,10 +65,7 @@ def counts_by_score(answers: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray
 
 
 def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the number of the tie, from 0, of each of the sorted, different ``values`` (n,).
-
-    Values of a tie are within the relative ``tolerance`` of its first value, so a dense row of values is many ties.
-    """
+    """Number the ties, from 0, of the sorted, different ``values`` (n,), so that rounding errors do not count."""
     if not tolerance or len(values) < 2:
         return np.arange(len(values))
     low, high = values[:-1].astype(np.float64), values[1:].astype(np.float64)
@@ -90,8 +82,8 @@ def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the share of right predictions, for losses that do not report it.
 
-    One prediction a record is the probability of the answer 1. Several predictions are scores of classes; the highest
-    wins. Labels are the answers 0 and 1, classes, or a number for each class; the largest is right.
+    One prediction a record is the probability of the answer 1; of several, the highest wins. Labels are the answers 0
+    and 1, classes, or a number for each class, with the largest for the right class.
     """
     scores = predictions.reshape(len(predictions), -1)
     count = max(2, scores.shape[1])
@@ -109,9 +101,9 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under the ROC curve: the share of yes-no pairs in which the yes has the higher score.
 
-    A tie counts half (Mann and Whitney). Scores that differ only by rounding are ties. For several classes or labels it
-    is the mean, one against the others, over classes that have both answers. It is NaN if none has both, and for NaN
-    scores. It is exact, as scikit-learn's roc_auc_score; Keras's AUC has 200 thresholds.
+    A tie counts half (Mann and Whitney); scores that differ only by rounding are ties. For several classes or labels it
+    is the mean, one against the others, over classes that have both answers. It is NaN if none has both. It is exact,
+    as scikit-learn's roc_auc_score; Keras's AUC has 200 thresholds.
     """
     areas = []
     for answers, scores in binary_columns("roc_auc", labels, predictions):
@@ -129,8 +121,7 @@ def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
 def average_precision(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under precision and recall: Σ (recall - previous recall)·precision over falling scores.
 
-    It is scikit-learn's average_precision_score, which is 0 without a yes. For several classes or labels it is the mean
-    over all. It is NaN for NaN scores, and without records.
+    It is scikit-learn's average_precision_score. For several classes or labels it is the mean over all.
     """
     means = []
     for answers, scores in binary_columns("average_precision", labels, predictions):

@@ -26,8 +26,8 @@ from dsinga.ops.numpy.elementwise import FLT_MIN
 class TopKAccuracy(Layer):
     """Metric "top_5_accuracy": the share of rows with their label among the ``k`` highest scores; k is in the name.
 
-    The first source gives scores (B, ...), K a row, the second labels in [0, K). Of equal scores the first class counts
-    as higher. The feature is the scores.
+    The sources give scores (B, ...), K a row, and labels in [0, K). Of equal scores the first class counts as higher.
+    The feature is the scores.
     """
 
     class Conf(Settings):
@@ -59,9 +59,8 @@ class TopKAccuracy(Layer):
 class Perplexity(Layer):
     """Metric "perplexity", exp(-Σ log p[label] / n) over all n rows, or with ``per_step`` all steps before the end.
 
-    The first source gives probabilities: (B, K) from a kSoftmaxLoss or kSoftmax, or the probabilities of the labels,
-    (B, 1), from a kClassSoftmaxLoss. The second gives labels in [0, K). Probabilities below 1.2e-38 count as 1.2e-38.
-    The feature is the probabilities.
+    The sources give probabilities, (B, K) from a kSoftmaxLoss or kSoftmax, or the labels' (B, 1) from a
+    kClassSoftmaxLoss, and labels in [0, K). The feature is the probabilities.
     """
 
     source_kind = SourceKind.kVectors
@@ -88,7 +87,7 @@ class Perplexity(Layer):
 
 @register("composed_metric", "perplexity")
 def perplexity(parts: Sums) -> MetricValues:
-    """Return the exponential of the mean; nothing without records, infinity above the largest float64."""
+    """Compute the perplexity from summed log probabilities; nothing without records."""
     total, count = parts["logs"]
     if not count:
         return {}
@@ -100,10 +99,10 @@ def perplexity(parts: Sums) -> MetricValues:
 class SegmentationScore(PointClasses):
     """Metrics "mean_iou", "dice" and "pixel_accuracy" of the most probable class of each point, from exact counts.
 
-    The first source gives scores or probabilities (B, K, *space), the second labels as for kFieldSoftmaxLoss. A class
-    has h right, p predicted and t labelled points in all records of a test. Its IoU (Jaccard index) is h / (p + t - h),
-    and its Dice score (F1) is 2h / (p + t). "mean_iou" and "dice" are means over the classes that occur among labels or
-    predictions, as in Keras's MeanIoU. Tests also give "iou_by_class" and "dice_by_class". Pixel accuracy is Σ h / Σ t.
+    The sources give scores or probabilities (B, K, *space), and labels as for kFieldSoftmaxLoss. A class has h right, p
+    predicted and t labelled points in all records of a test. Its IoU (Jaccard index) is h / (p + t - h), and its Dice
+    score (F1) is 2h / (p + t). "mean_iou" and "dice" are means over the classes that occur among labels or predictions,
+    as in Keras's MeanIoU. Tests also give "iou_by_class" and "dice_by_class". Pixel accuracy is Σ h / Σ t.
 
     Masked points do not count. With ``weighted`` a point counts by its weight. One channel is the probability of class
     1 of two, which is predicted above 0.5. The feature is the predicted classes, (B, *space) int64.
@@ -141,7 +140,7 @@ class SegmentationScore(PointClasses):
 
 @register("composed_metric", "segmentation")
 def overlaps(parts: Sums) -> MetricValues:
-    """Return the overlaps of all classes and of each; nothing without points."""
+    """Compute IoU, Dice score and pixel accuracy from counts by class; nothing without points."""
     hits, predicted, labelled = parts["counts"][0].sums
     present = predicted + labelled > 0
     if not present.any():

@@ -1,1 +1,1 @@
-"""Layers that read records and labels, change images, and write outputs."""
+"""Input, label, image-augmentation and output layers: they read records and write results."""

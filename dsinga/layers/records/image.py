@@ -1,7 +1,4 @@
-"""Image preprocessing: kImagePreprocess, kRGBImage (crop, mirror, mean, scale) and kMnist (an affine map).
-
-These layers come before the first trained layer and have no gradient.
-"""
+"""Image preprocessing: kImagePreprocess, kRGBImage (crop, mirror, mean, scale) and kMnist (an affine map)."""
 
 from __future__ import annotations
 
@@ -28,9 +25,6 @@ class ImagePreprocess(Layer):
 
     A pixel becomes (pixel - mean)·scale. ``pad`` pixels of zeros are added on every side before the crop. The random
     crop and mirroring of an image depend on its global row, not on how the batch is cut.
-
-    Outside training SINGA 0.3 crops the upper left corner. A ``meanfile`` is refused because SINGA ignores it: set
-    ``mean_file`` of the input layer.
     """
 
     class Conf(Settings, name="RGBImageConf"):
@@ -123,10 +117,7 @@ class ImagePreprocess(Layer):
 
 @register("layer", kMnist=192)
 class Mnist(Layer):
-    """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32.
-
-    The settings of the elastic distortion have no effect: SINGA has them in its documentation only.
-    """
+    """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32. The elastic distortion's settings have no effect."""
 
     class Conf(Settings):
         """Settings of kMnist: x/norm_a - norm_b."""

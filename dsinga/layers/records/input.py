@@ -1,4 +1,4 @@
-"""Input layers that read a store (kRecordInput, kCSVInput, kLMDBData, kShardData), and kDummy in their place."""
+"""Input layers that read stored records: kRecordInput, kCSVInput, kLMDBData, kShardData, and kDummy for random ones."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from dsinga.ops.types import PointRanges
 class RecordInput(Layer):
     """Records of a store, normalised: (record - mean) / std as float32 (B, ...), and their labels.
 
-    Labels are integers or floats, (B,) or (B, K), for sequences (B, T). Codes, such as words, that a store has as int32
-    are passed on unchanged unless there is a mean or std.
+    Labels are integers or floats, (B,) or (B, K), for sequences (B, T). Codes, such as words, stored as int32 are
+    passed on unchanged.
 
     ``store_conf.shape`` reshapes a record. With ``channels_last`` the shape is (H, W, C), or (D, H, W, C) for volumes,
-    and the feature (B, C, H, W). ``mean_file`` and ``std_file`` override ``mean_value`` and ``std_value``, as in SINGA.
-    Each is a number, or an array that broadcasts against a record. Both types are the same layer.
+    and the feature (B, C, H, W). ``mean_file`` and ``std_file`` override ``mean_value`` and ``std_value``; each
+    broadcasts against a record.
     """
 
     required_fields = ("store_conf",)
@@ -82,7 +82,7 @@ class RecordInput(Layer):
         return Records(data, labels)
 
     def _part(self, data: Any) -> Any:
-        """Return records as fields (B, C, ...), as a view; for a layer cut by space, the region of each."""
+        """Return records as (B, C, ...), as a view; for a layer cut by space, only this worker's points."""
         if self.region is not None and data.shape[1:] == self.shape[1:]:  # by take_region
             return data
         if data.shape[1:] != self.record:
@@ -95,7 +95,7 @@ class RecordInput(Layer):
         return records if self._are_codes(records.data) else records._replace(data=ops.upload(records.data))
 
     def _are_codes(self, data: Any) -> bool:
-        """Whether ``data`` are codes, which stay in host memory with every backend."""
+        """Whether ``data`` are integer codes, which stay in host memory with every backend."""
         return self.mean is None and self.std is None and data.dtype == np.int32
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -152,7 +152,7 @@ class RecordInput(Layer):
         return shape
 
     def _per_record(self, array: Any, scalar: float | None, store: StoreConf, what: str) -> Any:
-        """Return the mean or std in the shape of a record, a number, or None if the job gives neither."""
+        """Load the mean or std, shaped as a record or a number; None if the job gives neither."""
         if array is None:
             return scalar
         array = np.asarray(array, np.float32)
@@ -174,7 +174,7 @@ class RecordInput(Layer):
 
 @register("layer", kLMDBData=190)
 class LMDBData(RecordInput):
-    """kRecordInput with SINGA's older settings: records of an LMDB."""
+    """Records of an LMDB database, read by kRecordInput with SINGA's older settings."""
 
     required_fields = ("lmdbdata_conf",)
 
@@ -185,7 +185,7 @@ class LMDBData(RecordInput):
 
 @register("layer", kShardData=194)
 class ShardData(RecordInput):
-    """kRecordInput with SINGA's older settings: records of shard files."""
+    """Records of SINGA's shard files, read by kRecordInput with SINGA's older settings."""
 
     required_fields = ("sharddata_conf",)
 
@@ -195,7 +195,7 @@ class ShardData(RecordInput):
 
 
 def _older_store(conf: DataConf | None, backend: str | None = None) -> StoreConf | None:
-    """Return SINGA's older store settings as settings of kRecordInput."""
+    """Convert SINGA's older store settings to settings of kRecordInput."""
     if conf is None:
         return None
     return StoreConf(backend=backend, path=conf.path, batchsize=[conf.batchsize], random_skip=conf.random_skip)
@@ -205,14 +205,13 @@ def _older_store(conf: DataConf | None, backend: str | None = None) -> StoreConf
 class Dummy(Layer):
     """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead.
 
-    With ``output`` the layer is an end of the net and has no gradient. (SINGA's layer has a random gradient.) The
-    random numbers depend on seed, step, layer and global row.
+    With ``output`` the layer is an end of the net and has no gradient.
     """
 
     source_kind = SourceKind.kVectors
 
     class Conf(Settings):
-        """Settings of kDummy, which without ``input`` and ``output`` passes data on."""
+        """Settings of kDummy."""
 
         input: bool = setting(False, "whether the layer makes random numbers, in place of passing on its source")
         output: bool = setting(False, "whether the layer is an end of the net")

@@ -1,4 +1,4 @@
-"""Label layers, and checks of labels for losses and metrics."""
+"""kLabel, which makes labels the targets of losses, and checks of labels for losses and metrics."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CHECKED = "the host checks the labels"
 
 @register("layer", kLabel=191)
 class Label(Layer):
-    """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T).
+    """Makes the source's labels a float32 feature, such as the target of a squared error: (B,), (B, K) or (B, T).
 
-    The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a matrix with a
-    column for each of K yes-or-no questions. After the end of a sequence the feature is -1, too. ``first`` and
-    ``count`` select channels of fields (B, C, *space), such as the channels of one of several leads.
+    The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a column for each
+    of K yes-or-no questions. After the end of a sequence the feature is -1, too. ``first`` and ``count`` select
+    channels of fields (B, C, *space).
     """
 
     class Conf(Settings):
@@ -93,7 +93,7 @@ class Label(Layer):
 
 
 def required_labels(layer: Layer, labels: Any) -> np.ndarray:
-    """Return ``labels`` as an array. Raises UserError, with the source's name, for None."""
+    """Return a source's labels as an array. Raises UserError, with the source's name, if it has none."""
     if labels is None:
         assert layer.labels.source is not None
         source = layer.source_name(layer.labels.source)
@@ -103,7 +103,7 @@ def required_labels(layer: Layer, labels: Any) -> np.ndarray:
 
 
 def integer_labels(layer: Layer, labels: Any) -> np.ndarray:
-    """Return ``labels`` as an integer array. Raises UserError for None and for float labels."""
+    """Return a source's labels as integers. Raises UserError if it has none or floats."""
     labels = required_labels(layer, labels)
     if labels.dtype.kind == "f":
         raise float_labels_fault(layer)
@@ -111,7 +111,7 @@ def integer_labels(layer: Layer, labels: Any) -> np.ndarray:
 
 
 def float_labels_fault(layer: Layer) -> Exception:
-    """Return a UserError: ``layer`` does not accept float labels, and which layers do."""
+    """Return the error for a layer that does not accept float labels; it names layers that do."""
     assert layer.labels.source is not None
     source = layer.source_name(layer.labels.source)
     return layer.fail(
@@ -131,7 +131,7 @@ def check_one_label(layer: Layer, shape: Shape) -> None:
 
 
 def check_shares(layer: Layer, shape: Shape, classes: int) -> None:
-    """Raise UserError unless labels of ``shape`` are a share for each class, (B, ``classes``)."""
+    """Raise UserError unless labels of ``shape`` are a probability for each class, (B, ``classes``)."""
     if shape[1:] != (classes,):
         assert layer.labels.source is not None
         raise layer.fail(
@@ -148,11 +148,7 @@ def check_step_labels(layer: Layer, shape: Shape, steps: int) -> None:
 
 
 def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = False) -> Any:
-    """Return ``labels`` (B,) as class indices. Raises UserError for a label outside [0, ``classes``).
-
-    In a recorded pass labels are on the device, and the host cannot check them. Pass ``checked_later`` if a kernel
-    makes NaN of invalid labels.
-    """
+    """Check labels (B,) and return them as class indices. Raises UserError for a label outside [0, ``classes``)."""
     labels = integer_labels(layer, labels)
     check_one_label(layer, labels.shape)
     if is_on_device(labels):
@@ -174,10 +170,7 @@ def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = 
 
 
 def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.ndarray:
-    """Return the lengths (B,) of sequences of at most ``steps`` steps, from labels that are -1 after the end.
-
-    Raises UserError, about the lengths of ``what``, for labels of another shape, and for a -1 before the end.
-    """
+    """Return the lengths (B,) of sequences of at most ``steps`` steps, from labels that are -1 after the end."""
     assert layer.labels.source is not None
     labels, source = integer_labels(layer, labels), layer.source_name(layer.labels.source)
     if is_on_device(labels):
@@ -192,10 +185,7 @@ def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.nd
 
 
 def check_ends(layer: Layer, codes: np.ndarray, source: str, end: int = -1) -> np.ndarray:
-    """Return how many steps each row of ``codes`` (B, T) has before the first -1. Raises UserError for steps after it.
-
-    In the error, ``source`` is the quoted name of the layer that gives the codes, and ``end`` its code for -1.
-    """
+    """Return the length of each row of ``codes`` (B, T), which ends before -1. Raises UserError for steps after it."""
     real = codes >= 0
     after = (real[:, 1:] > real[:, :-1]).any(axis=1)
     if after.any():
@@ -209,10 +199,7 @@ def check_ends(layer: Layer, codes: np.ndarray, source: str, end: int = -1) -> n
 
 
 def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.ndarray:
-    """Return ``labels`` (B, ``steps``) of sequences, in [0, ``classes``) at each step and -1 after the end.
-
-    Raises UserError for the first row with other labels, a -1 before a label, or no step.
-    """
+    """Check labels (B, ``steps``) of sequences: in [0, ``classes``) at each step and -1 after the end."""
     labels = integer_labels(layer, labels)
     check_step_labels(layer, labels.shape, steps)
     if is_on_device(labels):

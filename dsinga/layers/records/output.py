@@ -1,4 +1,4 @@
-"""Output layers, without gradients: kArgSort, kAccuracy, kCSVOutput and kRecordOutput."""
+"""Output layers: kArgSort and kAccuracy rank scores; kCSVOutput and kRecordOutput write predictions to files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ArgSort(Layer):
         return Output(self.largest(self.scores(sources[0], ctx)))
 
     def scores(self, source: Array, ctx: Context) -> np.ndarray:
-        """Return the source as a (B, K) array in host memory."""
+        """Copy the source to host memory as (B, K)."""
         return ctx.ops.to_numpy(to_matrix(source, ctx.ops))
 
     def largest(self, scores: np.ndarray) -> np.ndarray:
@@ -57,8 +57,7 @@ class ArgSort(Layer):
 class Accuracy(ArgSort):
     """The metric "accuracy": the share of rows with their label among the ``topk`` highest scores.
 
-    The first source gives scores (B, ...), the second labels in [0, K). The feature is the indices of these scores, as
-    in kArgSort.
+    The sources give scores (B, ...) and labels in [0, K). The feature is kArgSort's.
     """
 
     source_count = 2
@@ -77,8 +76,8 @@ class StoreOutput(Layer):
     """Write the feature of the source to the store of ``store_conf``: text with a line for each record, or zarr.
 
     kCSVOutput writes text with the ``separator``, kRecordOutput writes zarr. They write in a test or validation of
-    training, and ``dsinga test --phase P`` and ``evaluate`` write in any phase P of the layer. A later one replaces the
-    file. A layer of both kVal and kTest is written by the test. Writing is one more pass over the records.
+    training; ``dsinga test --phase P`` and ``evaluate`` write in any phase P of the layer. A later one replaces the
+    file.
     """
 
     source_kind = SourceKind.kVectors

@@ -1,1 +1,1 @@
-"""Layers of sequences: recurrent layers, attention, positions, convolution over steps."""
+"""Layers for sequences: recurrent layers, attention, positional encodings, convolution over steps."""

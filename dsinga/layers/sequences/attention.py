@@ -1,9 +1,4 @@
-"""Attention: kAttention, kAttentionWeights, cached attention, and encodings of step positions.
-
-kAttention returns means of values, weighted by how well keys match queries. kAttentionWeights returns the weights.
-kCachedAttention returns the means at one step and keeps the keys and values of earlier steps, to generate text.
-kPositionalEncoding adds a vector for each position.
-"""
+"""Attention layers: kAttention, kAttentionWeights, attention with a cache, and positional encodings."""
 
 from __future__ import annotations
 
@@ -34,8 +29,7 @@ class AttentionLayer(Layer):
 
     The labels (B, Tk) of an optional last source give the lengths of the keys; keys after the end have weight 0. With
     ``causal``, query t sees the keys 0 to t only. A query that sees no key gets zeros. With ``rotary``, queries and
-    keys are first rotated by their positions (Su et al., RoFormer, 2021;
-    :func:`dsinga.layers.sequences.attention.rotate`). The score then depends on the distance between key and query.
+    keys are first rotated by their positions (Su et al., RoFormer, 2021).
     """
 
     class Conf(Settings, name="AttentionConf"):
@@ -104,7 +98,7 @@ class AttentionLayer(Layer):
             self.expect_alike(shapes[2][1] == shapes[1][1], "give as many values as keys", second=2, first=1)
 
     def visible(self, sources: Arrays) -> np.ndarray | None:
-        """Return how many of the first keys each query sees, (B, Tq); None for all."""
+        """Return how many keys, from the first, each query sees, (B, Tq); None for all."""
         visible = None
         if self.labels.source is not None:
             lengths = step_lengths(self, sources[self.labels.source], self.keys, f"{self.keys} keys")
@@ -122,7 +116,7 @@ class AttentionLayer(Layer):
         return rotate(query, self.heads, ctx.ops), rotate(keys, self.heads, ctx.ops)
 
     def weigh(self, params: Arrays, sources: Arrays, ctx: Context) -> tuple[Any, Any]:
-        """Return the weights (B, num_heads, Tq, Tk) and a workspace for their gradient."""
+        """Compute the attention weights (B, num_heads, Tq, Tk) and a workspace for their gradient."""
         score = params[0] if params else None
         query, keys = self.positioned(sources, ctx)
         return ctx.ops.attention_weights(query, keys, self.heads, self.factor, self.visible(sources), score)
@@ -132,14 +126,11 @@ class AttentionLayer(Layer):
 class Attention(AttentionLayer):
     """For each query, the mean of the values, weighted by how well their keys match: (B, Tq, m).
 
-    The weights are the softmax of the scores of the keys. With ``num_heads`` h > 1, each of h parts of the features has
-    weights of its own, and kScaledDot divides by √(n/h). A query does not see keys after the end. A query without keys
-    gets zeros.
-
     Sources are queries (B, Tq, n), keys (B, Tk, n), and optionally values (B, Tk, m), by default the keys. An optional
-    last layer has labels (B, Tk), which give the lengths. A third source with three axes is values. If an input layer
-    could be both values and labels, the net is refused. Projections are kInnerProduct layers with ``per_step``. If the
-    layer is cut by features, a worker computes whole heads. kAdditive has the param score (n,).
+    last source has labels (B, Tk), which give the lengths. A third source with three axes is values.
+
+    With ``num_heads`` h > 1, each of h parts of the features has weights of its own, and kScaledDot divides by √(n/h).
+    Projections are kInnerProduct layers with ``per_step``. kAdditive has the param score (n,).
     """
 
     cut = Cut(Connection.kOneToOne, axis=2)
@@ -153,10 +144,7 @@ class Attention(AttentionLayer):
         self.cut = Cut(Connection.kOneToOne, axis=2, groups=self.heads)
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
-        """Raise UserError if the third of three sources may be values or labels with key lengths.
-
-        This is ambiguous for input layers only: other layers pass on labels, and are values.
-        """
+        """Raise UserError if the third of three sources may be values or labels, as only input layers may."""
         if not self.has_values or self.labels.source is not None or not sources[2].is_input:
             return
         labels = sources[2].label_format
@@ -226,8 +214,7 @@ class Attention(AttentionLayer):
 class AttentionWeights(AttentionLayer):
     """The weights of a kAttention with the same sources and settings, (B, num_heads, Tq, Tk), to look at.
 
-    It is an output and takes no part in training. With kAdditive, it shares the ``score`` of the kAttention by
-    ``share_from``.
+    With kAdditive, it shares the ``score`` of the kAttention by ``share_from``.
     """
 
     is_output = True
@@ -253,10 +240,10 @@ BASE = 10_000.0
 
 @register("layer", kPositionalEncoding=714)
 class PositionalEncoding(Layer):
-    """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)).
+    """Adds positions to sequences, x·``scale`` + p: p[t, 2i] = sin(t/10000^(2i/n)), p[t, 2i + 1] = cos(t/10000^(2i/n)).
 
-    Vaswani et al., Attention Is All You Need (2017), 3.5. Use it because attention itself does not know the order of
-    the steps. The paper multiplies embeddings by a ``scale`` of √n.
+    Vaswani et al., Attention Is All You Need (2017), 3.5. Attention itself does not know the order of steps. The
+    paper's ``scale`` for embeddings is √n.
     """
 
     class Conf(Settings):
@@ -292,19 +279,19 @@ class PositionalEncoding(Layer):
 
 @functools.lru_cache(maxsize=8)
 def encoding(steps: int, columns: int) -> np.ndarray:
-    """Return the sines and cosines of positions, (``steps``, ``columns``) float64."""
+    """Compute the sines and cosines of positions, (``steps``, ``columns``) float64."""
     even = np.arange(columns) // 2 * 2
     angles = np.arange(steps)[:, None] / BASE ** (even / columns)
     return np.where(np.arange(columns) % 2 == 0, np.sin(angles), np.cos(angles))
 
 
 def rotate(x: Array, heads: int, ops: Ops, start: int = 0, back: bool = False) -> Array:
-    """Return x (B, T, n) with each pair of features of each head rotated by an angle that grows with the step.
+    """Rotate each pair of features of each head of x (B, T, n) by an angle that grows with the step (rotary positions).
 
-    In step ``start`` + t the pair (2i, 2i + 1) of a head of d features is rotated by (start + t)/10000^(2i/d). So the
+    In step ``start`` + t the pair (2i, 2i + 1) of a head of d features is rotated by (start + t)/10000^(2i/d), so the
     product of a query and a key depends only on the difference of their steps (Su et al., RoFormer, 2021, 3.2.2). Pairs
-    are neighbours, as in the paper and in LLaMA. Hugging Face pairs features i and i + d/2: the same net with another
-    row order in the projections. ``back`` rotates by the opposite angles, which is the gradient.
+    are neighbours, as in the paper and in LLaMA; Hugging Face pairs features i and i + d/2. ``back`` rotates by the
+    opposite angles, which is the gradient.
     """
     factors = rotations(start, x.shape[1], x.shape[2] // heads, heads, x.dtype.type(0).dtype.name)
     return ops.rotate_pairs(x, ops.asarray(factors.conj() if back else factors))
@@ -312,7 +299,7 @@ def rotate(x: Array, heads: int, ops: Ops, start: int = 0, back: bool = False) -
 
 @functools.lru_cache(maxsize=64)
 def rotations(start: int, steps: int, size: int, heads: int, dtype: str) -> np.ndarray:
-    """Return e^(i·angle) of ``steps`` steps, starting at ``start``, (steps, heads·size/2), equal for each head."""
+    """Return e^(i·angle) for ``steps`` steps from ``start``, (steps, heads·size/2), equal for each head."""
     angles = np.arange(start, start + steps)[:, None] / BASE ** (np.arange(0, size, 2) / size)
     return np.tile(np.exp(1j * angles), (1, heads)).astype(np.result_type(dtype, np.complex64))
 
@@ -322,10 +309,9 @@ KEYS_AT_ONCE = 32  # attention is computed for a multiple of so many keys, so th
 
 @register("layer", kCachedAttention=791)
 class CachedAttention(Attention):
-    """A causal kAttention of one step (B, 1, n), which also sees the keys and values of the steps before it.
+    """Attention for text generation: one step (B, 1, n) at a time, with the cached keys and values of earlier steps.
 
-    Generation replaces each kAttention by it. It keeps the keys and values of the last ``steps`` steps and forgets
-    earlier ones. Rotary positions count the steps that are kept. It has no gradient.
+    Generation replaces each causal kAttention by it. It keeps the last ``steps`` steps.
     """
 
     class Conf(Settings, name="CachedattentionConf"):
@@ -380,7 +366,7 @@ class CachedAttention(Attention):
 
 
 def _append(cache: Any, step: Any, count: int) -> Any:
-    """Return a copy of a cache (B, S, n) of ``count`` steps with one more, (B, 1, n), without the first if full."""
+    """Append a step (B, 1, n) to a copy of a cache (B, S, n) of ``count`` steps, dropping the first if full."""
     if count < cache.shape[1]:
         longer = cache.copy()
         longer[:, count : count + 1] = step

@@ -1,4 +1,4 @@
-"""kConvolution1D and kPooling1D: windows that slide over the steps of sequences."""
+"""kConvolution1D and kPooling1D: convolution and pooling over the steps of sequences."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ from dsinga.ops.recorded_array import check_equal_lengths
 
 
 class _Gathered(NamedTuple):
-    """The windows of a batch that count: their positions among B·T', and each window's steps among B·T.
-
-    ``positions`` is None if all windows count. A step outside its sequence is B·T. ``padding`` marks these steps; None
-    if there are none.
-    """
+    """Which windows of a batch count, as positions among B·T', and each window's steps among B·T."""
 
     positions: Array | None
     steps: Array
@@ -36,8 +32,7 @@ class Convolution1D(WindowLayer):
     """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters).
 
     y[t] = W · (the ``kernel`` steps from t·``stride`` - pad on, joined) + b. The labels of an optional second source
-    give the lengths of the sequences. Steps after the end count as zeros. Windows after the end give zeros and are not
-    computed.
+    give the lengths of the sequences. Steps after the end count as zeros, and windows after the end give zeros.
 
     With ``group``, each group of filters reads only its group of the features. The steps of a window are ``dilation``
     apart. Params: weight (num_filters, kernel·n/group), with the steps of a window one after the other, and bias
@@ -45,7 +40,7 @@ class Convolution1D(WindowLayer):
     """
 
     class Conf(Settings):
-        """Settings of kConvolution1D: filters, and the windows of steps that they take."""
+        """Settings of kConvolution1D."""
 
         num_filters: Count = required("the number of filters")
         kernel: Steps = setting(3, "how many steps a window has")
@@ -122,7 +117,7 @@ class Convolution1D(WindowLayer):
         return (dx, *(None for _ in sources[1:])), (dw, db) if self.bias else (dw,)
 
     def _multiply(self, windows: Array, weight: Array, bias: Array | None, ctx: Context) -> Array:
-        """Return the products of filters and windows (N, kernel·n), group by group: (N, F)."""
+        """Multiply windows (N, kernel·n) by the filters, group by group: (N, F)."""
         if self.groups == 1:
             return ctx.ops.inner_product(windows, weight, bias)
         y = ctx.ops.xp.empty_like(windows, shape=(len(windows), len(weight)))
@@ -133,7 +128,7 @@ class Convolution1D(WindowLayer):
     def _multiply_grad(
         self, windows: Array, weight: Array, dy: Array, need_dx: bool, ctx: Context
     ) -> tuple[Array | None, Array, Array | None]:
-        """Return the gradients of the windows, or None, of the weight, and of the bias, or None."""
+        """Return the gradients for windows (None unless needed), weight and bias (or None)."""
         if self.groups == 1:
             return ctx.ops.inner_product_grad(windows, weight, dy, False, need_dx, self.bias)
         xp = ctx.ops.xp
@@ -210,12 +205,10 @@ class Pooling1D(WindowLayer):
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n).
 
     With ``kernel`` the windows have as many steps and start every ``stride`` steps, T' = floor((T - kernel) / stride) +
-    1. The labels of an optional second source give the lengths of the sequences. Only steps before the end count: the
-    mean is over these steps, and the last step is the last one before the end. A window after the end gives 0, and an
-    empty sequence gives 0. A sequence shorter than ``kernel`` has one window.
+    1. The labels of an optional second source give the lengths of the sequences. Only steps before the end count. A
+    window after the end gives 0. A sequence shorter than ``kernel`` has one window.
 
-    ENDS takes the first half of the features from the last step and the second half from the first step. These are the
-    results of both directions of a recurrent layer after all steps.
+    ENDS returns the last results of both directions of a recurrent layer.
     """
 
     class Conf(Settings):
@@ -306,7 +299,7 @@ class Pooling1D(WindowLayer):
         return (dx, *(None for _ in sources[1:])), ()
 
     def _joined(self, y: Array) -> Array:
-        """Return (B, T', n), or (B, n) for the single window of all steps."""
+        """Remove the axis of windows if a single window covers all steps: (B, T', n) becomes (B, n)."""
         return y[:, 0] if self.over_all else y
 
     def _masked(self, x: Array, lengths: np.ndarray, ctx: Context, fill: float) -> Array:
@@ -323,7 +316,7 @@ class Pooling1D(WindowLayer):
         return ctx.ops.asarray(counts[:, :, None])
 
     def _mean_factor(self, counts: Array | None, dtype: Any, ctx: Context) -> Array | None:
-        """Return the factor from means over whole windows to sums, or to means over steps that count."""
+        """Return the factor that turns means over whole windows into sums, or into means over steps that count."""
         kernel = self.windows.kernel
         if self.method is StepPoolMethod.SUM:
             return dtype.type(kernel) if counts is None else ((counts > 0) * kernel).astype(dtype)
@@ -332,7 +325,7 @@ class Pooling1D(WindowLayer):
         return ((counts > 0) * kernel / ctx.ops.xp.maximum(counts, 1)).astype(dtype)
 
     def _halves(self, steps: Array, ctx: Context) -> list[tuple[Array, slice]]:
-        """Return steps, (B, T') or (1, T'), each with the features that windows take from them."""
+        """Return steps, (B, T') or (1, T'), each with the slice of features that windows take from them."""
         if self.method is not StepPoolMethod.ENDS:
             return [(steps, slice(None))]
         half = self.source_shapes[0][2] // 2
@@ -340,7 +333,7 @@ class Pooling1D(WindowLayer):
         return [(steps, slice(half)), (firsts, slice(half, None))]
 
     def _at(self, x: Array, steps: Array, ctx: Context) -> Array:
-        """Return the chosen steps (B, T', n)."""
+        """Gather the chosen steps of x, (B, T', n)."""
         rows = ctx.ops.xp.arange(len(x))[:, None]
         parts = [x[rows, chosen, features] for chosen, features in self._halves(steps, ctx)]
         return parts[0] if len(parts) == 1 else ctx.ops.xp.concatenate(parts, axis=2)
@@ -359,10 +352,10 @@ class Pooling1D(WindowLayer):
 
 
 def as_image(x: Array) -> Array:
-    """Return (B, T, n) as an image (B, n, T, 1), channels-last in memory."""
+    """View sequences (B, T, n) as images (B, n, T, 1), channels-last in memory, for image kernels."""
     return x.transpose(0, 2, 1)[..., None]
 
 
 def as_steps(image: Array) -> Array:
-    """Undo :func:`as_image`."""
+    """Undo :func:`as_image`: return images as sequences (B, T, n)."""
     return image[..., 0].transpose(0, 2, 1)

@@ -20,7 +20,7 @@ from dsinga.ops.types import CellActivations
 
 
 class RecurrentConf(Settings):
-    """Settings shared by recurrent layers."""
+    """Settings shared by recurrent layers: hidden size, direction, bias, initial and carried state."""
 
     dim_hidden: Count = required("the width of the hidden state")
     bias_term: bool = setting(True, "whether a bias is added")
@@ -45,22 +45,20 @@ class RecurrentConf(Settings):
 class Recurrent(Layer):
     """Base of recurrent layers: (B, T, n) to (B, T, H) with H = ``dim_hidden``, or (B, T, 2H) if ``bidirectional``.
 
-    The labels of the optional second source give the lengths of the sequences. Features after the end are 0 and not
-    computed. The state begins with zeros or, with ``carry``, with the last state of the same row in the previous batch.
-    No gradient goes back through it (truncated back-propagation through time, Williams and Peng 1990). A bidirectional
-    layer's feature has the forward direction first.
+    The labels of the optional second source give the lengths of the sequences; features after the end are 0. The state
+    begins with zeros or, with ``carry``, with the same row's last state in the previous batch (truncated
+    back-propagation through time, Williams and Peng 1990). A bidirectional layer's feature has the forward direction
+    first.
 
     With ``initial_state`` the last source gives the state before the first step, (B, S). S is H, or 2H for an LSTM with
-    the state h, then c. Gradients go to it, as to the last state of an encoder.
+    the state h, then c. With ``last_state`` the feature is the last state, (B, S).
 
-    With ``last_state`` the feature is the last state, (B, S), in the form of an initial state.
+    For one step, (B, n) to (B, H), the second source is the feature of the previous step, by default 0. An LSTM accepts
+    whole sequences only.
 
-    For one step, (B, n) to (B, H), the second source is the feature of the previous step, (B, H). Without it, the state
-    is 0. An LSTM accepts whole sequences only, because its second state is not in its feature.
-
-    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction, with the
-    ``biases`` last. With ``recurrent_bias`` the biases follow again, called "hb" in place of "b". The other direction's
-    params come next, called ``back_<role>``. With ``carry`` the last param is ``state`` (B, S).
+    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction. With
+    ``recurrent_bias`` the biases follow again, called "hb" in place of "b", then the other direction's params,
+    ``back_<role>``. With ``carry`` the last param is ``state`` (B, S).
     """
 
     Conf: ClassVar[type[RecurrentConf]] = RecurrentConf
@@ -205,10 +203,7 @@ class Recurrent(Layer):
         return for_sources, for_params
 
     def _joined(self, params: Arrays, ctx: Context) -> Arrays:
-        """Return a direction's params in the form of kernels, with the sum of a gate's two biases.
-
-        A GRU's candidate keeps two biases, because the reset gate multiplies one of them.
-        """
+        """Return one direction's params as kernels expect them, with the sum of a gate's two biases."""
         if not self.settings.recurrent_bias:
             return params
         summed, count = self._summed, self.biases
@@ -226,11 +221,11 @@ class Recurrent(Layer):
 
     @property
     def _summed(self) -> int:
-        """The number of biases that kernels get as a sum of two."""
+        """The number of biases that :meth:`_joined` adds to others."""
         return self.biases - (self.cell == "gru")
 
     def _like_sources(self, array: Array) -> Array:
-        """Return (B, T, n) unchanged, or as (B, n) if the layer computes one step."""
+        """Return steps (B, T, n) unchanged, or as (B, n) if the layer computes one step."""
         return array if self.sequences else array.reshape(array.shape[0], array.shape[2])
 
     def _begin(self, params: Arrays, sources: Arrays) -> Array | None:
@@ -263,7 +258,7 @@ class Recurrent(Layer):
 
 
 def cell_activations(settings: RecurrentConf) -> CellActivations:
-    """Return the activations in these settings. A simple recurrent layer has no choice."""
+    """Return the gates', candidate's and cell's activations in these settings."""
     chosen = {}
     if isinstance(settings, GRU.Conf | LSTM.Conf):
         chosen = {"gate": settings.gate_activation, "candidate": settings.candidate_activation}
@@ -281,7 +276,7 @@ class GRU(Recurrent):
 
     Params in SINGA's order: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H) and, unless ``bias_term`` is false, z_b,
     r_b, c_b (H,). With ``recurrent_bias`` z_hb, r_hb, c_hb follow, and c = tanh(x c_hxᵀ + c_b + r∘(h c_hhᵀ + c_hb)), as
-    in PyTorch and in Keras with ``reset_after``.
+    in PyTorch.
     """
 
     class Conf(RecurrentConf):

@@ -1,4 +1,4 @@
-"""The layer kSequenceLength, and sequence lengths for layers that compute windows of steps."""
+"""kSequenceLength finds where sequences end; windows of steps, for convolution and pooling that respect lengths."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from dsinga.ops.recorded_array import host_array
 
 @register("layer", kSequenceLength=740)
 class SequenceLength(Layer):
-    """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps.
+    """Marks where sequences end: passes codes (B, T), -1 after the end, on as feature and as labels of the steps.
 
     Use it as the last source of layers that need lengths if the records' labels are something else, such as one class
-    for each sentence. An empty sequence is refused.
+    for each sentence.
 
     With ``end``, this code also stands for steps after the end, such as the 0 of padded sequences in Keras. With
     ``anywhere``, such steps may be before others, which move forward. With ``mask_value`` the source has features (B,
-    T, n), which it passes on. A step with this value in all features is after the end, as in Keras's Masking.
+    T, n), which it passes on; a step with this value in all features is after the end, as in Keras's Masking.
     """
 
     class Conf(Settings):
@@ -67,7 +67,7 @@ class SequenceLength(Layer):
         return Output(codes, labels=codes)
 
     def _in_order(self, codes: np.ndarray, end: Any, ctx: Context) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return codes that are -1 only after the end, and the order of steps that achieves it, None if unchanged."""
+        """Move steps that count to the front of each sequence; return the codes and their new order, if any."""
         order, real = None, codes >= 0
         if self.settings.anywhere and (real[:, 1:] > real[:, :-1]).any():
             order = np.argsort(codes < 0, axis=1, kind="stable")
@@ -82,7 +82,7 @@ class SequenceLength(Layer):
         return codes, order
 
     def _masked(self, x: Array, ctx: Context) -> Output:
-        """Return the features with the steps that count first, and their lengths as labels."""
+        """Move the steps that count to the front, and return the features with their lengths as labels."""
         value = self.settings.mask_value
         codes = -ctx.ops.to_numpy((x == value).all(axis=-1)).astype(np.int64)
         codes, order = self._in_order(codes, f"{value:g}", ctx)
@@ -103,8 +103,7 @@ class SequenceLength(Layer):
 class StepWindows(NamedTuple):
     """Windows of ``kernel`` steps that begin every ``stride`` steps, with zeros before the first and after the last.
 
-    A sequence has the same windows as alone, whatever the longest sequence of the batch, and at least one unless it is
-    empty. Neighbours in a window are ``dilation`` steps apart.
+    A sequence has at least one window unless it is empty. Neighbours in a window are ``dilation`` steps apart.
     """
 
     kernel: int
@@ -119,7 +118,7 @@ class StepWindows(NamedTuple):
         return (self.kernel - 1) * self.dilation + 1
 
     def count(self, length: Any) -> Any:
-        """Return the number of windows of sequences with ``length`` steps, a number or an array."""
+        """Return how many windows sequences of ``length`` steps have; ``length`` may be an array."""
         full = np.maximum(length + self.before + self.after - self.extent, 0) // self.stride + 1
         return np.where(host_array(length) > 0, full, 0)
 
@@ -156,7 +155,7 @@ class WindowLayer(Layer):
             )
 
     def set_windows(self, windows: StepWindows) -> int:
-        """Set ``windows`` and return their number T'; with lengths, the layer makes labels (B, T')."""
+        """Set the windows and declare the labels (B, T') if there are lengths; return the number of windows T'."""
         self.windows = windows
         count = int(windows.count(self.steps))
         if self.labels.source is not None:
@@ -171,7 +170,7 @@ class WindowLayer(Layer):
         return None if (lengths == self.steps).all() else lengths
 
     def window_labels(self, lengths: np.ndarray | None, rows: int) -> np.ndarray | None:
-        """Return the labels (B, T') of the windows; None if the layer makes none."""
+        """Return labels (B, T') that mark windows after the end by -1; None without lengths."""
         if self.new_labels is None:
             return None
         (count,) = self.new_labels.shape

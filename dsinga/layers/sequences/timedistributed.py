@@ -1,4 +1,4 @@
-"""TimeDistributed: applies a layer of one time step to whole sequences, with all steps of all rows as one batch."""
+"""Applies a layer of one time step to whole sequences, with all steps of all rows as one batch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dsinga.ops.types import NotCapturable, is_on_device
 class TimeDistributed(Layer):
     """Apply a layer to each step of sequences (B, T, ...), as one batch of B·T rows.
 
-    It computes the same as T copies of the layer, one for each step; ``cls`` and ``conf`` are each copy's. A
-    ``repeated`` source has no steps: every step reads the same (B, ...). If the layer reads labels, steps after the end
-    of a sequence (label -1) are left out. A loss sums over steps the mean over the batch (``ctx.rows.total`` stays B).
-    A metric is the mean over steps. Random numbers are the same as in the copies.
+    It computes the same as T copies of the layer, one for each step; ``cls`` and ``conf`` are each copy's. Every step
+    reads the same (B, ...) of a ``repeated`` source. If the layer reads labels, steps after the end of a sequence
+    (label -1) are left out. A loss sums over steps the mean over the batch (``ctx.rows.total`` stays B). A metric is
+    the mean over steps.
 
-    Raises MustUnroll for a layer that keeps a state, hands out parts, or does not compute row by row.
+    Raises MustUnroll for a layer that does not compute row by row.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TimeDistributed(Layer):
 
     @property
     def columns(self) -> Columns | None:
-        """The columns of the whole layer that this part computes at each step; None for all."""
+        """The columns of the whole layer that this worker computes at each step; None for all."""
         return self.layer.columns
 
     @columns.setter
@@ -119,7 +119,7 @@ class TimeDistributed(Layer):
         return flat._replace(sources=inner_sources)
 
     def _check_on_device(self) -> None:
-        """Raise NotCapturable unless the loss shows steps after the end; then all steps are computed."""
+        """Raise NotCapturable if labels are on the device, unless the loss itself detects steps after the end."""
         if not self.layer.marks_wrong_labels:
             raise NotCapturable("sequences have different lengths")
 
@@ -132,10 +132,7 @@ class TimeDistributed(Layer):
 
 
 class _StepRows(NamedTuple):
-    """Converts between (B, T, ...) and the rows of one batch: all B·T rows, or the rows ``chosen``.
-
-    ``device_chosen`` are the same indices as a backend array, for features. Labels and codes are on the host.
-    """
+    """Converts sequences (B, T, ...) to rows of one batch and back, for all B·T steps or only the ``chosen``."""
 
     rows: int
     steps: int
@@ -145,17 +142,17 @@ class _StepRows(NamedTuple):
     sources: Sequence[Any] = ()
 
     def choose(self, flat: Array) -> Array:
-        """Return the chosen rows of B·T rows."""
+        """Select the chosen rows of B·T rows."""
         if self.chosen is None:
             return flat
         return flat[self.chosen] if isinstance(flat, np.ndarray) else flat[self.device_chosen]
 
     def pick(self, array: Array) -> Array:
-        """Return the chosen rows of (B, T, ...)."""
+        """Flatten (B, T, ...) and select the chosen rows."""
         return self.choose(array.reshape(self.rows * self.steps, *array.shape[2:]))
 
     def repeat(self, array: Array) -> Array:
-        """Repeat rows (B, ...) for all steps, and return the chosen rows."""
+        """Repeat rows (B, ...) for all steps, and select the chosen rows."""
         return self.choose(array.repeat(self.steps, axis=0))
 
     def spread(self, flat: Array, missing: int = 0) -> Array:
@@ -167,7 +164,7 @@ class _StepRows(NamedTuple):
         return flat.reshape(self.rows, self.steps, *flat.shape[1:])
 
     def context(self, ctx: Context) -> Context:
-        """Return the context of the inner layer."""
+        """Return the context for the inner layer, with steps as rows."""
         fields_of_ctx = {field.name: getattr(ctx, field.name) for field in fields(Context)}
         fields_of_ctx |= {"all_reduce": _refuse_collective, "all_gather": _refuse_collective}
         return _StepsContext(**fields_of_ctx, flat=self)
@@ -175,7 +172,7 @@ class _StepRows(NamedTuple):
 
 @dataclass(frozen=True)
 class _StepsContext(Context):
-    """A context with steps as rows; each step has the random numbers of its copy of the layer."""
+    """A context with steps as rows, so that each step has the random numbers of its copy of the layer."""
 
     flat: _StepRows | None = None
 
@@ -199,7 +196,7 @@ class _StepsContext(Context):
 
 
 def _not_by_step(layer: Layer) -> str:
-    """Return why the steps of a layer cannot be one batch, or ""."""
+    """Say why the steps of a layer cannot be one batch, or ""."""
     if layer.is_input or not layer.source_shapes:
         return "has no source"
     if layer.part_shapes:

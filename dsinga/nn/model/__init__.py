@@ -1,1 +1,1 @@
-"""Models: nets described in Python or by jobs, with params, training and predictions."""
+"""The models of ``dsinga.nn``: ``Model``, ``Sequential`` and models made from jobs, with ``fit`` and ``predict``."""

@@ -1,4 +1,4 @@
-"""The methods that add-ons give to models, imported when called."""
+"""Gives models the methods of add-ons, such as ``export`` to ONNX, without importing the add-ons early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOR_DSINGA = frozenset(
 
 
 class AddedMethods:
-    """Base class of models, which finds the methods of add-ons; errors for other names suggest replacements."""
+    """Base class of models that finds methods of add-ons, and suggests names for misspelt attributes."""
 
     _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # replacements for attributes that a model lacks
 
@@ -45,16 +45,16 @@ class AddedMethods:
             self, rank: int = 8, alpha: float | None = None, layers: str | Sequence[str] = "*attention*",
             trainable: str | Sequence[str] = (),
         ) -> None:  # fmt: skip
-            """Freeze the model and train low-rank changes (LoRA)."""
+            """Freeze the model and train low-rank changes (LoRA) to some layers instead."""
 
         def save_lora(self, path: str | os.PathLike[str]) -> None:
-            """Write the low-rank changes to a file."""
+            """Write the low-rank LoRA weights to a file."""
 
         def load_lora(self, path: str | os.PathLike[str]) -> None:
-            """Add the low-rank changes in a file."""
+            """Read low-rank LoRA weights from a file and add them to the model."""
 
         def merge_lora(self) -> None:
-            """Add the low-rank changes to the weights."""
+            """Add the low-rank LoRA weights to the model's own weights, for inference without extra layers."""
 
         def export(self, path: str | os.PathLike[str], opset: int = 21, check: Any = None) -> float | None:
             """Write the net to an ONNX file."""

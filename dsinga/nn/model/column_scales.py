@@ -1,4 +1,4 @@
-"""Warns of what learns badly: columns of very different scales, codes of categories, a softmax of a softmax."""
+"""Warns about inputs that train badly: columns of very different scales, category codes, double softmax."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def remark_on_columns(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
 
 
 def coded_columns(x: Any) -> list[str]:
-    """Return the names of the columns of records that hold codes of categories."""
+    """Return the names of a table's columns that hold category codes."""
     settings = x.job_settings().values() if isinstance(x, RecordSource) else ()
     return [name for value in settings if isinstance(value, RecordsDefinition) for name in value.coded_columns]
 
 
 def remark_on_softmax(layers: Sequence[LayerConf]) -> None:
-    """Warn if a softmax reads a softmax, which learns badly."""
+    """Warn if a softmax reads another softmax, which trains badly."""
     names = {layer.name for layer in layers if layer.type is LayerType.kSoftmax}
     for layer in layers:
         if layer.name in names and names & {*layer.srclayers}:
@@ -61,7 +61,7 @@ def remark_on_softmax(layers: Sequence[LayerConf]) -> None:
 
 
 def extreme_scales(x: Any) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """Return the columns with the smallest and largest range above 0; None if the ranges are similar."""
+    """Return the columns with the smallest and largest range, None if the ranges are similar."""
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind not in "fiu" or not len(x):
         return None
     rows = x[:ROWS].astype(np.float64)

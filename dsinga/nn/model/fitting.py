@@ -1,4 +1,4 @@
-"""The steps of ``fit``: open records, find the beginning, make the job, run it, keep the result."""
+"""The steps of ``fit``: open the data, resume earlier training, run the job, keep the trained params."""
 
 from __future__ import annotations
 
@@ -37,15 +37,7 @@ from dsinga.reading.pairs import Data, WeighedPairs, split_off
 
 
 class FitBegin(NamedTuple):
-    """Where a fit begins: its seed, its step and its workspace.
-
-    Attributes:
-        seed: the default seed.
-        steps: the steps that the optimizer has done.
-        workspace: the folder for metrics and checkpoints.
-        resume: the checkpoint to resume from, as for ``fit``.
-        backups: callbacks that name the workspace.
-    """
+    """The state from which ``fit`` starts training: seed, steps already done, workspace folder, checkpoint."""
 
     seed: int
     steps: int
@@ -55,7 +47,7 @@ class FitBegin(NamedTuple):
 
 
 class RunSettings(NamedTuple):
-    """The arguments of ``fit`` for running and watching a job."""
+    """The arguments of ``fit`` that say where a job runs and how progress is shown."""
 
     callbacks: Sequence[Any]
     client: Any
@@ -64,11 +56,7 @@ class RunSettings(NamedTuple):
 
 
 def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_weight: Any) -> dict[str, WeighedPairs]:
-    """Return training and validation records with labels and weights, including class weights.
-
-    A ``share`` above 0 of the ``data`` becomes the validation records. Raises UserError if ``held_out`` has records,
-    too.
-    """
+    """Return the training and validation data of ``fit`` with labels, sample weights and class weights."""
     train, validation = labelled(model, data), labelled(model, held_out)
     if share or class_weight is not None:
         pairs = with_tables_open(train.pairs, model.trained.names, model.trained_definitions())
@@ -81,7 +69,7 @@ def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_w
 
 
 def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
-    """Return the records with sample weights multiplied by class weights, if any."""
+    """Multiply the sample weights of training data by the class weights given to ``fit``, if any."""
     if class_weight is None:
         return data
     if len(model.label_inputs()) > 1:
@@ -92,7 +80,7 @@ def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any) -> Wei
 
 
 def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any], fields: dict[str, Any]) -> FitBegin:
-    """Return where a fit begins. A callback BackupAndRestore may name the workspace."""
+    """Find the seed, step and workspace from which ``fit`` starts; BackupAndRestore may name the workspace."""
     backups = [callback for callback in callbacks if isinstance(callback, BackupAndRestore)]
     for backup in backups:
         given = {"workspace": workspace, "resume": resume or None, "checkpoint_freq": fields.get("checkpoint_freq")}
@@ -108,7 +96,7 @@ def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any],
 
 
 def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
-    """Return ``begin`` with the seed and step of the ``earlier`` fit that it resumes, if any."""
+    """Take over seed and step of an earlier ``fit`` in this process that this one resumes."""
     workspace, resume = begin.workspace, begin.resume
     if isinstance(resume, (str, os.PathLike)) and resume != "auto":
         workspace = Path(resume).expanduser().absolute().parent.parent
@@ -121,7 +109,7 @@ def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
 
 
 def _key(workspace: str | os.PathLike[str]) -> str:
-    """Return the URL or the absolute path of a workspace."""
+    """Return the URL or absolute path of a workspace, to recognise it in a later ``fit``."""
     text = os.fspath(workspace)
     return text if is_url(text) else str(Path(text).absolute())
 
@@ -134,7 +122,7 @@ def job_arguments(
     train_steps: int | None,
     fields: Mapping[str, Any],
 ) -> JobArguments:
-    """Open each phase's records and return the arguments of the job."""
+    """Open training and validation data, and collect the arguments of the job."""
     check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
     if fields.get("checkpoint_path") and begin_params(model, None):
         raise UserError(
@@ -151,19 +139,19 @@ def job_arguments(
 
 
 def bound_job(model: Any, arguments: JobArguments) -> Job:
-    """Return the job that reads the opened records."""
+    """Make the job of a model and let its input layers read the data already opened."""
     job: Job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
     bound = {phase: records.bound() for phase, records in arguments.phases.items() if records.bound()}
     return bind_records(job, bound) if bound else job
 
 
 def begin_params(model: Any, seed: int | None) -> dict[str, Any]:
-    """Return the params with which a run begins (:meth:`.Trained.start`)."""
+    """Return the params from which training starts, by name (:meth:`.Trained.start`)."""
     return replace(model.trained, params=model._params).start(seed, lambda: model.shaped_net().net)
 
 
 def job_of_fit(model: Any, arguments: JobArguments, begin: FitBegin, shuffle: bool) -> Job:
-    """Return the job of a fit, which continues the optimizer's step count."""
+    """Return the job that ``fit`` runs; it continues the optimizer's step count from earlier fits."""
     job = reading_opened(bound_job(model, arguments), arguments.phases, shuffle)
     if begin.backups and not job.checkpoint_freq:
         job = job.replace(checkpoint_freq=arguments.steps_of_epoch())
@@ -172,7 +160,7 @@ def job_of_fit(model: Any, arguments: JobArguments, begin: FitBegin, shuffle: bo
 
 
 def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, settings: RunSettings) -> api.Result:
-    """Train the job; callbacks may read and set params. Keep the trained params even after an error."""
+    """Train the job while callbacks may set params; keep the trained params even after an error."""
     runner: Any = find_runner(settings.client, waits=True)
     events = {"epochs": job.epochs or 1, "steps": arguments.steps_of_epoch(), "verbose": int(settings.progress)}
     params, slots = begin_params(model, job.seed), model.trained.slots
@@ -192,7 +180,7 @@ def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, sett
 
 
 def check_watched(callbacks: Sequence[Any], job: Job) -> None:
-    """Raise UserError if a callback watches a validation metric without validation."""
+    """Raise UserError if a callback, such as EarlyStopping, watches a validation metric without validation data."""
     if Phase.kVal in training_phases(job) or any(getattr(each, "phase", None) == "val" for each in callbacks):
         return
     for callback in callbacks:
@@ -208,7 +196,7 @@ def check_watched(callbacks: Sequence[Any], job: Job) -> None:
 
 
 def keep_rescued(model: Any, rescued: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:
-    """Set the model's params, optimizer state and result after a fit, even a failed one."""
+    """Store trained params, optimizer state and history in the model after ``fit``, even if it failed."""
     assert rescued.params is not None
     assert rescued.net is not None
     described, begins = arguments.described(), {**model._fits.begins}

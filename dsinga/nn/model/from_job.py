@@ -1,4 +1,4 @@
-"""Makes a model from a job file, or from a job described in Python."""
+"""Makes a model from a job or job file, or loads one from the folder of a saved model."""
 
 from __future__ import annotations
 
@@ -43,20 +43,14 @@ _FREEZE = (
 
 
 class OpenSaved(Protocol):
-    """The type of functions that open saved objects other than models (kind "saved").
-
-    The registry finds them by the file that marks the folder.
-    """
+    """A function of an add-on that opens saved objects other than models, such as estimators (kind "saved")."""
 
     def __call__(self, folder: Path) -> JobModel:
         """Return the saved object in a folder as a model."""
 
 
 class JobModel(Trainable):
-    """A model made from a job, with the job's net, losses and inputs.
-
-    ``job`` returns the job with the data, batch size, steps and fields that you give.
-    """
+    """A model made from a job, so that you can ``fit`` it and ``predict`` in Python."""
 
     default_batch_size = None
     _attributes = ChainMap(dict.fromkeys(("layers", "get_layer"), _FREEZE), MODEL_ATTRIBUTES)
@@ -78,7 +72,7 @@ class JobModel(Trainable):
         return input_layers(self.base.neuralnet, Phase.kTrain)
 
     def _records_inputs(self) -> list[LayerConf]:
-        """Return the input layers of training that read the records ``x``."""
+        """Return the job's input layers that read the argument ``x`` of ``fit`` (others read labels)."""
         inputs = self._train_inputs()
         if not self._has_label_inputs:
             return inputs
@@ -91,21 +85,21 @@ class JobModel(Trainable):
         return [layer for layer in inputs if layer.name in read]
 
     def input_names(self) -> list[str]:
-        """Return the names of the training input layers that read the records ``x``."""
+        """Return the names of the job's input layers that read ``x``."""
         return [layer.name for layer in self._records_inputs()]
 
     def label_inputs(self) -> list[str]:
-        """Return the names of the input layers that give labels."""
+        """Return the names of the input layers that read labels."""
         labelled = {layer_class(layer).labels.layer_of(layer.srclayers): None for layer in self.base.neuralnet.layer}
         inputs = [layer.name for layer in self._train_inputs()]
         return [name for name in labelled if name in inputs]
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return an example of each input layer's labels, (1, ...), in the form for the losses."""
+        """Return example labels of each input layer, (1, ...), to check the shape and dtype of ``y``."""
         return {name: np.zeros(1, np.int64) for name in self.label_inputs()} | self._known_examples()
 
     def _known_examples(self) -> dict[str, np.ndarray]:
-        """Return examples of labels (1, ...) by input layer; none if the record shapes are unknown."""
+        """Return example labels (1, ...) by input layer; none if the record shapes are unknown."""
         shapes = self.record_shapes
         with contextlib.suppress(UserError):
             shapes = shapes or self.input_shapes()
@@ -115,7 +109,7 @@ class JobModel(Trainable):
         return self._examples[key]
 
     def as_labels(self, y: Any) -> Any:
-        """Return labels in the form for the losses: (n, 1) as (n,), one-hot rows as classes."""
+        """Convert labels to the form that the losses accept: (n, 1) to (n,), one-hot rows to class indices."""
         examples = [*self._known_examples().values()]
         if not (isinstance(y, np.ndarray) and y.ndim == 2 and [example.ndim for example in examples] == [1]):
             return y
@@ -125,7 +119,7 @@ class JobModel(Trainable):
         return labels_for_loss("categorical_crossentropy", y) if is_class else y
 
     def output_layers(self) -> list[str]:
-        """Return the net's last layers, or the sources of the losses if only losses are last."""
+        """Return the layers with predictions: the last ones, or the inputs of losses if only losses are last."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = [layer for layer in layers if layer_class(layer).is_loss]
         outputs = [layer for layer in layers if layer_class(layer).is_output]
@@ -137,10 +131,7 @@ class JobModel(Trainable):
 
     @checked
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, cluster: Any = None) -> None:
-        """Replace the optimizer, the topology, or both; losses and metrics are layers of the job.
-
-        Raises UserError for a loss or metric that the job does not have.
-        """
+        """Replace the optimizer, the topology, or both; losses and metrics are layers of the job."""
         self.refuse_while_training("compile")
         self._check_objective(loss, metrics)
         if optimizer is not None:
@@ -150,7 +141,7 @@ class JobModel(Trainable):
             self.base = self.base.replace(cluster=cluster)
 
     def _check_objective(self, loss: Any, metrics: Any) -> None:
-        """Raise UserError for losses and metrics that are not layers of the job."""
+        """Raise UserError for arguments of ``compile`` that name losses or metrics missing from the job."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = {layer.type_name.removeprefix("k") for layer in layers if layer_class(layer).is_loss}
         for chosen in flatten([*loss.values()] if isinstance(loss, dict) else [] if loss is None else [loss]):
@@ -169,11 +160,11 @@ class JobModel(Trainable):
                 raise UserError(f"the layers of the job report {', '.join(sorted(reported))}, not {name}; leave it out")
 
     def parts_of_nets(self) -> list[Any]:
-        """Return the job, which every change replaces."""
+        """Return the objects that identify the net for a cache of nets: here the job."""
         return [self.base]
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job without its data."""
+        """Return the job for the given phases, not yet bound to data."""
         names = [layer.name for layer in self._train_inputs()]
         trained = phases.get("train", PhaseRecords()).shapes
         for name in trained:
@@ -193,17 +184,17 @@ class JobModel(Trainable):
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return the definition of training records by input: windows of a Dataset, or a table."""
+        """Return how training read each input (windows, table), to read new data in the same way."""
         stores = {layer.name: layer.store_conf for layer in self._train_inputs()}
         named = {name: store.definition for name, store in stores.items() if store and store.definition}
         return named | super().trained_definitions()
 
     def has_channels_last(self) -> bool:
-        """Whether an input has images with channels last; then labels and outputs that are images have, too."""
+        """Whether an input has images with channels last; then image labels and outputs have, too."""
         return any(layer.store_conf is not None and layer.store_conf.channels_last for layer in self._train_inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return each input's text encoder; None for an input of codes of any length."""
+        """Return the tokenizer of each input that accepts texts; None for codes of any length."""
         layers = self.base.neuralnet.layer
         ends = [
             layer.srclayers[0]
@@ -218,13 +209,13 @@ class JobModel(Trainable):
         return encoders
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the job's record shapes. Raises UserError if it names none."""
+        """Return the shapes of one record of each input that the job names."""
         shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._records_inputs() if layer.store_conf}
         return shapes if shapes and all(shapes.values()) else super().input_shapes()
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes params. It cannot be set; to freeze a param, set ``static`` in the job."""
+        """Whether training changes params; read-only, so set ``static`` in the job to freeze a param."""
         return any(not param.static for param in self.predicting_net().params.values())
 
     @trainable.setter
@@ -236,10 +227,7 @@ class JobModel(Trainable):
 
 
 def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return an example of each input layer's labels, (1, ...), for records of these shapes.
-
-    The dict is empty if the net cannot be built for these shapes.
-    """
+    """Return example labels (1, ...) by input layer for records of these shapes, {} if they do not fit."""
     examples: dict[str, np.ndarray] = {}
     records = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
     try:
@@ -261,10 +249,7 @@ def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, n
 
 
 def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> list[LayerConf]:
-    """Return a job's layers with an input layer of sample weights for the losses in these phases.
-
-    Raises UserError for a loss that does not accept weights.
-    """
+    """Add an input layer of sample weights, read by the losses in these phases, to a job's layers."""
     weights = []
     for phase in phases:
         first = next(layer for layer in layers if layer_class(layer).is_input and layer.in_phase(phase))
@@ -275,7 +260,7 @@ def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> lis
 
 @checked
 def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
-    """Return the model of a job, or of the job file at a path. Raises JobError for an unreadable file."""
+    """Return a model of a job or a job file. Raises JobError for an unreadable file."""
     return JobModel(job if isinstance(job, Job) else load_job(job))
 
 
@@ -283,9 +268,9 @@ def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model saved by :meth:`dsinga.nn.Model.save`, with params and optimizer state.
 
-    You can call ``predict``, ``evaluate`` and ``fit`` without ``compile``; ``fit`` continues the training.
+    You need not call ``compile``; ``fit`` continues the training.
 
-    Other files have other functions:
+    Other files:
 
     - ``.onnx``: ``nn.load_onnx(path)``.
     - PyTorch: ``dsinga.convert.from_torch(module)``, once PyTorch has loaded the file.
@@ -293,9 +278,9 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     - A job file: ``nn.from_job(path)``.
 
     Args:
-        folder: the folder that ``model.save(folder)`` wrote.
+        folder: folder that ``model.save(folder)`` wrote.
 
-    Raises UserError if a file is missing, damaged or from another save.
+    Raises UserError for a missing or damaged file.
 
     Examples:
         >>> import numpy as np
@@ -327,7 +312,7 @@ _READERS = {
 
 
 def _no_folder(path: Path) -> UserError:
-    """Return the error for a path that is no folder."""
+    """Return the error for ``load_model`` of a path that is no folder."""
     if not path.exists():
         return PathNotFound(f"{path} was not found; give the folder that model.save(folder) wrote")
     remedy = _READERS.get(path.suffix, "give the folder that model.save(folder) wrote").format(str(path))

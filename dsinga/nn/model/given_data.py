@@ -1,4 +1,4 @@
-"""Types of models' arguments, and conversion of batches and texts to arrays."""
+"""Types of the arguments of ``fit`` and ``predict``, and conversion of batches and texts to arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsinga.data.array_kinds import ArrayOrder, in_order, order_of
 
 
 class JobFields(TypedDict, total=False):
-    """Further job fields that ``fit`` and ``job`` accept, for type checkers (:class:`dsinga.job.Job`)."""
+    """Further keyword arguments of ``fit`` and ``job``, typed for type checkers: fields of :class:`dsinga.job.Job`."""
 
     disp_freq: int
     disp_after: int
@@ -43,27 +43,27 @@ class JobFields(TypedDict, total=False):
 
 
 class FitFields(JobFields, total=False):
-    """The arguments of ``fit`` that are job fields, for type checkers."""
+    """Further keyword arguments of ``fit`` alone, typed for type checkers."""
 
     name: str
     cluster: Any
 
 
 class PredictOptions(TypedDict, total=False):
-    """The options of ``predict`` for windows of a Dataset, for type checkers."""
+    """The options of ``predict`` for windows of a Dataset, typed for type checkers."""
 
     leads: int | None
 
 
 class EvaluateOptions(TypedDict, total=False):
-    """The options of ``evaluate`` for windows of a Dataset, for type checkers."""
+    """The options of ``evaluate`` for windows of a Dataset, typed for type checkers."""
 
     by: Any
     against: Any
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return callbacks as a list; they may be a list, one callback or None."""
+    """Return the argument ``callbacks`` as a list; it may be a list, one callback or None."""
     if callbacks is None:
         return []
     return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
@@ -79,10 +79,7 @@ def check_whole_numbers(**arguments: Any) -> None:
 def batch_in_order(
     x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str], names: Mapping[str, RecordNames]
 ) -> tuple[Any, Any, Mapping[str, RecordNames]]:
-    """Return a batch's records and labels as numpy arrays in the order of ``names``, and the names.
-
-    If ``names`` is empty, the batch defines them. Raises UserError for a batch with other names.
-    """
+    """Return a batch as numpy arrays with columns and axes in the order of the first batch, and these names."""
     if not names:
         orders, label_orders = _orders_of(x, inputs), _orders_of(y, label_inputs)
         names = {name: RecordNames((), orders.get(name, ()), label_orders.get(name, ())) for name in inputs}
@@ -92,7 +89,7 @@ def batch_in_order(
 
 
 def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
-    """Return the order of dimensions or columns of the value of each name."""
+    """Return the order of dimensions (xarray) or columns (pandas) of each input's data."""
     if not isinstance(value, dict):
         several = len(names) > 1 and isinstance(value, (list, tuple))
         value = dict(zip(names, value if several else [value], strict=False))
@@ -100,7 +97,7 @@ def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
 
 
 def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder]) -> Any:
-    """Return the values of ``names`` as numpy arrays with axes in these orders; None and sequences stay."""
+    """Return each input's data as numpy arrays with axes in these orders; None and sequences stay."""
     if isinstance(value, dict):
         return {name: _as_arrays(item, [name], orders) for name, item in value.items()}
     if len(names) > 1 and isinstance(value, (list, tuple)):
@@ -111,10 +108,7 @@ def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder
 
 
 def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
-    """Return texts, or code sequences of several lengths, as one array of codes; other records unchanged.
-
-    Raises UserError if the input does not accept such records.
-    """
+    """Return texts, or code sequences of several lengths, as one padded array of codes."""
     if (texts := texts_of(x)) is not None:
         if encoder := encoders.get(name):
             return encoder.encode(texts)
@@ -127,7 +121,7 @@ def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
 
 
 def texts_of(source: Any) -> list[str] | None:
-    """Return the texts of a list, an array (n,) or (n, 1), or a pandas column; None for other data."""
+    """Return the texts of a list, array or pandas column; None for other data."""
     if isinstance(source, (list, tuple)):
         first = source[0] if len(source) else None
         first = first[0] if isinstance(first, (list, tuple, np.ndarray)) and len(first) == 1 else first
@@ -142,7 +136,7 @@ def texts_of(source: Any) -> list[str] | None:
 
 
 def record_without_text(source: Any) -> int | None:
-    """Return the number of the first missing text (None or NaN, for instance), or None."""
+    """Return the index of the first missing text (None or NaN, for instance), or None."""
     if not isinstance(source, (list, tuple)) and getattr(getattr(source, "dtype", None), "kind", "") != "O":
         return None
     are_texts = [isinstance(record, (str, bytes)) for record in source]
@@ -150,10 +144,7 @@ def record_without_text(source: Any) -> int | None:
 
 
 def sequences_of(source: Any) -> np.ndarray | None:
-    """Return code sequences of several lengths as an array (n, longest) int64 padded with -1; None for other data.
-
-    ``source`` is a list, an array of objects, or a TensorFlow RaggedTensor.
-    """
+    """Pad code sequences of several lengths with -1 to an array (n, longest) int64; None for other data."""
     items = source.to_list() if type(source).__name__ == "RaggedTensor" else source
     is_array = isinstance(items, np.ndarray) and items.dtype == np.object_
     if not (isinstance(items, (list, tuple)) or is_array) or not all(isinstance(row, Sized) for row in items):
@@ -166,10 +157,7 @@ def sequences_of(source: Any) -> np.ndarray | None:
 
 
 def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndarray:
-    """Return code sequences as an array (n, ``steps``) int64, padded with ``after``.
-
-    By default, ``steps`` is the length of the longest sequence.
-    """
+    """Pad code sequences with ``after`` to an array (n, ``steps``) int64, by default as long as the longest."""
     steps = max(1, *map(len, rows)) if steps is None and rows else steps or 1
     array = np.full((len(rows), steps), after, np.int64)
     for target, row in zip(array, rows, strict=True):
@@ -178,7 +166,7 @@ def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndar
 
 
 def as_param(name: str, array: Any) -> np.ndarray:
-    """Return a float32 copy of the user's param. Raises UserError if it is not an array of numbers."""
+    """Check a param that the user sets, and return a float32 copy."""
     try:
         return np.array(array, np.float32, order="C")
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""KeptNets, the nets that a model keeps between calls of ``predict`` and ``evaluate``."""
+"""A cache of the nets that a model has built for ``predict`` and ``evaluate``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT = 8  # the most nets: one for each shape of records and labels, and each th
 
 
 class KeptNets:
-    """The nets built since the model was last changed; pickles and copies have none."""
+    """A cache of the nets built since the last change of the model; not pickled or copied."""
 
     def __init__(self) -> None:
         self._kept: tuple[list[Any], dict[Hashable, Any]] = [], {}
@@ -27,10 +27,7 @@ class KeptNets:
         return KeptNets, ()
 
     def get(self, model: Any, kind: Hashable, make: Callable[[], Any], *arrays: Mapping[str, Any]) -> Any:
-        """Return the net of a ``kind``, which ``make`` builds for ``arrays`` of these shapes, by name.
-
-        A net with user code is built again each time.
-        """
+        """Return the cached net for arrays of these shapes, or ``make`` it; nets with user code are not cached."""
         parts = [*model.parts_of_nets(), *(model._params or {}).values()]
         before, nets = self._kept
         if len(parts) != len(before) or not all(map(operator.is_, parts, before)):

@@ -26,11 +26,7 @@ def loss_of_labels(model: Any) -> Any:
 
 
 def labels_for_loss(loss: Any, y: Any) -> Any:
-    """Return labels in the form for a loss: (n, 1) as (n,), one-hot (n, K) as classes (n,), shares as float32.
-
-    Other labels are unchanged. ``loss`` is a name or a layer. Raises UserError for rows that are not shares of classes,
-    one-hot rows or floats where the loss expects classes, and answers outside 0 to 1.
-    """
+    """Convert labels to the form for a loss: (n, 1) to (n,), one-hot (n, K) to classes (n,)."""
     if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
         _check_labels(loss, y)
     if not (isinstance(y, np.ndarray) and y.ndim == 2):
@@ -76,15 +72,12 @@ def _check_classes(loss: str, y: np.ndarray) -> None:
 
 
 def _is_one_hot(y: np.ndarray) -> bool:
-    """Whether ``y`` has one-hot rows (n, K): a 1 and zeros."""
+    """Whether labels are one-hot rows (n, K): a 1 and zeros."""
     return y.ndim == 2 and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def labels_first(y: Any) -> Any:
-    """Return image labels (n, H, W, C), or volumes, with channels first; other labels unchanged.
-
-    ``y`` may be a list or a dict of labels of several outputs. Dask arrays stay lazy.
-    """
+    """Move the channels of image or volume labels (n, H, W, C) to axis 1; other labels are unchanged."""
     if isinstance(y, dict):
         return {name: labels_first(labels) for name, labels in y.items()}
     if isinstance(y, list) and y and all(hasattr(labels, "ndim") for labels in y):
@@ -95,15 +88,14 @@ def labels_first(y: Any) -> Any:
 
 
 def outputs_last(output: Any, axis: int) -> Any:
-    """Return an output with the channels of images and volumes as last axis; records are along ``axis``."""
+    """Move the channels of predicted images to the last axis, for models with channels last."""
     return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
 def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
-    """Return labels (n, k) with 0 in place of NaN, and weights (n, k) that are 0 there.
+    """Replace NaN in labels (n, k) by 0, and return weights (n, k) that are 0 there.
 
-    This needs a masked ``loss``, or such weights. Otherwise, NaN in labels (n, k) raises UserError. Other labels are
-    unchanged.
+    Raises UserError for NaN unless the ``loss`` is masked or there are such weights.
     """
     if not (isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f"):
         return y, weights
@@ -124,12 +116,10 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
 
 
 def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
-    """Return each label's class weight times ``sample_weight``, float32, in the shape of the labels.
+    """Return a weight for each label from ``class_weight``, times ``sample_weight``: float32 shaped as the labels.
 
-    ``class_weight`` maps labels, or class names of a record source, to factors; the default factor is 1. "balanced"
-    gives n / (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn. It ignores the label -1 (a
-    masked step or point). Raises UserError for factors that are not numbers of at least 0, and for labels that are not
-    classes in memory.
+    ``class_weight`` maps labels, or class names of a record source, to factors, by default 1. "balanced" gives n /
+    (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn, and ignores the label -1.
     """
     if not isinstance(class_weight, Mapping) and not (isinstance(class_weight, str) and class_weight == "balanced"):
         raise UserError(
@@ -163,10 +153,7 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
 
 
 def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np.ndarray | None]:
-    """Return factors by class code instead of class name, and all labels of the source.
-
-    The labels are None unless each record has one. Raises UserError for an unknown class name.
-    """
+    """Convert factors by class name to factors by code, and return all labels, None unless each record has one."""
     if not source.has_labels or source.label_shape:
         return class_weight, None
     if isinstance(class_weight, Mapping) and source.classes:
@@ -180,7 +167,7 @@ def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, n
 
 
 def _classes(labels: Any, loss: Any) -> np.ndarray:
-    """Return labels as classes: (n,), or (n, ...) for each step or point if the loss allows it."""
+    """Return labels as class indices: (n,), or (n, ...) for each step or point if the loss allows it."""
     if isinstance(labels, (list, tuple)) or (hasattr(labels, "__array__") and not is_dask_collection(labels)):
         labels = np.asarray(labels)  # a list or a data frame's column
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf" and labels.ndim:

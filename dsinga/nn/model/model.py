@@ -1,4 +1,4 @@
-"""Defines Model, a net described in Python."""
+"""Model, a net described in Python with Keras's functional interface or by subclassing."""
 
 from __future__ import annotations
 
@@ -40,13 +40,10 @@ from dsinga.reading.given import PhaseRecords
 
 @checked_class
 class Model(Trainable):
-    """A net from ``inputs`` to ``outputs``, symbols returned by calls of layers.
-
-    ``fit`` trains the net, ``job`` returns it as a job, and ``print`` shows the job.
+    """A trainable net from ``inputs`` to ``outputs``, the symbolic tensors that calls of layers return.
 
     A subclass may define ``call`` instead of passing outputs. It makes its layers in the constructor, and ``call(self,
-    x)`` returns the outputs for the input symbol ``x``, or for a list of symbols. ``call`` runs once. A subclass cannot
-    change how batches are trained: defining ``train_step`` raises UserError.
+    x)``, which runs once, returns the outputs for the symbolic input ``x``.
 
     Examples:
         >>> from dsinga import nn
@@ -88,19 +85,19 @@ class Model(Trainable):
         algorithm: Any = None,
         cluster: ClusterConf | None = None,
     ) -> None:
-        """Set the optimizer, the losses, the metrics and the topology of training.
+        """Set the optimizer, losses and metrics for training, and how many workers share it.
 
         Args:
-            optimizer: a name such as "adam", or ``nn.Adam(learning_rate=...)``.
-            loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
-                the symbol of a loss layer. For several outputs: a list, or a dict by the name of the output's layer. A
-                net that ends in a restricted Boltzmann machine needs none.
+            optimizer: name such as "adam", or ``nn.Adam(learning_rate=...)``.
+            loss: name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
+                the output of a loss layer. For several outputs: a list, or a dict by the name of the output's layer.
+                Restricted Boltzmann machines need none.
             metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (all: docs/reference/metrics.md),
-                functions of (labels, predictions) of all records, or nn.FieldError(...). For several outputs: a dict by
-                the name of the output's layer, or a list of lists. Losses always report their own metrics.
-            loss_weights: a factor for each loss, by default 1.
+                functions of (labels, predictions) of all records, or nn.FieldError(...). For several outputs: a dict,
+                or a list of lists. Losses always report their own metrics.
+            loss_weights: factor for each loss.
             algorithm: by default back-propagation, or contrastive divergence for restricted Boltzmann machines.
-            cluster: the topology, ``nn.Cluster(workers=2)``.
+            cluster: topology, such as ``nn.Cluster(workers=2)``.
 
         Raises:
             UserError: an unknown name, or losses that do not fit the outputs.
@@ -126,7 +123,7 @@ class Model(Trainable):
 
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
-        """The params by name, with the newest values of layers shared with other models."""
+        """The params by name; layers that other models share have their newest values."""
         if self._fits.running is not None:
             self._fits.running.refresh()
         return self._shared.newest(self.trained.params)
@@ -147,7 +144,7 @@ class Model(Trainable):
         return builders
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Return the outputs for other layers' features. Raises UserError for a wrong number of features."""
+        """Call the model as a layer on other tensors."""
         inputs, outputs = self._inputs(), self._outputs()
         if self.job_changes:
             raise UserError(
@@ -165,17 +162,17 @@ class Model(Trainable):
 
     @property
     def input(self) -> Any:
-        """The symbol of the input, or a list for several inputs."""
+        """The symbolic tensor of the input, or a list for several inputs."""
         return self._inputs()[0] if len(self._inputs()) == 1 else self._inputs()
 
     @property
     def output(self) -> Any:
-        """The symbol of the output, or a list for several outputs."""
+        """The symbolic tensor of the output, or a list for several outputs."""
         return self._outputs()[0] if len(self._outputs()) == 1 else self._outputs()
 
     @property
     def layers(self) -> list[LayerBuilder]:
-        """The layers between inputs and outputs, each once and after its sources."""
+        """The layers from inputs to outputs, each once and after the layers that it reads."""
         return _registered(self, layers_of(self._outputs()))
 
     def weights_of(self, layer: LayerBuilder) -> list[Variable]:
@@ -187,8 +184,6 @@ class Model(Trainable):
     @checked
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
         """Return a layer by its name in the job, or its index in ``layers``. Raises UserError for an unknown one.
-
-        A model that was called as a layer is found by its name, too.
 
         Examples:
             >>> from dsinga import nn
@@ -217,10 +212,7 @@ class Model(Trainable):
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes the params of any layer or loss.
-
-        Setting it applies to all layers and losses that the model has now, from the next ``fit`` or batch.
-        """
+        """Whether training changes the params of any layer or loss; setting it applies to all of them."""
         return any(layer.trainable for layer in self._builders())
 
     @trainable.setter
@@ -242,21 +234,21 @@ class Model(Trainable):
         return [symbol.builder.name or "" for symbol in self._inputs()]
 
     def output_layers(self) -> list[str]:
-        """Return the output layers' names. Raises UserError if input shapes are unknown."""
+        """Return the names of the layers with the model's outputs."""
         return self._written().outputs
 
     def label_inputs(self) -> list[str]:
-        """Return the input layer with the labels, for each output."""
+        """Return for each output the name of the input layer that reads its labels."""
         if len(self.objective.losses) <= 1:
             return self.input_names()[:1]
         return self._written().label_inputs
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return an example of each input layer's labels, (1, ...), in the form for the losses."""
+        """Return example labels (1, ...) of each input layer, as the losses accept them."""
         return self._written().label_examples
 
     def as_labels(self, y: Any) -> Any:
-        """Return labels in the form that the losses accept (:func:`dsinga.nn.model.labels.labels_for_loss`)."""
+        """Convert labels to the form that the losses accept (:func:`dsinga.nn.model.labels.labels_for_loss`)."""
         losses = self.objective.losses
         if isinstance(y, dict) and len(losses) > 1:
             y = values_by_name("y", y, [output.builder.name or "" for output in self._outputs()], "output")
@@ -265,11 +257,11 @@ class Model(Trainable):
         return labels_for_loss(losses[0], y) if losses else y
 
     def has_channels_last(self) -> bool:
-        """Whether an input has images with channels last; then labels and outputs that are images have, too."""
+        """Whether an input has images with channels last; then image labels and outputs have, too."""
         return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return each input's text encoder; None for an input of codes of any length."""
+        """Return the tokenizer of each input that accepts texts; None for codes of any length."""
         encoders: dict[str, Any] = {
             symbol.builder.name or "": None
             for symbol in self._inputs()
@@ -281,13 +273,13 @@ class Model(Trainable):
         return encoders
 
     def require_loss(self) -> None:
-        """Raise UserError if the model has neither a loss nor a restricted Boltzmann machine."""
+        """Raise UserError before training if the model has neither a loss nor a restricted Boltzmann machine."""
         kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
         if not self.objective.losses and not (kinds & {"RBM", "RBMVis"} or any(map(is_loss, kinds))):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
     def parts_of_nets(self) -> list[Any]:
-        """Return the objects that define the model's net: layers, settings and losses."""
+        """Return the objects that identify the net for a cache of nets."""
         losses = self.objective.losses
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
@@ -302,7 +294,7 @@ class Model(Trainable):
         return self._kept.get(self, "written", lambda: _write(self, PhaseRecords()))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the inputs' record shapes. Raises UserError if one has none."""
+        """Return the shape of one record of each input."""
         texts = {name: encoder.steps for name, encoder in self.text_encoders().items() if encoder is not None}
         shapes = [
             texts.get(name, symbol.builder.settings["shape"])
@@ -314,7 +306,7 @@ class Model(Trainable):
         return dict(zip(self.input_names(), rows, strict=True))
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job without its data."""
+        """Return the job for the given phases, not yet bound to data."""
         train = phases.get("train", PhaseRecords())
         written = _write(self, train, weighted_phases(phases))
         check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
@@ -341,19 +333,19 @@ class Model(Trainable):
 
 
 def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
-    """Return contrastive divergence for nets with restricted Boltzmann machines, else back-propagation."""
+    """Choose contrastive divergence for nets with restricted Boltzmann machines, else back-propagation."""
     machines = any(conf.type is LayerType.kRBMVis for conf in layers)
     return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type, call-arg]
 
 
 @with_types
 def CD(k: int = 1) -> AlgConf:
-    """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
+    """Train restricted Boltzmann machines with ``k`` Gibbs steps a batch: ``compile(algorithm=nn.CD(k=5))``."""
     return AlgConf(alg="kCD", cd_conf={"cd_k": k})  # type: ignore[arg-type, call-arg]
 
 
 def _symbols(what: str, features: Any) -> list[Symbol]:
-    """Return symbols as a list. Raises UserError for anything else."""
+    """Check that a model's inputs or outputs are symbolic tensors, and return them as a list."""
     symbols = flatten([list(features.values()) if isinstance(features, dict) else features])
     for symbol in symbols:
         if not isinstance(symbol, Symbol):
@@ -362,7 +354,7 @@ def _symbols(what: str, features: Any) -> list[Symbol]:
 
 
 def _connected(model: Model, outputs: list[Symbol]) -> list[Symbol]:
-    """Return the outputs. Raises UserError if they depend on an input that the model lacks."""
+    """Check that a model's outputs depend on no input that it lacks, and return them."""
     for symbol in ancestors(outputs):
         if symbol.builder.kind == INPUT and symbol not in model.inputs:
             raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
@@ -371,14 +363,14 @@ def _connected(model: Model, outputs: list[Symbol]) -> list[Symbol]:
 
 
 def _registered(model: Model, layers: list[LayerBuilder]) -> list[LayerBuilder]:
-    """Register the model with the layers and return them."""
+    """Tell layers which model contains them, so that models share a common layer's params; return the layers."""
     for layer in layers:
         layer.models.add(model)
     return layers
 
 
 def _write(model: Model, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
-    """Write the model's net for training records; keep their shapes and each layer's params."""
+    """Convert the model to job layers for training data; remember record shapes and each layer's params."""
     shapes = model.record_shapes | train.shapes
     labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
     model.label_shapes |= labels

@@ -1,4 +1,4 @@
-"""The part of a model that sets, gets and saves params, builds nets for predictions, and prints the summary."""
+"""The part of a model that sets, reads, saves and loads params, builds nets, and prints the summary."""
 
 from __future__ import annotations
 
@@ -49,14 +49,12 @@ _log = logging.getLogger(__name__)
 
 
 class ModelParams(AddedMethods, HasVariables, ABC):
-    """Base class of models: a net with its params.
+    """Base class of models: sets, reads, saves and loads the params of a net.
 
     Attributes:
-        name: the name of its job.
-        trained: what it has learnt: params, optimizer state, names of records.
-        result: the result of the last ``fit``, or None.
-        record_shapes: the known shapes of records, by input.
-        label_shapes: the known shapes of a row's training labels, by input.
+        trained: params, optimizer state and names of records.
+        record_shapes: known shapes of records, by input.
+        label_shapes: known shapes of a row's training labels, by input.
         stop_training: set it to True in a callback to end training.
     """
 
@@ -82,17 +80,17 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self.trained = self.trained.with_values(params)
 
     def refuse_while_training(self, action: str) -> None:
-        """Raise UserError if a callback of ``fit`` does something without effect on the fit."""
+        """Raise UserError if a callback does something that cannot affect the running ``fit``."""
         if self._fits.running is not None:
             self._fits.running.refuse(action)
 
     def _builders(self) -> list[LayerBuilder]:
-        """Return the layers of a model described in Python, including wrapped layers."""
+        """Return all layers of a model described in Python, also those that others wrap."""
         return []
 
     @abstractmethod
     def input_names(self) -> list[str]:
-        """Return the names of the input layers that read the records ``x``."""
+        """Return the names of the input layers that read the argument ``x`` of ``fit``."""
 
     @abstractmethod
     def output_layers(self) -> list[str]:
@@ -100,10 +98,10 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job for records of "train", "val" and "test", not yet bound to them."""
+        """Return a job for data of these shapes, not yet bound to the data."""
 
     def known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
-        """Return the net's params, with initial values for missing ones."""
+        """Return the params of a net, with initial values for those that the model lacks."""
         if not self.trained.is_complete:
             given, names = self._params or {}, net.net.params
             check_start(names, given)
@@ -117,11 +115,11 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @property
     def params(self) -> dict[str, np.ndarray]:
-        """The params by name, float32: those after the last ``fit``, or initial values if the shapes are known.
+        """The params by name, float32: trained values, or initial values if the input shapes are known.
 
-        Set them to arrays by name, a :class:`dsinga.Result`, or the path of a checkpoint. The next ``fit`` starts from
-        them, and from initial values for missing params. If a callback sets them, the running ``fit`` continues from
-        them, and missing params keep their values.
+        You can set them to arrays by name, a :class:`dsinga.Result`, or the path of a checkpoint. The next ``fit``
+        starts from them, and from initial values for missing ones. If a callback sets them, the running ``fit``
+        continues from them.
         """
         if self.trained.params is None:
             self.known_params(self.shaped_net())
@@ -161,18 +159,18 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self._params = {**self.params, name: as_param(name, array)}
 
     def shaped_net(self) -> LocalNet:
-        """Return the net for the known record shapes. Raises UserError if they are unknown."""
+        """Build the net for the known input shapes."""
         shapes = self.record_shapes or self.input_shapes()
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
         return local_net(self, {name: (array, None) for name, array in zeros.items()}, has_labels=True)[0]
 
     def predicting_net(self) -> NeuralNet:
-        """Return the net from inputs to outputs, without losses. Raises UserError if shapes are unknown."""
+        """Build the net for predictions, without losses."""
         return self.shaped_net().unlabelled_net(self.output_layers())
 
     @checked
     def summary(self) -> None:
-        """Print a line for each layer. Raises UserError if the input shapes are unknown.
+        """Print a table of the layers with shapes and numbers of params.
 
         Examples:
             >>> from dsinga import nn
@@ -204,14 +202,11 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the model's own record shapes. Raises UserError if it defines none."""
+        """Return the shapes of one record of each input that the model itself defines."""
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
     def ordered_params(self) -> dict[str, np.ndarray]:
-        """Return the params in the order of the layers, with initial values for missing ones.
-
-        A loaded model without known shapes returns them in the order of its file.
-        """
+        """Return the params by name in the order of the layers, with initial values for missing ones."""
         try:
             local = self.shaped_net()
         except UserError:
@@ -245,7 +240,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @with_types
     def count_params(self) -> int:
-        """Return how many numbers the params have. Raises UserError if the input shapes are unknown."""
+        """Return the total size of all params. Raises UserError if the input shapes are unknown."""
         return sum(array.size for array in self.ordered_params().values())
 
     @with_types
@@ -268,7 +263,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def save_weights(self, path: str | os.PathLike[str]) -> None:
-        """Write the params to a safetensors file for :meth:`load_weights`. Raises UserError if that fails."""
+        """Write the params to a safetensors file for :meth:`load_weights`."""
         file = local_folder(path)
         if file.is_dir():
             raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")
@@ -279,7 +274,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Set the params from a file or the folder of a saved model.
 
-        Raises UserError for a damaged file, and for arrays of other shapes than the model's, if those are known.
+        Raises UserError for a damaged file, and for arrays of other shapes than the model's, if known.
         """
         arrays = saved_params(path, PARAMS)
         if self._fits.running is None:
@@ -287,7 +282,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self.params = arrays
 
     def _check_shapes(self, arrays: Mapping[str, Any], path: str) -> None:
-        """Raise UserError for an array of a file whose shape is not that of the model's param of its name."""
+        """Raise UserError if an array differs in shape from the param of its name."""
         try:
             params = self.shaped_net().net.params
         except UserError:
@@ -309,10 +304,10 @@ class ModelParams(AddedMethods, HasVariables, ABC):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model to a folder, to be read by :func:`load_model`.
 
-        The folder has ``job.conf``, ``params.safetensors``, after a ``fit`` ``optimizer.safetensors``, and
-        ``names.json`` if the training records had names of classes and columns. Nothing is pickled: functions are saved
-        by name. A warning lists functions, such as lambdas, that another process would not find. An older model in the
-        folder is replaced in one step; other files stay. Raises UserError if the folder cannot be written.
+        The folder has ``job.conf``, ``params.safetensors``, ``optimizer.safetensors`` after a ``fit``, and
+        ``names.json`` if the training records name classes and columns. Nothing is pickled: functions are saved by
+        name. A warning lists functions, such as lambdas, that another process would not find. An older model in the
+        folder is replaced in one step. Raises UserError if the folder cannot be written.
 
         From a shell, ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` uses the saved model.
 
@@ -338,7 +333,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
 
 def _written_job(model: ModelParams) -> Job:
-    """Return the job of the last ``fit``, or of a ``fit`` with default arguments, for a job file."""
+    """Return the job to save in a file, the last ``fit``'s or the default one."""
     arguments = model._fits.arguments or JobArguments()
     job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
     return job if job.epochs or job.train_steps else job.replace(epochs=1)

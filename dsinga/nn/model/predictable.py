@@ -1,4 +1,4 @@
-"""Evaluates models and predicts with them. Inside, image features are always (B, C, H, W)."""
+"""Evaluates models and predicts with them, on numpy arrays, dask arrays and Datasets."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:  # Dask is imported only when needed
 
 
 class Predictable(ModelParams):
-    """A net with params that can be evaluated and can predict."""
+    """Base class of models, with the methods ``evaluate``, ``predict`` and ``features``."""
 
     served: Any = None  # what an estimator, and so a server, computes before and after the net
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return the definition of training records by input: windows of a Dataset, or a table."""
+        """Return how training read each input (windows, table), to read new data in the same way."""
         return {**self.trained.definitions}
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return each input's text encoder; None for an input of codes of any length."""
+        """Return the tokenizer of each input that accepts texts; None for codes of any length."""
         return {}
 
     def has_channels_last(self) -> bool:
-        """Whether records are images or volumes with channels last; then labels and outputs have, too."""
+        """Whether an input has images with channels last; then image labels and outputs have, too."""
         return False
 
     def require_loss(self) -> None:
-        """Raise UserError if the model has no loss from ``compile``."""
+        """Raise UserError if a model to be evaluated has no loss from ``compile``."""
 
     @overload
     def evaluate(
@@ -95,17 +95,15 @@ class Predictable(ModelParams):
     ) -> Any:
         """Return the mean loss and metrics over all records: ``loss, accuracy = model.evaluate(x, y)``.
 
-        The result is a tuple in the order of Keras, with names: ``model.evaluate(x, y)["loss"]``. Numpy arrays are
-        evaluated in this process unless you pass a client.
+        The result is a tuple in Keras's order, with names: ``model.evaluate(x, y)["loss"]``.
 
         Args:
             x: records, as for :meth:`fit`.
             y: labels, unless ``x`` has them.
-            sample_weight: as for :meth:`fit`; it applies to the loss and to accuracies. Other metrics count each record
-                once.
-            batch_size: how many records are computed at a time; by default as many as bounded memory allows.
-            client: a Dask client, to evaluate on its workers.
-            return_dict: True to return a plain dict of all numbers by name.
+            sample_weight: as for :meth:`fit`; only the loss and accuracies use it.
+            batch_size: records computed at a time, by default as many as bounded memory allows.
+            client: Dask client, to evaluate on its workers. Without one, this process computes numpy arrays.
+            return_dict: True to return a plain dict.
             options: for windows of a Dataset: ``by``, names of groups such as ("variable", "lead", "season"), and
                 ``against``, baselines. The result is then a Dataset of errors (:func:`dsinga.evaluate_fields`).
 
@@ -155,11 +153,10 @@ class Predictable(ModelParams):
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
         Args:
-            x: records, as for :meth:`fit`, without labels. Outputs are in memory, also for a dask array or a path; use
-                :meth:`predict_lazily` if they do not fit. A model trained on windows accepts an xarray Dataset, a
-                DataArray or a path, and returns a lazy Dataset.
-            batch_size: how many records are computed at a time; by default as many as bounded memory allows.
-            client: a Dask client, to predict on its workers. Without one, numpy arrays are computed in this process.
+            x: records, as for :meth:`fit`, without labels. Use :meth:`predict_lazily` if outputs do not fit in memory.
+                A model trained on windows accepts an xarray Dataset, a DataArray or a path, and returns a lazy Dataset.
+            batch_size: records computed at a time, by default as many as bounded memory allows.
+            client: Dask client, to predict on its workers. Without one, this process computes numpy arrays.
             members: how many nets to draw by dropout; the result has a first dimension "member", (members, n, ...).
             options: for a Dataset: ``leads``, how many times predictions are fed back (:func:`dsinga.predict_lazily`).
 
@@ -195,9 +192,8 @@ class Predictable(ModelParams):
     def predict_lazily(self, x: Any, *, members: int | None = None, **options: Unpack[PredictOptions]) -> Any:
         """Return the outputs for a dask array of records as a dask array, chunk by chunk.
 
-        Neither records nor outputs need to fit into memory. Several outputs are a list. For a Dataset, a DataArray or a
-        path the result is a lazy Dataset. ``leads`` and ``members`` work as in :meth:`predict`. For a job, use
-        :func:`dsinga.predict_lazily`. Raises UserError for other records.
+        Several outputs are a list. For a Dataset, a DataArray or a path the result is a lazy Dataset. ``leads`` and
+        ``members`` work as in :meth:`predict`. Raises UserError for other records.
 
         Examples:
             >>> import dask.array as da
@@ -226,7 +222,7 @@ class Predictable(ModelParams):
         )
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
-        """Return a symbol if called on symbols, as a layer does, or predictions if called on arrays.
+        """Apply the model as a layer to symbolic tensors and return one, or predict if called on arrays.
 
         Models that contain the same layer share its params. Raises UserError for ``training=True``: use fit.
         """
@@ -239,7 +235,7 @@ class Predictable(ModelParams):
         return with_tensor_methods(self.predict(records))
 
     def on_features(self, features: Sequence[Any]) -> Any:
-        """Return the output symbols for input symbols. Raises UserError for a model of a job."""
+        """Apply the model as a layer to symbolic tensors."""
         raise UserError(
             f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
         )

@@ -1,4 +1,4 @@
-"""Computes a model's outputs and metrics: in this process, by a job, or by the kind of its records."""
+"""Computes a model's predictions and metrics, in this process or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ JobAndData = tuple[Job, dict[str, Any] | None]
 def local_net(
     model: Any, pairs: Mapping[str, Pair], has_labels: bool, weights: Any = None, phase: str = "test"
 ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-    """Return the net for numpy arrays in this process, the records, and the labels.
-
-    ``has_labels`` gives the net losses even if ``pairs`` has no labels. ``weights`` are sample weights in a ``phase``,
-    "test" or "train".
-    """
+    """Build the net that computes numpy arrays in this process; return it with records and labels."""
     records, labels = arrays_of(pairs, weights)
 
     def create() -> LocalNet:
@@ -56,7 +52,7 @@ def local_net(
 
 
 def arrays_of(pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return records and weights by input layer, and labels by input layer or None."""
+    """Convert records, weights and labels to arrays by input layer; labels may be None."""
     records = {name: x for name, (x, _) in pairs.items()}
     if weights is not None:
         records[SAMPLE_WEIGHT] = open_inputs(pairs).add_weights(weights)
@@ -64,7 +60,7 @@ def arrays_of(pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], 
 
 
 def required_params(model: Any) -> dict[str, np.ndarray]:
-    """Return the params of a model. Raises UserError if it has none and its shapes are unknown."""
+    """Return the params for predictions. Raises UserError if the model has none and its shapes are unknown."""
     params: dict[str, np.ndarray] | None = model._params
     if params is None:
         try:
@@ -75,13 +71,13 @@ def required_params(model: Any) -> dict[str, np.ndarray]:
 
 
 def tested_job(model: Any, records: PhaseRecords, batch_size: int | None) -> JobAndData:
-    """Return the job that tests ``records``, and its data."""
+    """Return a job that evaluates the model on ``records``, and its data."""
     job = model.make_job({"train": records, "test": records}, batch_size, {})
     return job, {"test": records.sources} if records.sources else None
 
 
 def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndData:
-    """Return a job that computes layers' outputs for records, and its data."""
+    """Return a job that predicts, or computes other layers' outputs, for records, and its data."""
     names, definitions = model.trained.names, model.trained_definitions()
     records = open_inputs(pairs, names, definitions, has_labels=False, reorders=False)
     records.assume_labels()
@@ -91,7 +87,7 @@ def job_of_features(model: Any, pairs: Any, batch_size: int | None) -> JobAndDat
 def features_of(
     model: Any, pairs: Mapping[str, Pair], layers: Sequence[str], batch_size: int | None, client: Any
 ) -> list[Any]:
-    """Return each named layer's output, for numpy arrays in this process unless a client is given."""
+    """Compute the outputs of named layers for all records."""
     if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # dask arrays, too
         pairs = {name: (_no_records(model, name, records), None) for name, (records, _) in pairs.items()}
     if are_numpy(pairs) and (client is None or is_empty):
@@ -104,14 +100,14 @@ def features_of(
 
 
 def _no_records(model: Any, name: str, x: Any) -> np.ndarray:
-    """Return an empty array (0, ...) with the row shape of the records in ``x``, which has none."""
+    """Return an empty array (0, ...) of an input's records, so that the empty result has the right shape."""
     is_defined = definition_for(model.trained_definitions().get(name, {}), x) is not None
     empty: np.ndarray = np.zeros((0, *model.record_shapes[name])) if is_defined else row_of_zeros(x)[:0]
     return empty
 
 
 def drawn_members(model: Any, pairs: Mapping[str, Pair], members: int, batch_size: int | None, client: Any) -> Any:
-    """Return each output of ``members`` nets drawn by dropout, (members, n, ...)."""
+    """Predict with ``members`` nets drawn by Monte Carlo dropout: each output is (members, n, ...)."""
     job, data = job_of_features(model, pairs, batch_size)
     jobs, params = [with_member(job, member) for member in range(1, members + 1)], required_params(model)
     return [
@@ -121,17 +117,14 @@ def drawn_members(model: Any, pairs: Mapping[str, Pair], members: int, batch_siz
 
 
 def arranged(model: Any, outputs: list[Any], members: int | None) -> Any:
-    """Return one output, or a list of several; (n, ...), or (members, n, ...) if ``members`` is given."""
+    """Arrange predictions for the user: one array or a list, with an axis of members only if requested."""
     if model.has_channels_last():
         outputs = [outputs_last(output, 0 if members is None else 1) for output in outputs]
     return outputs[0] if len(outputs) == 1 else outputs
 
 
 def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[str, Any]) -> Any:
-    """Return predictions by a kind of records that predicts ``x`` itself, else NotImplemented.
-
-    Raises UserError for ``options`` that the kind of records does not have.
-    """
+    """Let an add-on predict its kind of data, such as a Dataset; NotImplemented for other data."""
     for by in kinds_of_records(model, x):
         if by.predicts(x):
             job = model.make_job(model._fits.arguments.phases if model._fits.arguments else {}, None, {})
@@ -143,7 +136,7 @@ def predicted_by_kind(model: Any, x: Any, members: int | None, options: Mapping[
 def evaluated_by_kind(
     model: Any, x: Any, batch_size: int | None, client: Any, options: Mapping[str, Any], **labels: Any
 ) -> Any:
-    """Return the evaluation with ``options`` of the kind of records. Raises UserError for other options."""
+    """Let an add-on evaluate its kind of data with ``options``."""
     for by in kinds_of_records(model, x) if isinstance(x, RecordSource) else ():
         if options.keys() <= by.options.keys():
             by.check_options(**labels)
@@ -154,14 +147,14 @@ def evaluated_by_kind(
 
 
 def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
-    """Return the definitions of the records ``x``, by default of the training records."""
+    """Return the definitions of records (windows, tables), by default as in training, to find their functions."""
     if isinstance(x, RecordSource):
         return [*x.job_settings().values()]
     return [by for definition in model.trained_definitions().values() for by in definition.values()]
 
 
 def given_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None. Raises UserError for a name that no kind of records has."""
+    """Check the options for a kind of data, and return those that are not None."""
     if options:
         known = [*inspect.signature(inspect.unwrap(function)).parameters, *_options_of_all()]
         check_names(function.__name__, known, options)
@@ -169,17 +162,17 @@ def given_options(function: Callable[..., Any], options: Mapping[str, Any]) -> d
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Raise UserError for options that belong to other kinds of records."""
+    """Raise UserError for options that apply to other kinds of data, such as ``leads`` for numpy arrays."""
     for name in options:
         raise UserError(_options_of_all()[name])
 
 
 def _options_of_all() -> dict[str, str]:
-    """Return the options of all kinds of records, with the error for other records."""
+    """Return the options of all kinds of data, each with its error for other data."""
     definitions = [cls for cls in entries("message").values() if issubclass(cls, RecordsDefinition)]
     return {name: fault for cls in definitions for name, fault in cls.options.items()}
 
 
 def reported(model: Any, metrics: Mapping[str, float]) -> list[str]:
-    """Return the names of the metrics of ``compile`` that ``metrics`` contains."""
+    """Return which metrics given to ``compile`` are among the computed ``metrics``."""
     return [name for name in map(str, getattr(model, "metrics", ())) if name in metrics]

@@ -1,4 +1,4 @@
-"""A model's records, by input, and the arguments of the job that reads them."""
+"""Prepares data for a model: labels, sample weights, shapes, and input layers that read them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "lab
 def times_of(
     phases: Mapping[str, PhaseRecords], epochs: int | None, steps: int | None, fields: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Return the job fields for the length of training, reports and validation."""
+    """Convert ``epochs`` or ``train_steps`` to the job fields for the length of training, reports and validation."""
     if steps is not None and epochs is not None:
         raise UserError("give epochs or train_steps, not both")
     if epochs is not None:  # metrics and validation at the end of each epoch
@@ -47,7 +47,7 @@ def times_of(
 
 
 def label_inputs_for(model: Any, x: Any) -> list[str]:
-    """Return the inputs that have the outputs' labels; if shapes are unknown, ``x`` gives them."""
+    """Return the input layers with the labels of each output; ``x`` gives shapes if they are unknown."""
     with contextlib.suppress(UserError):
         return model.label_inputs()
     if not model.record_shapes and x is not None:
@@ -57,7 +57,7 @@ def label_inputs_for(model: Any, x: Any) -> list[str]:
 
 
 def labelled(model: Any, data: Data) -> WeighedPairs:
-    """Return each input's records and labels, and sample weights, which are 0 for missing labels."""
+    """Return each input's records and labels, and sample weights that are 0 for missing labels."""
     x, y, weights = data
     if x is None and y is None and weights is not None:
         raise UserError("sample_weight needs x, the records that it weighs")
@@ -71,7 +71,7 @@ def labelled(model: Any, data: Data) -> WeighedPairs:
 
 
 def _check_words(x: Any, y: Any, inputs: Sequence[str]) -> None:
-    """Raise UserError for labels named by a column of a data frame, and for a dict of records and labels."""
+    """Raise UserError for labels given as a column name, and for a dict of records and labels."""
     if isinstance(y, str) and is_table(x):
         columns = frame_columns(x) if is_frame(x) else [*x.schema.names] if hasattr(x, "schema") else []
         if y in columns:
@@ -83,14 +83,14 @@ def _check_words(x: Any, y: Any, inputs: Sequence[str]) -> None:
 
 
 def unlabelled(model: Any, x: Any) -> dict[str, Pair]:
-    """Return each input's records in the form of training, without labels."""
+    """Return each input's records for predictions, converted as in training."""
     names = model.input_names()
     pairs = _as_codes(model, pair_up(*as_pair(x, None, names), names, names[:1]))
     return {name: (records, None) for name, (records, _) in pairs.items()}
 
 
 def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
-    """Return each input's records, with texts and sequences as arrays of codes."""
+    """Replace texts and sequences in each input's records by arrays of codes."""
     encoders, definitions = model.text_encoders(), model.trained_definitions()
     for name, (x, _) in pairs.items():
         for definition in definitions.get(name, {}).values():
@@ -101,9 +101,9 @@ def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
 def opened(
     model: Any, pairs: Mapping[str, Pair], weights: Any = None, train: PhaseRecords | None = None
 ) -> PhaseRecords:
-    """Open each input's records with columns and classes in the order of training; add their weights.
+    """Open each input's data with columns and classes in the order of training; add sample weights.
 
-    Pass the training records as ``train`` when opening others for a model that was never trained.
+    Pass the training data as ``train`` for a model that was never trained.
     """
     train = train or PhaseRecords()
     definitions = model.trained_definitions() or train.definitions
@@ -117,10 +117,7 @@ def opened(
 def explained(
     model: Any, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
 ) -> Iterator[None]:
-    """If records differ in shape from training, name both shapes in the error.
-
-    Records ``held_out`` for validation are compared with the others. Frames with encoded columns are ignored.
-    """
+    """Name both shapes in an error raised inside this context, if records differ in shape from training."""
     of_records = (name for name, (x, _) in pairs.items() if isinstance(x, RecordSource) and x.job_settings())
     encoded = {*model.trained_definitions(), *of_records}
     before_fault, shapes = dict(model.record_shapes), shapes_of(pairs, encoded)
@@ -143,7 +140,7 @@ def explained(
 
 
 def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
-    """Return the error message for training or validation records without labels."""
+    """Return the error message for training or validation data without labels."""
     if any(y is not None or isinstance(x, RecordSource) for x, y in pairs.values()) and held_out:
         return "validation_data has no labels; give validation_data=(x_val, y_val), or records that have labels"
     kind = next((type(x).__name__ for x, _ in pairs.values()), "")
@@ -156,7 +153,7 @@ def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
 def with_tables_open(
     pairs: Mapping[str, Pair], names: Mapping[str, RecordNames], definitions: Mapping[str, dict[str, Any]]
 ) -> dict[str, Pair]:
-    """Return the pairs with tables and other sources opened, labels in the order of training."""
+    """Open tables and other sources among records and labels, with classes in the order of training."""
     tables = {
         name: (x, y)
         for name, (x, y) in pairs.items()
@@ -167,15 +164,14 @@ def with_tables_open(
 
 
 def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
-    """Return the phases that have sample weights."""
+    """Return the phases (training, validation, test) that have sample weights."""
     return [PHASES[name] for name, records in phases.items() if SAMPLE_WEIGHT in records.shapes]
 
 
 def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) -> Job:
-    """Return the job with input layers that read the sources already opened in ``phases``.
+    """Make the job's input layers read data that are already open in ``phases``.
 
-    A layer with other settings for its store opens the store itself. Without ``shuffle``, training reads the records in
-    order.
+    A layer with other settings for its store opens the store itself.
     """
     layers = []
     for layer in job.neuralnet.layer:
@@ -194,7 +190,7 @@ def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) 
 
 
 def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
-    """Return the shapes of numpy arrays (n, ...)."""
+    """Return the shapes of numpy arrays as the description of a data set."""
     shapes = {name: np.shape(x)[1:] for name, (x, _) in pairs.items()}
     return PhaseRecords(
         shapes=shapes, label_shapes={name: None if y is None else np.shape(y)[1:] for name, (_, y) in pairs.items()}
@@ -202,10 +198,7 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
 
 
 def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of array records, with the number of rows (None for a Dask data frame).
-
-    Frames of ``encoded`` inputs are left out: their records have other shapes.
-    """
+    """Return the shapes of each input's arrays; a Dask data frame has None rows."""
     return {
         name: (len(x), *x.shape)
         if isinstance(x, RecordSource)
@@ -216,10 +209,7 @@ def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[
 
 
 def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]) -> str:
-    """Return an error message if shapes differ from the ``trained`` shapes, else "".
-
-    Other shapes may be valid: some nets accept images of any size.
-    """
+    """Return an error message if records differ in shape from the training records, else ""."""
     for name, shape in shapes.items():
         if name in trained and shape[1:] != trained[name]:
             hint = ""
@@ -232,10 +222,7 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
-    """Return the batch size, at most the number of records: each epoch has at least one step.
-
-    The size of a sequence of batches has priority over the default.
-    """
+    """Limit a batch size to the number of records, so that each epoch has at least one step."""
     if size is None:
         drawn = (source.batches for source in records.sources.values() if isinstance(source, DrawnRecords))
         size = next((batches.size for batches in drawn if type(batches) is Batches), default)
@@ -243,6 +230,6 @@ def least_batch(size: int | None, records: PhaseRecords, default: int | None) ->
 
 
 def are_numpy(pairs: Mapping[str, Pair]) -> bool:
-    """Whether all records and labels are numpy arrays, to be computed in this process."""
+    """Whether all records and labels are numpy arrays, which this process computes without a cluster."""
     arrays = [array for pair in pairs.values() for array in pair if array is not None]
     return bool(arrays) and all(isinstance(array, np.ndarray) for array in arrays)

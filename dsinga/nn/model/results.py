@@ -1,4 +1,4 @@
-"""A model's results: evaluations with named numbers, and predictions with tensor methods."""
+"""The return types of ``evaluate`` (named numbers) and ``predict`` (an array with tensor methods)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ from dsinga.base.errors import UserError
 
 
 class EvaluationResult(tuple[float, ...]):
-    """The loss and the metrics of an evaluation: a tuple of numbers with names.
+    """The loss and the metrics of an evaluation: a tuple of numbers that also works as a dict.
 
-    ``loss, accuracy = evaluation`` and ``evaluation[1]`` follow the order of Keras: the loss, then the metrics of
-    ``compile``, or all metrics if it had none. ``evaluation["loss"]``, ``evaluation.loss`` and ``dict(evaluation)`` use
-    names, and include the metrics that the loss itself reports.
-
-    Args:
-        figures: the numbers by name.
-        metrics: the names of the ``compile`` metrics among them.
+    Unpacking follows Keras's order: the loss, then the metrics of ``compile``, or all metrics if it had none.
+    ``evaluation["loss"]``, ``evaluation.loss`` and ``dict(evaluation)`` also have the metrics that the loss reports.
     """
 
     _figures: dict[str, float]
     _metrics: Sequence[str]
 
     def __new__(cls, figures: Mapping[str, float], metrics: Sequence[str] = ()) -> Self:
-        """Return the evaluation of these numbers."""
+        """Return the evaluation with these numbers."""
         names = metrics or [name for name in figures if name != "loss"]
         evaluation = super().__new__(cls, [figures[name] for name in ("loss", *names) if name in figures])
         evaluation._figures, evaluation._metrics = dict(figures), metrics
@@ -37,11 +32,11 @@ class EvaluationResult(tuple[float, ...]):
         return self._figures, self._metrics
 
     def keys(self) -> KeysView[str]:
-        """Return the names."""
+        """Return the names of loss and metrics."""
         return self._figures.keys()
 
     def items(self) -> ItemsView[str, float]:
-        """Return pairs of name and number."""
+        """Return pairs of name and number, for ``dict(evaluation)``."""
         return self._figures.items()
 
     def __contains__(self, name: object) -> bool:
@@ -59,7 +54,7 @@ class EvaluationResult(tuple[float, ...]):
         return f"EvaluationResult({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     def __float__(self) -> float:
-        """Return the loss. Raises UserError if metrics were compiled."""
+        """Return the loss, as Keras's evaluate does without metrics. Raises UserError if metrics were compiled."""
         if self._metrics:
             raise UserError(f"evaluate returns several figures: {', '.join(self.keys())}; take one, as figures['loss']")
         return self["loss"]
@@ -69,21 +64,21 @@ class EvaluationResult(tuple[float, ...]):
 
 
 class Predictions(np.ndarray[Any, Any]):
-    """A numpy array of predictions with the tensor methods ``numpy`` and ``detach``."""
+    """A numpy array of predictions with PyTorch's and TensorFlow's methods ``numpy`` and ``detach``."""
 
     def numpy(self) -> np.ndarray:
-        """Return the plain array."""
+        """Return a plain numpy array."""
         return self.view(np.ndarray)
 
     def detach(self) -> Self:
-        """Return the array unchanged."""
+        """Return the array unchanged, like a PyTorch tensor without gradients."""
         return self
 
     cpu = detach
 
 
 def with_tensor_methods(predictions: Any) -> Any:
-    """Return predictions with numpy arrays, also in a list, as :class:`Predictions`."""
+    """Give predictions the tensor methods of :class:`Predictions`, also inside a list."""
     if isinstance(predictions, list):
         return [with_tensor_methods(array) for array in predictions]
     return predictions.view(Predictions) if type(predictions) is np.ndarray else predictions

@@ -1,4 +1,4 @@
-"""Sequential, a net of layers in a chain, and clone_model, which copies models with new layers."""
+"""Sequential, a model with layers in a chain, and clone_model, which copies a model with new params."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.nn.writing.symbol import LayerBuilder, Symbol, call_again
 
 @checked_class
 class Sequential(Model):
-    """A net of layers in a chain: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
+    """A model with layers in a chain: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
 
     Without ``nn.Input``, the data give the shape of the records.
 
@@ -121,7 +121,7 @@ def clone_model(model: Model) -> Model:
 
 
 def _copied(builder: LayerBuilder, layers: dict[int, LayerBuilder]) -> LayerBuilder:
-    """Return the copy of a layer; ``layers`` keeps copies by the id of the original."""
+    """Copy a layer once, however often the net calls it; ``layers`` has the copies."""
     if id(builder) not in layers:
         layers[id(builder)] = builder.remake()
         layers[id(builder)].__setstate__({"trainable": builder.trainable, "values": None, "name": builder.name})

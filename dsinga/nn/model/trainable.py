@@ -1,4 +1,4 @@
-"""Trains models, both described in Python and made from job files."""
+"""Trains models, or converts them to jobs: ``fit``, ``train_on_batch`` and ``job``."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ HALF = dict.fromkeys(("float16", "fp16", "half", "mixed_float16", "16", "bfloat1
 
 
 class Trainable(Predictable):
-    """A net with params that can be trained, evaluated and used for predictions.
+    """Base class of models, with the methods ``fit``, ``train_on_batch`` and ``job``.
 
     Attributes:
-        default_batch_size: the default rows of a batch, None for the job's.
-        default_epochs: the default epochs of a ``fit``, None for the job's steps.
+        default_batch_size: default rows of a batch, None for the job's.
+        default_epochs: default epochs of a ``fit``, None for the job's steps.
     """
 
     default_batch_size: int | None = 32
     default_epochs: int | None = 1
 
     def _inputs(self) -> list[Symbol]:
-        """Return the symbols of the inputs; none for a model of a job."""
+        """Return the symbolic tensors of the inputs; none for a model of a job."""
         return []
 
     @checked
@@ -82,27 +82,25 @@ class Trainable(Predictable):
     ) -> Job:
         """Return the model as a job, with the fields of a job file.
 
-        The job begins with the model's params if training or the user has set them; the job's text does not contain
-        them.
+        The job begins with the model's params, if set; its text does not contain them.
 
         Args:
-            x: records: a path, which the job then contains, or anything that :func:`dsinga.data.open_records` accepts.
-                For several inputs: a list, or a dict by name. Without records, ``nn.Input`` needs a shape.
+            x: records, as for :meth:`fit`; a path becomes part of the job. Without records, ``nn.Input`` needs a shape.
             y: labels, unless ``x`` has them.
-            sample_weight: a factor for the loss of each training record, (n,), as for :meth:`fit`.
-            validation_data: (x, y), (x, y, sample_weight), or records with labels, to validate with after each epoch.
-            test_data: test records, in the forms of ``validation_data``.
+            sample_weight: as for :meth:`fit`.
+            validation_data: as for :meth:`fit`.
+            test_data: test records, in the same forms.
             batch_size: rows of a batch, by default 32, and at most the number of records.
             epochs: how many times all records are read.
-            train_steps: the number of batches, instead of ``epochs``.
+            train_steps: number of batches, instead of ``epochs``.
             seed: determines all random numbers, by default 0.
-            cluster: the topology, instead of the topology of ``compile``.
-            name: the name of the job, by default the model's.
-            checkpoint_freq: the number of steps between checkpoints in the workspace.
-            precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
-            gpu: the numbers of the GPUs to compute on, such as [0, 1].
-            micro_batches: the number of parts of a batch; one part is in memory at a time.
-            job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
+            cluster: topology, instead of ``compile``'s.
+            name: name of the job, by default the model's.
+            checkpoint_freq: steps between checkpoints.
+            precision: as for :meth:`fit`.
+            gpu: as for :meth:`fit`.
+            micro_batches: as for :meth:`fit`.
+            job_fields: further fields of the job: docs/reference/job-fields.md.
 
         Raises:
             UserError: shapes, losses and data do not fit.
@@ -157,10 +155,9 @@ class Trainable(Predictable):
     ) -> History:
         """Train the model and return the history, which has a row for each epoch.
 
-        A second call continues from the params, the optimizer's state and its step (which schedules use). ``compile``
-        and setting the params reset the optimizer. Ctrl-C, or a notebook's stop button, ends training after the current
-        round and raises KeyboardInterrupt. The model keeps the params of that round, or the best ones if a callback
-        keeps them.
+        A second call continues from the params and the optimizer's state and step. ``compile`` and setting the params
+        reset the optimizer. Ctrl-C, or a notebook's stop button, ends training after the current round and raises
+        KeyboardInterrupt. The model keeps the params of that round, or the best ones if a callback keeps them.
 
         Args:
             x: arrays of numpy, dask or xarray, a zarr store's path, ``dsinga.table(frame)``, ``dsinga.windows(ds)``, a
@@ -169,29 +166,28 @@ class Trainable(Predictable):
             epochs: how many times all records are read, by default once.
             batch_size: rows of a batch, at most the number of records. By default 32, or the rows of the first batch of
                 a generator, DataLoader or PyDataset.
-            train_steps: the number of batches, instead of ``epochs``.
-            steps_per_epoch: how many batches of a generator are read. An endless generator needs it: otherwise fit
-                raises UserError when half of the free memory is full.
-            sample_weight: a factor w for the loss l of each record, (n,), or of each step or point with a label, (n,
+            train_steps: number of batches, instead of ``epochs``.
+            steps_per_epoch: how many batches of a generator are read; an endless generator needs it.
+            sample_weight: factor w for the loss l of each record, (n,), or of each step or point with a label, (n,
                 ...). The loss is Σ w·l over the number of records, as in Keras; accuracies are Σ w·right / Σ w.
-            class_weight: a factor by label, or by class name of a table, 1 for the others; it multiplies
-                ``sample_weight``. "balanced" is n / (k·n_c) for a class with n_c of n labels, if k classes occur.
+            class_weight: factor by label, or by class name of a table, 1 for the others. "balanced" is n / (k·n_c) for
+                a class with n_c of n labels, if k classes occur.
             validation_data: (x, y), (x, y, sample_weight), or a generator of such, to validate with after each epoch.
-            validation_split: the share of the records to validate with instead: the last ones before shuffling.
+            validation_split: share of the records to validate with instead: the last ones before shuffling.
             validation_steps: how many batches of a ``validation_data`` generator are read.
-            callbacks: objects of ``dsinga.extensions`` and functions of (step, metrics); a list or a single one.
-            client: a Dask client; by default as for :func:`dsinga.train`.
-            workers: the number of workers of each worker group.
-            seed: determines all random numbers; by default 0, and another number for each further call.
+            callbacks: one or a list of ``dsinga.extensions`` objects and functions of (step, metrics).
+            client: Dask client; by default as for :func:`dsinga.train`.
+            workers: number of workers of each worker group.
+            seed: determines all random numbers; by default 0, then another for each further call.
             workspace: folder for metrics and checkpoints.
             resume: True to continue from the newest checkpoint of the workspace, or the path of a checkpoint. "auto"
                 starts from scratch if the workspace has no checkpoint.
-            progress: whether to show progress; ``verbose=0`` of Keras hides it, too.
+            progress: whether to show progress.
             shuffle: False to read the records in order; worker groups take turns at the batches.
-            checkpoint_freq: the number of steps between checkpoints in the workspace.
+            checkpoint_freq: steps between checkpoints.
             precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
-            gpu: the numbers of the GPUs to compute on, such as [0, 1].
-            micro_batches: the number of parts of a batch; one part is in memory at a time.
+            gpu: numbers of the GPUs to compute on, such as [0, 1].
+            micro_batches: number of parts of a batch; one is in memory at a time.
             job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
 
         Raises:
@@ -208,8 +204,8 @@ class Trainable(Predictable):
             >>> history = model.fit(x, y, epochs=20, validation_split=0.2, progress=False)
             >>> history[-1]["phase"], history[-1]["epoch"]
             ('val', 20)
-            >>> from distributed import Client  # doctest: +SKIP
-            >>> model.fit(x, y, client=Client(n_workers=4, threads_per_worker=1))  # doctest: +SKIP
+            >>> from distributed import Client # doctest: +SKIP
+            >>> model.fit(x, y, client=Client(n_workers=4, threads_per_worker=1)) # doctest: +SKIP
         """
         self.refuse_while_training("a further fit")
         self.require_loss()
@@ -250,9 +246,9 @@ class Trainable(Predictable):
     ) -> Any:
         """Train on one batch of numpy arrays in this process, and return the loss before the step.
 
-        The optimizer continues from the last step or fit, and the next fit continues from here. In a callback, the
-        running fit continues from here, without counting the step. With ``compile(metrics=...)`` the result is a list
-        of the loss and these metrics; with ``return_dict`` a dict of all metrics. Raises UserError for bad input.
+        The optimizer continues from the last step or fit. In a callback, the running fit continues from here, without
+        counting the step. With ``compile(metrics=...)`` the result is a list of the loss and these metrics; with
+        ``return_dict`` a dict. Raises UserError for bad input.
 
         Examples:
             >>> import numpy as np
@@ -295,7 +291,7 @@ class Trainable(Predictable):
 
 
 def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dict[str, Any]:
-    """Return a call's job fields. Raises UserError for an unknown field."""
+    """Collect the job fields among the arguments of ``fit`` or ``job``."""
     if fields:
         known = [name for name in inspect.signature(function).parameters if name != "job_fields"]
         check_names(function.__name__, [*known, *field_names(Job)], fields)
@@ -310,10 +306,7 @@ def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dic
 
 
 def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return a batch's records and labels as numpy arrays in the order of training.
-
-    Raises UserError for a source of records, and for a model of a table: arrays have no columns.
-    """
+    """Return a batch's records and labels as numpy arrays. Raises UserError for sources of records and for tables."""
     if any(by.is_encoded for by in kinds_of_records(model, None)) or isinstance(x, RecordSource):
         raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
     inputs, label_inputs = model.input_names(), label_inputs_for(model, x)
@@ -324,7 +317,7 @@ def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
-    """Return the net, records and labels for a batch; the net is kept for batches of these shapes."""
+    """Return the net, cached for these shapes, with records and labels for a batch."""
     kept, trained = model._fits.batch_steps, with_state(model)
     if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
         net, records, labels = local_net(model, pairs, True, weights, "train")
@@ -334,7 +327,7 @@ def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalN
 
 
 def _figures(model: Any, metrics: Mapping[str, float], return_dict: bool) -> Any:
-    """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras does."""
+    """Return metrics in Keras's form: the loss, a list of loss and metrics, or a dict."""
     if return_dict:
         return dict(metrics)
     names = reported(model, metrics)

@@ -1,4 +1,4 @@
-"""A model's running fit, its steps on single batches, and its earlier fits."""
+"""What a model keeps of its training: the running fit, steps on single batches, earlier fits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST_SEED = [0]  # the seed of the first fit of new models
 
 
 def model_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the folder to save a model in. Raises UserError, or warns, if the path is like a file's."""
+    """Check the folder to save a model in. Raises UserError, or warns, if it looks like a file."""
     folder = local_folder(path)
     if folder.suffix == ".onnx":
         raise UserError(f"save writes a folder; write model.export({str(path)!r}) for an ONNX file")
@@ -41,7 +41,7 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
-    """Return params from a file, from the file ``name`` in a model's folder, or from a checkpoint."""
+    """Read params from a file, from ``name`` in a model's folder, or from a checkpoint."""
     file = Path(path)
     file = file / name if current_file(file / name).is_file() else file
     if not current_file(file).is_file():
@@ -56,17 +56,12 @@ _of_users: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDicti
 
 
 def leave_to_user(params: Mapping[str, np.ndarray]) -> None:
-    """Mark arrays as the user's: later steps replace them instead of changing them in place."""
+    """Protect arrays that the user has read: later steps replace them instead of changing them."""
     _of_users.update({id(array): array for array in params.values()})
 
 
 class BatchSteps:
-    """The net and the updater that a model keeps between calls of ``train_on_batch``.
-
-    Attributes:
-        net: the nets for records of one shape.
-        slots: the updater state for the next step.
-    """
+    """The net and the optimizer state that a model keeps between calls of ``train_on_batch``."""
 
     def __init__(self, net: LocalNet, begin: Trained):
         self.net = net
@@ -83,9 +78,9 @@ class BatchSteps:
     def step(
         self, trained: Trained, params: Mapping[str, np.ndarray], records: Any, labels: Any
     ) -> tuple[Trained, Any]:
-        """Return what is trained after a step on a batch, and the metrics before it.
+        """Train on one batch; return the new params and optimizer state, and the metrics before the step.
 
-        Arrays returned by an earlier step are changed in place unless :func:`leave_to_user` marked them.
+        Earlier steps' arrays are changed in place unless :func:`leave_to_user` protects them.
         """
         self._params = {
             name: array if array is self._params.get(name) and id(array) not in _of_users else array.copy()
@@ -111,14 +106,9 @@ CLOSED = (
 
 
 class RunningFit:
-    """A running fit, with equal params in the model and the training run during callbacks.
+    """Gives callbacks access to a running ``fit``: they read and set the run's params in the model.
 
-    Params are copied when a callback first reads them, as read-only arrays that it may keep.
-
-    Args:
-        model: the model in training, which gets the params and optimizer state.
-        steps: the steps that its optimizer had done before.
-        seed: the seed of the next fit.
+    Params are copied when a callback first reads them, as read-only arrays.
     """
 
     def __init__(self, model: Any, steps: int, seed: int):
@@ -133,9 +123,9 @@ class RunningFit:
 
     @contextmanager
     def event(self, loop: LoopView | None) -> Iterator[None]:
-        """Show the run's params in the model during a callback, and return changed ones to the run.
+        """Show the run's params in the model during a callback, and pass changes on to the run.
 
-        ``loop`` is None for an event outside the training loop: the model then keeps its params.
+        ``loop`` is None for an event outside the training loop.
         """
         self._loop = loop
         if loop is not None and self._step != loop.step:
@@ -148,7 +138,7 @@ class RunningFit:
             self._loop = None
 
     def refresh(self) -> None:
-        """Copy the run's params to the model, unless it has this step's."""
+        """Copy the run's params to the model, unless it has this step's already."""
         if self._loop is None or self._step == self._loop.step:
             return
         self._step = self._loop.step
@@ -159,7 +149,7 @@ class RunningFit:
         self._model._params = self._params
 
     def refresh_state(self) -> None:
-        """Copy the run's optimizer state to the model, unless it has this step's."""
+        """Copy the run's optimizer state to the model, unless it has this step's already."""
         if self._loop is None or self._state_step == self._loop.step:
             return
         self._state_step = self._loop.step
@@ -167,13 +157,13 @@ class RunningFit:
         self._model.trained = replace(self._model.trained, seed=self._seed, steps=steps, slots=self._slots)
 
     def check_open(self) -> None:
-        """Raise UserError unless params may be set now."""
+        """Raise UserError unless callbacks may set params at this moment."""
         if self._loop is None:
             raise UserError(CLOSED)
         self.refresh()
 
     def refuse(self, action: str) -> NoReturn:
-        """Raise UserError for an action that has no effect on a running fit."""
+        """Raise UserError for a callback's action that cannot affect a running fit."""
         raise UserError(f"{action} has no effect while fit trains the model; {REMEDY}")
 
     def _return_changes(self) -> None:
@@ -188,7 +178,7 @@ class RunningFit:
             self._step = self._state_step = None
 
     def _return_rate(self) -> None:
-        """Give the run the learning rate that a callback set; refuse other optimizer changes."""
+        """Apply a learning rate that a callback set to the run; refuse other optimizer changes."""
         before, self._optimizer = self._optimizer, optimizer_fields(self._model)
         changed = [name for name, value in self._optimizer.items() if value != before.get(name)]
         if not changed:
@@ -203,7 +193,7 @@ class RunningFit:
         self._loop.set_rate_factor(self._loop.step, rate / first)
 
     def close(self) -> None:
-        """Restore the model's params and state from before the fit; results are stored separately."""
+        """Restore the model's params and state from before the fit; the trained ones are stored separately."""
         if self._params:
             self._model.trained = self._before
             self._model._params = self._before.params
@@ -211,14 +201,7 @@ class RunningFit:
 
 @dataclass(frozen=True)
 class Fits:
-    """The fits of a model, and its steps on single batches.
-
-    Attributes:
-        running: the running fit, or None.
-        begins: where earlier fits began, by workspace.
-        arguments: the job arguments of the last fit.
-        batch_steps: the steps on single batches, with their shapes.
-    """
+    """A model's record of its fits: the running one, earlier workspaces, and steps on single batches."""
 
     running: RunningFit | None = None
     begins: Mapping[str, Any] = field(default_factory=dict)
@@ -228,7 +211,7 @@ class Fits:
 
 @contextmanager
 def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
-    """Let callbacks read and set params during a fit that begins after ``steps`` optimizer steps."""
+    """Let callbacks read and set params during a ``fit`` that begins after ``steps`` optimizer steps."""
     fit = RunningFit(model, steps, seed)
     model._fits = replace(model._fits, running=fit)
     model._kept = KeptNets()  # they hold params, which training replaces
@@ -245,7 +228,7 @@ def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
 
 
 def with_state(model: Any) -> Trained:
-    """Return what is trained; during a fit, with the current optimizer state."""
+    """Return params and optimizer state; during a fit, with the run's current optimizer state."""
     if model._fits.running is not None:
         model._fits.running.refresh_state()
     trained: Trained = model.trained
@@ -253,11 +236,11 @@ def with_state(model: Any) -> Trained:
 
 
 def set_trained(model: Any, trained: Trained) -> None:
-    """Set what is trained, also in other models that share layers."""
+    """Set params and optimizer state, also in other models that share layers."""
     model.trained = trained
     model._params = trained.params
 
 
 def optimizer_fields(model: Any) -> dict[str, Any]:
-    """Return the optimizer's fields, which users may set between fits; {} for a model of a job."""
+    """Return the optimizer's settings, to notice changes between fits; {} for a model of a job."""
     return dict(vars(vars(model)["optimizer"])) if "optimizer" in vars(model) else {}

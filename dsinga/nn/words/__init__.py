@@ -1,1 +1,1 @@
-"""The functions and classes of ``dsinga.nn``: layers, losses, metrics, optimizers and schedules, named as in Keras."""
+"""The public functions and classes of ``dsinga.nn``: layers, losses, metrics, optimizers and schedules, as in Keras."""

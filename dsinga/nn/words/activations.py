@@ -1,4 +1,4 @@
-"""Activation functions, as layers and as names for ``activation=`` of other layers."""
+"""Activation functions of ``dsinga.nn``, as layers and as names for ``activation=`` of other layers."""
 
 from __future__ import annotations
 
@@ -41,15 +41,12 @@ class ActivationName(str):
     """The name of an activation function, also callable on a layer's feature, as in Keras."""
 
     def __call__(self, x: Any) -> Any:
-        """Return the feature. Raises UserError for anything else, such as an array."""
+        """Apply the activation to a layer's output. Raises UserError for an array."""
         return Activation(str(self))(x)
 
 
 def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES) -> None:
-    """Raise UserError for an activation of ``owner`` other than None and the ``known`` names.
-
-    The activation of a layer may be a function of the user's own.
-    """
+    """Raise UserError for an activation of ``owner`` other than None and the ``known`` names."""
     if isinstance(activation, FunctionType) and activation.__module__ == __name__:
         name = activation.__name__
         raise UserError(f"{owner}: nn.{name} makes a layer; write activation={name.lower()!r}, or nn.{name}() after it")
@@ -64,7 +61,7 @@ def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES
 
 
 def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
-    """Write an activation's layer and return its feature; for None and "linear" return ``feature``."""
+    """Append an activation to the job and return its output; None and "linear" append nothing."""
     if activation is None or activation == "linear":
         return feature
     kind, fields = activation_layer(writer, feature, activation)
@@ -73,10 +70,7 @@ def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
 
 
 def activation_layer(writer: LayerWriter, feature: Feature, activation: Any) -> tuple[str, dict[str, Any]]:
-    """Return an activation's layer type and configuration fields, including a user's function.
-
-    A softmax of sequences covers each step, not a whole row. Raises UserError for a softmax of images.
-    """
+    """Return the layer type and settings of an activation, including a user's function."""
     if not isinstance(activation, str):
         return "kFunction", {"function_conf": {"function": name_of(activation)}}
     if activation != "softmax":
@@ -102,7 +96,7 @@ def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
 
 
 def own_activation(writer: LayerWriter, activation: Any) -> Feature:
-    """Write an activation function as a layer with the call's name."""
+    """Write a user's activation function into the job as a layer with the call's name."""
     if activation == "linear":
         return writer.source
     kind, fields = activation_layer(writer, writer.source, activation)

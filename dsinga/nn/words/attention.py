@@ -43,7 +43,7 @@ def Attention(
 
 
 def query_value_key(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
-    """Return query, value, key or None, and a list with the source of lengths, if any."""
+    """Sort a call's sources into query, value, key (or None), and the source of lengths, if any."""
     sources = list(writer.sources)
     last_is_lengths = len(sources) == 4 or (len(sources) == 3 and len(writer.rows(sources[-1])) == 1)
     lengths = [sources.pop()] if last_is_lengths else []
@@ -76,9 +76,9 @@ def MultiHeadAttention(
 ) -> Write:
     """Computes attention with ``num_heads`` heads of projections of [query, value] or [query, value, key].
 
-    Layers kInnerProduct with ``per_step`` project to ``num_heads`` times ``key_dim`` features, or ``value_dim`` for the
-    values. A last one gives ``output_shape`` features, by default as many as the query has. The labels of a last source
-    (B, Tk), an input of codes, or of any fourth source, give the lengths of keys and values.
+    Queries and keys are projected to ``num_heads`` times ``key_dim`` features, values to ``num_heads`` times
+    ``value_dim``, by kInnerProduct layers with ``per_step``. A last one gives ``output_shape`` features, by default as
+    many as the query has. The labels of a last source (B, Tk) give the lengths.
 
     Examples:
         >>> from dsinga import nn

@@ -1,7 +1,4 @@
-"""Augmentations of training records, for ``nn.Input(augment=[...])``: ``nn.augment.RandomCrop(pad=4)``.
-
-Each function makes a class of :mod:`dsinga.addons.augmentation`, or of your own, from its settings.
-"""
+"""Random changes of training records, for ``nn.Input(augment=[...])``: ``nn.augment.RandomCrop(pad=4)``."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dsinga.nn.words.keras_arguments import missing_names
 
 
 def augmentation_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes augmentations of class ``cls``."""
+    """Make the function of ``nn.augment`` called ``name``, which configures augmentations of class ``cls``."""
 
     def function(**arguments: Any) -> AugmentConf:
         given: dict[str, Any] = {

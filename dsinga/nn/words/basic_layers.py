@@ -1,4 +1,4 @@
-"""Basic layers: dense layers, dropout, arithmetic of features, and layers of any type."""
+"""Dense layers, dropout, arithmetic on layers' outputs, and ``nn.Layer`` for layers of any type."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def Dense(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes ``units`` weighted sums of all numbers of a row, and their activation (kInnerProduct).
+    """A fully connected layer: ``units`` weighted sums of all numbers of a row, and their activation (kInnerProduct).
 
     Sequences (B, T, n) are computed step by step, as in Keras. Images (B, C, H, W) are flattened. The weight is (units,
     inputs), the transpose of Keras's kernel.
 
     Args:
         units: the number of outputs for each row.
-        activation: the function after the layer: its name, or a function of your own; None for a linear layer.
+        activation: function after the layer: its name, or a function of your own; None for a linear layer.
         use_bias: whether a bias is added.
-        kernel_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
+        kernel_initializer: weight's initialiser, or its name.
+        bias_initializer: bias's initialiser, or its name.
         transpose: True for a weight (inputs, units), as to share the weight of an encoder with its decoder.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias.
+        kernel_regularizer: weight's penalty, such as nn.L2(0.01).
+        bias_regularizer: bias's penalty.
 
     Examples:
         >>> from dsinga import nn
@@ -72,7 +72,7 @@ def Dense(
 
 @layer
 def Dropout(rate: float, unit: str = "kNumber", **common: Unpack[LayerArguments]) -> Write:
-    """Sets a share ``rate`` of the numbers to 0 in training (kDropout); ``unit`` may be kFeature or kChannel.
+    """Sets a share ``rate`` of the numbers to 0 in training (kDropout).
 
     Examples:
         >>> from dsinga import nn
@@ -84,7 +84,7 @@ def Dropout(rate: float, unit: str = "kNumber", **common: Unpack[LayerArguments]
 
 
 def dropout(function: str, rate: float, unit: str) -> Write:
-    """Return a function that writes a dropout layer."""
+    """Return a function that writes a dropout layer into a job."""
     conf = layer_settings(function, "kDropout", {"dropout_ratio": rate, "unit": unit})
     return lambda writer: writer.add("kDropout", **{"dropout_conf": {}, **conf})
 
@@ -115,7 +115,7 @@ def Identity(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Add(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the sum of the sources, number by number (kAdd), such as x + f(x) of a residual net.
+    """Adds sources number by number, such as x + f(x) of a residual net (kAdd).
 
     Examples:
         >>> from dsinga import nn
@@ -128,13 +128,13 @@ def Add(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Multiply(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the product of the sources, number by number (kMultiply), such as x·gate(x)."""
+    """Multiplies sources number by number, such as x·gate(x) (kMultiply)."""
     return simple("Multiply", "kMultiply")
 
 
 @layer
 def Subtract(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the difference of two sources, number by number (kArithmetic); axes of length 1 repeat."""
+    """Subtracts the second of two sources number by number (kArithmetic); axes of length 1 repeat."""
     return simple("Subtract", "kArithmetic", operator="SUBTRACT")
 
 
@@ -197,7 +197,7 @@ OTHERWISE = ("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN", "kDiceLoss", "kFu
 
 
 def layer_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function ``name``, which makes layers of a class without a hand-written function."""
+    """Make the function ``nn.NAME`` for a layer class without a hand-written function, such as a user's."""
 
     def function(**settings: Any) -> Write:
         return write_derived_loss(name, type, cls, settings) or simple(name, type, **settings)

@@ -1,4 +1,4 @@
-"""Defines ``nn.Cluster``, the topology that trains a model: worker groups, servers and sites."""
+"""Defines ``nn.Cluster``, which says how a model trains on a cluster: worker groups, servers and sites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.nn.words.keras_arguments import check_names, checked
 
 
 class ClusterFields(TypedDict, total=False):
-    """Further fields of ``cluster { }`` in a job (docs/howto/run-on-a-cluster.md, docs/howto/sites.md)."""
+    """Further fields of ``cluster { }`` that ``nn.Cluster`` accepts, typed for type checkers."""
 
     server_worker_separate: bool  # whether servers run in processes of their own
     slicing: str  # how params are cut into slices for servers: "kSinga" or "kBlock"
@@ -50,19 +50,19 @@ def Cluster(
     sync_freq: int | None = None,
     **fields: Unpack[ClusterFields],
 ) -> ClusterConf:
-    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``. All numbers default to 1.
+    """Return how many workers and servers train a model: ``nn.Cluster(workers=4)``; all numbers default to 1.
 
     Args:
-        workers: the number of workers in a group, which share the records of a batch or the layers of a net.
-        groups: the number of worker groups, each training on its own batches.
-        servers: the number of servers in a group, which keep the params in slices.
-        server_groups: the number of server groups, each with all params.
-        workers_per_process: how many workers of a group run in a process, on threads.
-        servers_per_process: how many servers of a group run in a process.
-        sites: the number of worker groups with their own servers, which train apart. Every ``sync_freq`` steps, their
-            params move by the mean of their changes, as in DiLoCo (docs/howto/sites.md).
-        sync_freq: the number of steps between two synchronisations of server groups.
-        fields: further fields of ``cluster { }`` in a job, by their names there.
+        workers: workers in a group, which share the records of a batch or the layers of a net.
+        groups: worker groups, each training on its own batches.
+        servers: servers in a group, which keep the params in slices.
+        server_groups: server groups, each with all params.
+        workers_per_process: workers of a group in one process, on threads.
+        servers_per_process: servers of a group in one process.
+        sites: worker groups that train apart, with servers of their own. Every ``sync_freq`` steps, their params move
+            by the mean of their changes, as in DiLoCo (docs/howto/sites.md).
+        sync_freq: steps between two synchronisations of server groups.
+        fields: further fields of ``cluster { }`` in a job.
 
     Raises:
         UserError: an unknown field, or ``sites`` without ``sync_freq`` or with a number of groups.

@@ -1,7 +1,6 @@
 """Convolutions of images (B, C, H, W) and volumes (B, C, D, H, W): plain, transposed, depthwise and recurrent.
 
-A size is a number, or one for each axis: (rows, columns), for volumes (depth, rows, columns). :func:`Conv2D` explains
-the common arguments.
+A size is a number, or one for each axis: (rows, columns), for volumes (depth, rows, columns).
 """
 
 from __future__ import annotations
@@ -45,19 +44,8 @@ def Conv2D(
 ) -> Write:
     """Computes the convolution of images (B, C, H, W) to (B, filters, H', W'), and its activation (kConvolution).
 
-    Args:
-        filters: the number of channels of the feature.
-        kernel_size: the window, a number or (rows, columns).
-        strides: by how much the window moves.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        activation: the function after the layer: its name, or a function of your own.
-        use_bias: whether each filter has a bias.
-        kernel_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias.
-        dilation_rate: how far apart neighbours in a window are.
-        groups: the number of equal groups of filters and channels; filters read the channels of their group.
+    ``padding`` is "valid", "same", as in Keras, or how many zeros are on each side. With ``groups``, filters read the
+    channels of their group.
 
     Examples:
         >>> from dsinga import nn
@@ -103,7 +91,7 @@ def convolution(
     settings: dict[str, Any],
     params: dict[str, Any],
 ) -> Write:
-    """Return a function that writes a convolution of images (``axes`` 2) or volumes (3), and its activation."""
+    """Return a function that writes a convolution of ``axes`` 2 (images) or 3 into a job."""
     check_activation(name, activation)
     layer_settings(name, "kConvolution", settings)
 
@@ -120,7 +108,7 @@ def convolution(
 def convolved(
     writer: LayerWriter, axes: int, kernel_size: Size, strides: Size, padding: Any, dilation_rate: Size
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return a convolution's kernel, and the job fields of its window."""
+    """Return the job fields of a convolution's window, and its kernel size."""
     kernel, dilation = per_axis(writer, kernel_size, axes), per_axis(writer, dilation_rate, axes)
     if padding == "valid":
         check_kernel(writer, kernel, dilation)
@@ -184,7 +172,7 @@ def SeparableConv2D(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes a depthwise convolution of images without a bias, one of single pixels, and its activation.
+    """Computes a depthwise convolution of images without a bias, then one of single pixels, and its activation.
 
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first with ``_depthwise`` after its name.
     Chollet, Xception (2017).
@@ -234,7 +222,7 @@ def Conv2DTranspose(
 ) -> Write:
     """Computes a transposed convolution of images, ``strides`` times as large (kTransposedConvolution).
 
-    A number as ``padding`` removes so many pixels of the result on each side. ``output_padding`` adds pixels to the
+    A number as ``padding`` removes that many pixels of the result on each side. ``output_padding`` adds pixels to the
     result, by default as in Keras.
     """
     params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
@@ -276,7 +264,7 @@ def transposed_convolution(
     settings: dict[str, Any],
     params: dict[str, Any],
 ) -> Write:
-    """Return a function that writes a transposed convolution and its activation."""
+    """Return a function that writes a transposed convolution and its activation into a job."""
     check_activation(name, activation)
     layer_settings(name, "kTransposedConvolution", settings)
 
@@ -310,7 +298,7 @@ def ConvLSTM2D(
 ) -> Write:
     """Computes a convolutional LSTM over images (B, T, C, H, W), with tanh and sigmoid (kConvLSTM).
 
-    It returns the last step, or all with ``return_sequences``. The bias of the forget gate begins at 0 (Keras: 1).
+    The bias of the forget gate begins at 0 (Keras: 1).
     """
     hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
     params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)

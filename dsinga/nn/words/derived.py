@@ -1,4 +1,4 @@
-"""Makes ``nn``'s functions for component classes without a hand-written one, from their settings."""
+"""Makes functions of ``nn`` from the settings of component classes, such as a user's layer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from dsinga.nn.words.keras_arguments import bind
 def settings_field(
     function: str, conf: type[Settings] | None, given: Mapping[str, Any], names: Mapping[str, str] = {}
 ) -> dict[str, Any]:
-    """Return the configuration field with a component's settings, where None means the default.
+    """Convert a function's arguments to the job field with a component's settings; None means the default.
 
-    It is left out if all settings are None, unless the component needs it. ``names`` maps settings to arguments of
-    ``function`` with other names. Raises UserError, with the argument's name, for wrong settings.
+    ``names`` maps settings to arguments of ``function`` with other names.
     """
     values = {name: value for name, value in given.items() if value is not None}
     if conf is None:
@@ -43,10 +42,9 @@ def settings_field(
 def derived_function(
     name: str, cls: Any, function: Any, first: Sequence[inspect.Parameter] = (), names: Mapping[str, str] = {}
 ) -> Any:
-    """Return ``function`` with a name, signature and docstring made from a component class.
+    """Give ``function`` a name, signature and docstring made from a component class and its settings.
 
-    Its parameters are ``first`` and the settings of the class; parameters without a default come first. ``names`` maps
-    settings to parameters with other names.
+    Its parameters are ``first`` and the settings of the class, called as ``names`` says.
     """
     conf: type[Settings] | None = getattr(cls, "Conf", None)
     settings = () if conf is None else signature(conf).parameters.values()
@@ -63,18 +61,14 @@ def derived_function(
 
 
 def function_name(type: str) -> str:
-    """Return the name of a type's function: PReLU for kPReLU, a user's name unchanged."""
+    """Return the name in ``nn`` of a type's function: PReLU for kPReLU, a user's name unchanged."""
     return type[1:] if type[:1] == "k" and type[1:2].isupper() else type
 
 
 class Derived(Mapping[str, Any]):
-    """A mapping from names to derived functions for all components of a kind, imported on demand.
+    """A mapping from names to functions for all components of a kind, imported on demand.
 
-    Args:
-        kind: the kind in the registry.
-        make: returns the function for its name, type and class.
-        takes: whether a class, registered as this type, has a function.
-        suffix: what is added to the names of built-in types.
+    ``make`` returns the function for its name, type and class; ``takes`` says whether a class has one.
     """
 
     def __init__(
@@ -84,7 +78,7 @@ class Derived(Mapping[str, Any]):
         self._make = functools.cache(make)  # one per class: a notebook cell may define a class again
 
     def _name(self, type: str, cls: Any) -> str | None:
-        """Return the name of a type's function; None if it has none, as kCudnnLRN, another name of kLRN."""
+        """Return the name of a type's function; None if it has none."""
         first = next((name for name, entry in imported(self._kind).items() if entry is cls), None)
         if type != first or not inspect.isclass(cls) or not self._takes(type, cls):
             return None
@@ -106,7 +100,7 @@ class Derived(Mapping[str, Any]):
 
 
 class Words(Mapping[str, Any]):
-    """A mapping from names to add-ons' functions in ``nn``, imported on demand."""
+    """A mapping from names to the functions that add-ons give to ``nn``, imported on demand."""
 
     def __getitem__(self, name: str) -> Any:
         if (word := find("word", name)) is None:
@@ -124,7 +118,7 @@ added_words = Words()
 
 
 def called_by_name(function: Any) -> Any:
-    """Return a function that checks its arguments and passes them by name."""
+    """Wrap a function so that it checks its arguments and gets them by name."""
     parameters = inspect.signature(function)
 
     @functools.wraps(function)
@@ -135,5 +129,5 @@ def called_by_name(function: Any) -> Any:
 
 
 def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:
-    """Return the message fields that name a component: its type, or a user's name."""
+    """Return the job fields that name a component: its built-in type, or a user's registered name."""
     return {"type": type} if type in names else {"type": names.user, "user_type": type}

@@ -58,15 +58,15 @@ def RBM(
 
 
 def param_names(machine: str) -> tuple[str, str, str]:
-    """Return the names of a machine's weight, visible bias and hidden bias."""
+    """Return the names of an RBM's weight, visible bias and hidden bias."""
     return f"{machine}_weight", f"{machine}_visible_bias", f"{machine}_bias"
 
 
 @with_types
 def encoder(machine: LayerBuilder) -> LayerBuilder:
-    """Return the dense layer that computes a machine's hidden units with the machine's params.
+    """Return a dense layer that computes an RBM's hidden units with its params, to build an auto-encoder.
 
-    It has a sigmoid unless the units are gaussian. Raises UserError for a machine without a name.
+    It has a sigmoid unless the units are gaussian.
     """
     name, settings = machine_of(machine)
     weight, _, bias = param_names(name)
@@ -80,7 +80,7 @@ def encoder(machine: LayerBuilder) -> LayerBuilder:
 
 @with_types
 def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
-    """Return the dense layer that computes a machine's ``units`` visible units from its hidden units.
+    """Return a dense layer that computes an RBM's ``units`` visible units from its hidden units.
 
     Its weight is the transposed weight of :func:`encoder`, which must be in the same model.
     """
@@ -96,7 +96,7 @@ def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
 
 
 def machine_of(machine: LayerBuilder) -> tuple[str, dict[str, Any]]:
-    """Return a machine's name and settings. Raises UserError for other layers and unnamed machines."""
+    """Return an RBM's name and settings."""
     if not isinstance(machine, LayerBuilder) or machine.kind != "RBM" or machine.name is None:
         raise UserError(f'give nn.RBM(..., name="rbm1"), a machine with a name, not {machine!r}')
     return machine.name, dict(machine.settings)

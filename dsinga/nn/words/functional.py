@@ -1,4 +1,4 @@
-"""Keras's functions that are not layers: sums and products of features, one-hot labels, seeds."""
+"""Keras's lowercase functions, such as ``nn.add([x, y])``: sums, products, one-hot labels, seeds."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 @checked
 def add(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the sum of features, number by number."""
+    """Return the sum of layers' outputs, number by number."""
     return called(Add(name=name), inputs)
 
 
 @checked
 def multiply(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the product of features, number by number."""
+    """Return the product of layers' outputs, number by number."""
     return called(Multiply(name=name), inputs)
 
 
 @checked
 def subtract(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the difference of two features, number by number."""
+    """Return the difference of two layers' outputs, number by number."""
     return called(Subtract(name=name), inputs)
 
 
 @checked
 def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the elementwise maximum of features."""
+    """Return the elementwise maximum of layers' outputs."""
     return functools.reduce(lambda *pair: called(Maximum(name=name), pair), inputs)
 
 
 @checked
 def minimum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the elementwise minimum of features."""
+    """Return the elementwise minimum of layers' outputs."""
     return functools.reduce(lambda *pair: called(Minimum(name=name), pair), inputs)
 
 
 @checked
 def average(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the mean of features, number by number."""
+    """Return the mean of layers' outputs, number by number."""
     return called(Average(name=name), inputs) if len(inputs) == 2 else add(inputs, name) / len(inputs)
 
 
 @checked
 def concatenate(inputs: Sequence[Symbol], axis: int = -1, name: str | None = None) -> Symbol:
-    """Return features joined along an axis."""
+    """Return layers' outputs joined along an axis."""
     return called(Concatenate(axis=axis, name=name), inputs)
 
 
 def called(layer: LayerBuilder, inputs: Sequence[Symbol]) -> Symbol:
-    """Call a layer on a list of features and return its feature."""
+    """Call a layer on a list of symbolic tensors."""
     feature: Symbol = layer(list(inputs))
     return feature
 
 
 @checked
 def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
-    """Return classes (...) as one-hot rows (..., num_classes), float32, dropping a last axis of length 1.
+    """Convert classes (...) to one-hot rows (..., num_classes), float32, dropping a last axis of length 1.
 
     ``num_classes`` defaults to the largest class plus 1. Raises UserError for anything but classes.
 
@@ -105,4 +105,4 @@ def set_random_seed(seed: int) -> None:
 
 @with_types
 def clear_session(free_memory: bool = True) -> None:
-    """Do nothing: there is no global state of models."""
+    """Do nothing, for programs written for Keras: there is no global state of models."""

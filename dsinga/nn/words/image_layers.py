@@ -30,7 +30,7 @@ MODES = {"zero": "kZero", "edge": "kEdge", "reflect": "kReflect", "periodic": "k
 def MaxPooling2D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the maximum of each window of images, by default side by side (kPooling).
+    """Max pooling of images; windows do not overlap unless ``strides`` are smaller (kPooling).
 
     Examples:
         >>> from dsinga import nn
@@ -45,7 +45,7 @@ def MaxPooling2D(
 def MaxPooling3D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the maximum of each window of volumes, by default side by side (kPooling)."""
+    """Max pooling of volumes; windows do not overlap unless ``strides`` are smaller (kPooling)."""
     return pooling("MAX", 3, pool_size, strides, padding)
 
 
@@ -53,7 +53,7 @@ def MaxPooling3D(
 def AveragePooling2D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the mean of each window of images without padding, by default side by side (kPooling)."""
+    """Mean pooling of images, without counting padding (kPooling)."""
     return pooling("AVG", 2, pool_size, strides, padding)
 
 
@@ -61,12 +61,12 @@ def AveragePooling2D(
 def AveragePooling3D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the mean of each window of volumes without padding, by default side by side (kPooling)."""
+    """Mean pooling of volumes, without counting padding (kPooling)."""
     return pooling("AVG", 3, pool_size, strides, padding)
 
 
 def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding: Any) -> Write:
-    """Return a function that writes a pooling of images or volumes; means ignore padding, as in Keras."""
+    """Return a function that writes a pooling into a job; means ignore padding, as in Keras."""
 
     def write(writer: LayerWriter) -> Feature:
         if axes == 3:
@@ -83,19 +83,19 @@ def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding
 
 @layer
 def GlobalMaxPooling2D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each channel of images (kPooling): (B, C)."""
+    """The maximum of each channel of images (kPooling): (B, C)."""
     return global_pooling("MAX", 2)
 
 
 @layer
 def GlobalMaxPooling3D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each channel of volumes (kPooling): (B, C)."""
+    """The maximum of each channel of volumes (kPooling): (B, C)."""
     return global_pooling("MAX", 3)
 
 
 @layer
 def GlobalAveragePooling2D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each channel of images (kPooling): (B, C).
+    """The mean of each channel of images (kPooling): (B, C).
 
     Examples:
         >>> from dsinga import nn
@@ -108,12 +108,12 @@ def GlobalAveragePooling2D(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def GlobalAveragePooling3D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each channel of volumes (kPooling): (B, C)."""
+    """The mean of each channel of volumes (kPooling): (B, C)."""
     return global_pooling("AVG", 3)
 
 
 def global_pooling(pool: str, axes: int) -> Write:
-    """Return a function that writes a pooling of each channel's points to a vector."""
+    """Return a function that writes a pooling of each channel to one number into a job."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -124,30 +124,30 @@ def global_pooling(pool: str, axes: int) -> Write:
 
 @layer
 def AdaptiveMaxPooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Divides images into ``output_size`` windows and computes the maximum of each (kPooling)."""
+    """Max pooling of images to ``output_size``, with windows that divide the image evenly (kPooling)."""
     return adaptive_pooling("MAX", 2, output_size)
 
 
 @layer
 def AdaptiveMaxPooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Divides volumes into ``output_size`` windows and computes the maximum of each (kPooling)."""
+    """Max pooling of volumes to ``output_size``, with windows that divide the volume evenly (kPooling)."""
     return adaptive_pooling("MAX", 3, output_size)
 
 
 @layer
 def AdaptiveAveragePooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Divides images into ``output_size`` windows and computes the mean of each (kPooling)."""
+    """Mean pooling of images to ``output_size``, with windows that divide the image evenly (kPooling)."""
     return adaptive_pooling("AVG", 2, output_size)
 
 
 @layer
 def AdaptiveAveragePooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
-    """Divides volumes into ``output_size`` windows and computes the mean of each (kPooling)."""
+    """Mean pooling of volumes to ``output_size``, with windows that divide the volume evenly (kPooling)."""
     return adaptive_pooling("AVG", 3, output_size)
 
 
 def adaptive_pooling(pool: str, axes: int, output_size: Size) -> Write:
-    """Return a function that writes a pooling over windows that divide images or volumes evenly."""
+    """Return a function that writes a pooling over evenly divided windows into a job."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -198,7 +198,7 @@ def ZeroPadding3D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write
 
 
 def padded(axes: int, padding: Any, padding_mode: Any, value: float = 0.0) -> Write:
-    """Return a function that writes a padding of images (``axes`` 2) or volumes (3)."""
+    """Return a function that writes a padding of images or volumes into a job."""
     words = [padding_mode] if isinstance(padding_mode, str) else [*padding_mode]
 
     def write(writer: LayerWriter) -> Feature:
@@ -226,7 +226,7 @@ def Cropping3D(cropping: Sides = 0, **common: Unpack[LayerArguments]) -> Write:
 
 
 def cropped(axes: int, cropping: Any) -> Write:
-    """Return a function that writes a cropping layer of images, or of volumes."""
+    """Return a function that writes a cropping of images or volumes into a job."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -249,7 +249,7 @@ def UpSampling3D(size: Size = 2, interpolation: str = "nearest", **common: Unpac
 
 
 def upsampled(name: str, axes: int, size: Size, interpolation: str, linear: str) -> Write:
-    """Return a function that writes an upsampling; raise UserError for an unknown interpolation."""
+    """Return a function that writes an upsampling into a job; raise UserError for an unknown interpolation."""
     methods = {"nearest": None, linear: "kLinear"}
     if interpolation not in methods:
         raise UserError(f"{name}: {unknown_name('interpolation', interpolation, methods)}")

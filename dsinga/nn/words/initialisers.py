@@ -1,4 +1,4 @@
-"""Initialisers with the names of Keras, returned as initialisers of a job."""
+"""Initialisers with the names of Keras, such as ``nn.Constant(0.1)``, for a layer's ``kernel_initializer``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def Param(
     share_from: str | None = None,
     static: bool = False,
 ) -> ParamConf:
-    """Return a param for a layer's ``param=[...]``: its name, initialiser and scales, or a param to share.
+    """Return a layer's param for ``param=[...]``: name, initialiser and scales, or another param to share.
 
     A ``static`` param keeps its value. Layers share a param if both give it the same name, or if one gives the other's
     name as ``share_from``.
@@ -77,14 +77,10 @@ PLAIN: Mapping[str, Callable[[], ParamGenConf]] = {
 
 
 def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> ParamGenConf | None:
-    """Return the configuration of a param's initialiser; None for the layer's own constant.
+    """Convert an initialiser given by a user to a job's configuration; None for the layer's own constant.
 
-    Args:
-        init: a name of Keras or of jobs, a user's registered initialiser, a number, a ParamGenConf, a mapping of its
-            fields, or None.
-        spec: the param.
-        fans: the inputs and outputs of a unit, by default the param's columns and rows.
-        layer: the layer, for the UserError about an unknown name.
+    ``init`` is a name of Keras or of jobs, a user's registered initialiser, a number, a ParamGenConf, a mapping of its
+    fields, or None. ``fans`` are the inputs and outputs of a unit, by default the param's columns and rows.
     """
     if init is None:
         return None
@@ -109,7 +105,7 @@ OTHER_NAMES = {
 
 
 def named_init(init: Any) -> ParamGenConf:
-    """Return an initialiser that does not depend on fans (a unit's inputs and outputs), by name."""
+    """Look up an initialiser that does not depend on a unit's numbers of inputs and outputs."""
     if isinstance(init, ParamGenConf):
         return init
     if isinstance(init, Mapping):
@@ -126,10 +122,9 @@ def named_init(init: Any) -> ParamGenConf:
 
 
 def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:
-    """Return an initialiser with a variance from the fans: Glorot and Bengio (2010), He et al. (2015).
+    """Return an initialiser scaled by a unit's inputs and outputs: Glorot and Bengio (2010), He et al. (2015).
 
-    Normal ones are not truncated at two deviations as in Keras; the variance is the same. The job names the initialiser
-    if ``InitMethod`` has its formula, else it has the numbers.
+    Normal ones are not truncated at two deviations as in Keras; the variance is the same.
     """
     scale, both = FAN_SCALES[name]
     rows, columns = shape[0], math.prod(shape[1:])
@@ -148,12 +143,12 @@ def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:
 
 
 def _root(scale: float) -> float:
-    """Return the square root rounded to 8 decimals, as in jobs: 1.41421356 for 2."""
+    """Return a square root rounded to 8 decimals, as jobs write it: 1.41421356 for 2."""
     return round(math.sqrt(scale), 8)
 
 
 def _named_initialiser(name: str) -> Callable[..., Name]:
-    """Return a function that replaces Keras's initialiser class, and returns its name."""
+    """Make a stand-in for one of Keras's initialiser classes: called, it returns its name."""
 
     def function() -> Name:
         return Name(name)

@@ -1,4 +1,4 @@
-"""Inputs of a model, and layers that preprocess records."""
+"""``nn.Input``, and layers that preprocess or augment records while they are read."""
 
 from __future__ import annotations
 
@@ -37,18 +37,17 @@ def Input(
     data_format: str | None = None,
     **store: Any,
 ) -> Symbol:
-    """Return the symbol of an input layer, which reads records and their labels.
+    """Return the symbolic tensor of an input layer, which reads records and their labels.
 
     Args:
-        shape: the shape of one record; by default the data's. None stands for any size: ``(None,)`` accepts code
-            sequences of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
-        name: the name of the input layer, by default "data"; a second such input becomes "data_1".
-        type: the type of the input layer.
+        shape: shape of one record; by default the data's. None stands for any size: ``(None,)`` accepts code sequences
+            of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
+        name: name of the input layer, by default "data" (then "data_1").
+        type: type of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras. Then
-            ``shape`` is in this order, and labels and outputs that are images are, too; layers still get (B, C, H, W)
-            or (B, C, D, H, W). The default for shapes of three or four sizes is :func:`image_data_format`,
-            "channels_first" unless you set it. If you give no ``data_format`` and an image layer gets a square before
-            1, 3 or 4 channels, such as (28, 28, 1), records are read as channels last, and the log says so.
+            ``shape``, image labels and outputs have this order; layers still get (B, C, H, W). The default is
+            :func:`image_data_format`, "channels_first" unless you set it. If you give no ``data_format``, square
+            records with 1, 3 or 4 last channels, such as (28, 28, 1), are read as channels last, and the log says so.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -91,7 +90,7 @@ def number_inputs(builders: Sequence[LayerBuilder]) -> None:
 
 
 def check_data_format(data_format: Any) -> str:
-    """Return ``data_format``. Raises UserError unless it is "channels_first" or "channels_last"."""
+    """Check ``data_format`` and return it. Raises UserError unless it is "channels_first" or "channels_last"."""
     if data_format not in ("channels_first", "channels_last"):
         raise UserError(f'data_format is "channels_first" or "channels_last", not {data_format!r}')
     return str(data_format)
@@ -113,7 +112,7 @@ def image_data_format() -> str:
 
 
 def _augmentations(given: Any) -> list[AugmentConf]:
-    """Return an input's augmentations as a list. Raises UserError for anything else in it."""
+    """Check an input's augmentations and return them as a list."""
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     for item in items:
         if not isinstance(item, (AugmentConf, Mapping)):
@@ -130,7 +129,7 @@ def _input(
     format_given: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Reads records as an input layer; ``store`` has fields of its store_conf, and may gain channels_last."""
+    """Write the input layer of a job; ``store`` has fields of its store_conf."""
 
     def write(writer: LayerWriter) -> Feature:
         sizes = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
@@ -167,7 +166,7 @@ def _input(
 
 
 def source_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function ``name``, which makes a user's data source."""
+    """Make the function ``nn.NAME`` for a user's data source."""
 
     def function(path: str | None = None, **arguments: Any) -> DataSource:
         source: DataSource = cls(path, *settings_field(name, cls.Conf, arguments).values())
@@ -204,7 +203,7 @@ def _is_number(value: Any) -> bool:
 
 
 def normalise(writer: LayerWriter, **fields: Any) -> Feature:
-    """Set ``fields`` in the store_conf of this layer's source, an input layer."""
+    """Let the input layer normalise records while it reads them: set ``fields`` in its store_conf."""
     source = writer.source
     conf = writer.net.inputs.get(source.layer)
     settings = {name: value for name, value in fields.items() if value is not None}
@@ -234,8 +233,7 @@ def RandomCrop(height: int, width: int, pad: int = 0, **common: Unpack[LayerArgu
 def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Write:
     """Mirrors every other image at random in training (kImagePreprocess).
 
-    ``mode`` may also be "vertical" or "horizontal_and_vertical", while records are read, as for
-    :func:`RandomTranslation`.
+    ``mode`` may also be "vertical" or "horizontal_and_vertical", while records are read.
     """
     if mode not in (shares := {"horizontal": 0.5, "vertical": 0.0, "horizontal_and_vertical": 0.5}):
         raise unknown_name("mode of RandomFlip", mode, shares)
@@ -253,9 +251,9 @@ def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Wr
 def RandomTranslation(
     height_factor: float, width_factor: float, fill_mode: str = "reflect", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Shifts images at random in training, while records are read, by at most these shares of height and width.
+    """Shifts images at random in training by at most these shares of height and width, while records are read.
 
-    It must follow nn.Input, perhaps after other random changes, and equals ``nn.augment.RandomTranslation``.
+    It must follow nn.Input, perhaps after other random changes.
     """
     if fill_mode != "reflect":
         raise UserError(f'RandomTranslation: fill_mode is "reflect", not {fill_mode!r}; leave it out')
@@ -277,7 +275,7 @@ def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[
 
 
 def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
-    """Add a random change to the source input's ``augment``. Raises UserError for another source."""
+    """Add a random change to the input's ``augment`` list."""
     require(writer)
     change = augmentation_functions[kind](**settings)
     name = writer.source.records

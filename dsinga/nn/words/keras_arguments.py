@@ -1,6 +1,6 @@
 """Checks arguments against Keras's, and suggests replacements from ``keras.toml`` for missing names.
 
-Keras arguments are accepted and ignored if their values ask for what happens anyway.
+Keras arguments are ignored if their values ask for what happens anyway.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def without_defaults(function: str, signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments without Keras arguments that would change nothing."""
+    """Drop Keras arguments that would change nothing from a call's arguments."""
     takes_any = any(known.kind is known.VAR_KEYWORD for known in signature.parameters.values())
     left = {}
     for name, value in given.items():
@@ -91,10 +91,7 @@ def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwarg
 
 
 def checked(function: F) -> F:
-    """Return the function with checked argument names; Keras arguments that change nothing are dropped.
-
-    Its signature shows the options of ``**options: Unpack[...Options]``, with None as default.
-    """
+    """Decorate a function of ``nn`` to check argument names and drop Keras arguments that change nothing."""
     signature = inspect.signature(function)
 
     @public
@@ -113,7 +110,7 @@ def checked(function: F) -> F:
 
 
 def keyword_parameters(fields: Any, default: Any, defaults: Mapping[str, Any] = {}) -> dict[str, inspect.Parameter]:
-    """Return a TypedDict's fields as keyword-only parameters, with ``defaults`` or the common ``default``."""
+    """Convert a TypedDict's fields to keyword-only parameters, with ``defaults`` or the common ``default``."""
     return {
         name: inspect.Parameter(
             name,
@@ -126,15 +123,15 @@ def keyword_parameters(fields: Any, default: Any, defaults: Mapping[str, Any] = 
 
 
 def checked_class(cls: type[T]) -> type[T]:
-    """Return the class with a constructor that checks argument names."""
+    """Decorate a class so that its constructor checks argument names."""
     return arguments.check_settings(cls, instead=ARGUMENTS)
 
 
 class Name(str):
-    """The name that replaces a Keras object in ``compile`` and layers; it computes nothing."""
+    """A name of Keras for an object, such as a loss, that ``compile`` accepts; it computes nothing."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UserError: a name has no function to call."""
+        """Raise UserError, because a name has no function to call."""
         raise UserError(f"{self!s} is a name for compile and layers, no function of arrays; {COMPUTED}")
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -165,10 +162,9 @@ def check_fields(function: str, message: Message, arguments: Collection[str]) ->
 
 
 def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapping[str, str] = {}) -> Callable[P, M]:
-    """Return a function that makes a configuration message and checks argument names and ranges.
+    """Decorate a function that returns a configuration, such as nn.Adam, to check argument names and ranges.
 
-    Its signature and help show the keyword-only arguments of ``common``, which it calls, instead of ``**common``.
-    ``aliases`` maps Keras's names to argument names; their value None means the default.
+    Its signature shows the arguments of ``common``, which it calls. ``aliases`` maps Keras's names to argument names.
     """
     own, shared = inspect.signature(function).parameters, arguments.signature_with_types(common)
     more = [known for known in shared.parameters.values() if known.kind is known.KEYWORD_ONLY and known.name not in own]

@@ -18,12 +18,12 @@ def SoftmaxLoss(
 ) -> Write:
     """Softmax and cross-entropy with class labels (kSoftmaxLoss), step by step for sequences.
 
-    It reads the scores before a softmax, even if its source is the softmax. It reports the accuracy, too.
+    It reads the scores before a softmax, and reports the accuracy, too.
 
     Args:
         topk: a prediction is right if the label is among the ``topk`` highest scores.
-        scale: the factor of the loss and its gradient.
-        label_smoothing: the share of the target that is spread over all classes.
+        scale: factor of the loss.
+        label_smoothing: share of the target spread over all classes.
 
     Examples:
         >>> from dsinga import nn
@@ -43,13 +43,13 @@ def SoftmaxLoss(
 
 @layer
 def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **common: Unpack[LayerArguments]) -> Write:
-    """Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).
+    """Softmax and cross-entropy with a class for each point, a mean over all points (kFieldSoftmaxLoss).
 
-    It accepts scores (B, K, *space) and labels (B, *space) or (B, 1, *space). Points with the label -1 or NaN are left
-    out, but counted in the divisor. It reports the accuracy, too.
+    It accepts scores (B, K, *space) and labels (B, *space) or (B, 1, *space). Points with the label -1 or NaN have no
+    loss. It reports the accuracy, too.
 
     Args:
-        scale: the factor of the loss and its gradient.
+        scale: factor of the loss.
         weighted: whether the labels' last channel weighs each point.
     """
     settings = {"scale": scale, "weighted": weighted}
@@ -64,7 +64,7 @@ def Dice(smooth: float = 1e-5, scale: float = 1.0, weighted: bool = False, **com
 
     Args:
         smooth: added to the overlap and to the sizes, so that a class without points has no loss.
-        scale: the factor of the loss and its gradient.
+        scale: factor of the loss.
         weighted: whether the labels' last channel weighs each point.
     """
     sources = functools.partial(scores_and_labels, activations=("softmax", "sigmoid"))
@@ -81,14 +81,14 @@ def HingeLoss(
         norm: whether violations of the margin are summed, "L1", or their squares, "L2".
         margin: by how much the label's score should be above the others.
         topk: a prediction is right if the label is among the ``topk`` highest scores.
-        scale: the factor of the loss and its gradient.
+        scale: factor of the loss.
     """
     settings = {"norm": norm, "margin": margin, "topk": topk, "scale": scale}
     return write_loss("HingeLoss", "kHingeLoss", scores_and_labels, settings)
 
 
 def difference_loss(function: str, type: str, mean: bool, settings: Mapping[str, Any]) -> Write:
-    """Return a function that writes a loss of differences: a sum, or a ``mean``, over each row."""
+    """Return a function that writes a loss of differences into a job."""
     sources = functools.partial(compared, weighted=settings["weighted"])
     return write_loss(function, type, sources, settings, numbers_of_target if mean else None)
 
@@ -101,20 +101,20 @@ def MeanSquaredError(
     scale: float = 1.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Squared error, a mean over the numbers of a row, of fields over all points (kEuclideanLoss).
+    """Mean squared error over the numbers of a row, for fields over all points (kEuclideanLoss).
 
-    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+    The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
     Args:
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
-        scale: the factor of the loss and its gradient.
+        std: divisor of the differences, a number or one for each channel.
+        scale: factor of the loss.
 
     Examples:
         >>> from dsinga import nn
         >>> model = nn.Sequential([nn.Dense(1)])
-        >>> model.compile("adam", nn.MeanSquaredError(masked=True))  # leaves out targets that are NaN
+        >>> model.compile("adam", nn.MeanSquaredError(masked=True)) # leaves out targets that are NaN
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("MeanSquaredError", "kEuclideanLoss", True, settings)
@@ -128,15 +128,15 @@ def MeanAbsoluteError(
     scale: float = 1.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Absolute error, a mean over the numbers of a row, of fields over all points (kAbsoluteLoss).
+    """Mean absolute error over the numbers of a row, for fields over all points (kAbsoluteLoss).
 
-    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+    The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
     Args:
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
-        scale: the factor of the loss and its gradient.
+        std: divisor of the differences, a number or one for each channel.
+        scale: factor of the loss.
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("MeanAbsoluteError", "kAbsoluteLoss", True, settings)
@@ -151,16 +151,16 @@ def Huber(
     scale: float = 1.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Huber's loss, a mean over the numbers of a row, of fields over all points (kHuberLoss).
+    """Huber's loss, the mean over the numbers of a row, for fields over all points (kHuberLoss).
 
-    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+    The mean divides by all points, masked ones included. Weights of points have the mean 1.
 
     Args:
-        delta: the error beyond which the loss is linear.
+        delta: error beyond which the loss is linear.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
-        scale: the factor of the loss and its gradient.
+        std: divisor of the differences, a number or one for each channel.
+        scale: factor of the loss.
     """
     settings = {"delta": delta, "masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("Huber", "kHuberLoss", True, settings)
@@ -174,13 +174,13 @@ def EuclideanLoss(
     std: Sequence[float] = (),
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Squared error, a sum over the numbers of a row: Σ (x - target)²·scale / B (kEuclideanLoss).
+    """Squared error summed over the numbers of a row: Σ (x - target)²·scale / B (kEuclideanLoss).
 
     Args:
-        scale: the factor of the loss and its gradient.
+        scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences, a number or one for each channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("EuclideanLoss", "kEuclideanLoss", False, settings)
@@ -194,13 +194,13 @@ def AbsoluteLoss(
     std: Sequence[float] = (),
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Absolute error, a sum over the numbers of a row: Σ |x - target|·scale / B (kAbsoluteLoss).
+    """Absolute error summed over the numbers of a row: Σ |x - target|·scale / B (kAbsoluteLoss).
 
     Args:
-        scale: the factor of the loss and its gradient.
+        scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences, a number or one for each channel.
     """
     settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("AbsoluteLoss", "kAbsoluteLoss", False, settings)
@@ -215,14 +215,14 @@ def HuberLoss(
     std: Sequence[float] = (),
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Huber's loss, a sum over the numbers of a row: Σ h(x - target)·scale / B (kHuberLoss).
+    """Huber's loss summed over the numbers of a row: Σ h(x - target)·scale / B (kHuberLoss).
 
     Args:
-        delta: the error beyond which the loss is linear.
-        scale: the factor of the loss and its gradient.
+        delta: error beyond which the loss is linear.
+        scale: factor of the loss.
         masked: whether points with a NaN target are left out.
         weighted: whether the target's last channel weighs each point.
-        std: a divisor of the differences: one number, or one for each target channel.
+        std: divisor of the differences, a number or one for each channel.
     """
     settings = {"delta": delta, "scale": scale, "masked": masked, "weighted": weighted, "std": std}
     return difference_loss("HuberLoss", "kHuberLoss", False, settings)
@@ -232,7 +232,7 @@ def HuberLoss(
 def SigmoidCrossEntropyLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Binary cross-entropy -Σ (t·log p + (1 - t)·log(1 - p))·scale / B, p = sigmoid(x) (kSigmoidCrossEntropyLoss).
 
-    It reads the scores x before a sigmoid, even if its source is the sigmoid. ``scale`` is the factor of the loss.
+    It reads the scores x before a sigmoid.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("SigmoidCrossEntropyLoss", "kSigmoidCrossEntropyLoss", sources, {"scale": scale})
@@ -243,9 +243,9 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
     """Focal loss Σ α'·(1 - p')^gamma·c·scale / B, where c is the binary cross-entropy of a number (kFocalLoss).
 
     Args:
-        gamma: the exponent of 1 - p', which makes confident right answers count less.
-        alpha: the weight of the answer 1; the answer 0 has the weight 1 - alpha.
-        scale: the factor of the loss and its gradient.
+        gamma: exponent of 1 - p', which makes confident right answers count less.
+        alpha: weight of the answer 1; the answer 0 has the weight 1 - alpha.
+        scale: factor of the loss.
     """
     sources = functools.partial(compared, activation="sigmoid")
     return write_loss("FocalLoss", "kFocalLoss", sources, {"gamma": gamma, "alpha": alpha, "scale": scale})
@@ -255,7 +255,7 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **com
 def KLDivergenceLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Kullback-Leibler divergence Σ t·(log t - log p)·scale / B, p = softmax(x) (kKLDivergenceLoss).
 
-    It reads the scores x before a softmax, even if its source is the softmax. ``scale`` is the factor of the loss.
+    It reads the scores x before a softmax.
     """
     sources = functools.partial(compared, activation="softmax")
     return write_loss("KLDivergenceLoss", "kKLDivergenceLoss", sources, {"scale": scale})
@@ -271,12 +271,11 @@ def CosineLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
 def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Contrastive loss of pairs Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B (kContrastiveLoss).
 
-    Call it on two features and an input with labels y that say which rows belong together. Its feature is the distance
-    d.
+    Call it on two tensors and an input with labels y, 1 for rows that belong together. It returns the distance d.
 
     Args:
-        margin: the distance beyond which rows that do not belong together have no loss.
-        scale: the factor of the loss and its gradient.
+        margin: distance beyond which rows that do not belong together have no loss.
+        scale: factor of the loss.
     """
     return simple("ContrastiveLoss", "kContrastiveLoss", margin=margin, scale=scale)
 
@@ -285,11 +284,11 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[La
 def TripletLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
     """Triplet loss Σ max(0, d₁ - d₂ + margin)·scale / B of the distances of rows (kTripletLoss).
 
-    Call it on three features: rows, similar rows (at the distance d₁) and different rows (at d₂).
+    Call it on three tensors: rows, similar rows (at the distance d₁) and different rows (at d₂).
 
     Args:
         margin: by how much the second distance should be larger.
-        scale: the factor of the loss and its gradient.
+        scale: factor of the loss.
     """
     return simple("TripletLoss", "kTripletLoss", margin=margin, scale=scale)
 
@@ -305,8 +304,8 @@ def ClassSoftmaxLoss(vocab_size: int, class_start: Sequence[int], **common: Unpa
     """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B (kClassSoftmaxLoss).
 
     Args:
-        vocab_size: the number of words.
-        class_start: the code of the first word of each class, rising from 0.
+        vocab_size: number of words.
+        class_start: code of the first word of each class, rising from 0.
     """
     inits = {"word": "random_uniform", "class": "random_uniform"}
     settings = {"vocab_size": vocab_size, "class_start": class_start}
@@ -325,11 +324,11 @@ def SampledLoss(
     """Logistic loss of the label and of random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B (kSampledLoss).
 
     Args:
-        vocab_size: the number of words.
-        num_samples: the number of random words for each label.
+        vocab_size: number of words.
+        num_samples: number of random words for each label.
         method: "kNegativeSampling" by scores alone, or "kNCE", noise-contrastive estimation.
         counts: how often each word occurs; without it, Zipf's law.
-        power: the exponent of the counts in the probability of a random word.
+        power: exponent of the counts in the probability of a random word.
     """
     settings = {
         "vocab_size": vocab_size,

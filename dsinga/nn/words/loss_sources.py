@@ -1,4 +1,4 @@
-"""Turns a loss of ``nn`` into a job's layer: checks and picks its sources, and scales sums to means."""
+"""Writes a loss of ``nn`` into a job: checks its sources, reads scores before a softmax, scales sums to means."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ def write_loss(
     numbers: Numbers | None = None,
     inits: Mapping[str, Any] = {},
 ) -> Write:
-    """Return a function that adds a loss layer to the net.
-
-    With ``numbers`` the loss is the sum over a row divided by this number of the first source. Raises UserError for
-    wrong settings.
-    """
+    """Return a function that writes a loss layer into a job."""
     conf = layer_settings(function, type, settings)
 
     def write(writer: LayerWriter) -> Feature:
@@ -42,7 +38,7 @@ def write_loss(
 
 
 def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str, Any]) -> Write | None:
-    """Return a function that writes a loss without a hand-written one; None if its sources need no change."""
+    """Return a function that writes a user's loss into a job; None if its sources need no change."""
     if issubclass(cls, PairLoss) and cls.predicts_several:
         count = max(1, cls.forecast_form(settings).count)
         numbers = functools.partial(numbers_of_target, count=count)
@@ -57,19 +53,19 @@ def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str
 
 
 def numbers_of_target(writer: LayerWriter, outputs: Feature, count: int = 1) -> float:
-    """Return how many numbers a row of the target has; the outputs have ``count`` for each."""
+    """Count the numbers of a target's row; the outputs have ``count`` for each."""
     return math.prod(writer.rows(outputs)) / count
 
 
 def points_of_row(writer: LayerWriter, scores: Feature) -> int:
-    """Return how many points a row of scores (B, K, *space) has."""
+    """Count the points of a row of scores (B, K, *space)."""
     return math.prod(writer.rows(scores)[1:])
 
 
 def scores_and_labels(
     writer: LayerWriter, activations: tuple[str, ...] = ("softmax",), optional: int = 0
 ) -> list[Feature]:
-    """Return the scores before a final activation, the labels' source, and up to ``optional`` more sources."""
+    """Return a loss's sources: scores before a final activation, labels, and up to ``optional`` more."""
     if not 2 <= len(writer.sources) <= 2 + optional:
         raise writer.fail(
             f"takes scores and labels, not {len(writer.sources)} sources: nn.{writer.builder.kind}()(scores, labels=x) "
@@ -89,7 +85,7 @@ def outputs_and_targets(writer: LayerWriter) -> list[Feature]:
 
 
 def compared(writer: LayerWriter, activation: str | None = None, weighted: bool = False) -> list[Feature]:
-    """Return outputs, before an activation, and the labels or feature to compare them with."""
+    """Return a loss's sources: outputs before an activation, and the labels or tensor to compare with."""
     outputs, target, *weights = outputs_and_targets(writer)
     outputs = outputs if activation is None else take_before(writer.net, outputs, activation)
     shape, expected = row_shape(target), row_shape(outputs)
@@ -121,10 +117,7 @@ def compared(writer: LayerWriter, activation: str | None = None, weighted: bool 
 
 
 def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
-    """Return the feature before a final softmax or sigmoid, which the loss computes itself.
-
-    Training leaves out the activation's layer if no other layer reads it.
-    """
+    """Return the scores before a final softmax or sigmoid, which the loss computes itself."""
     before = feature.before
     if before is None:
         return feature

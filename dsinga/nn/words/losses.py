@@ -1,4 +1,4 @@
-"""The losses that ``compile`` accepts: maps Keras's names to loss layers."""
+"""The losses that ``compile`` accepts, by Keras's names and as loss layers."""
 
 from __future__ import annotations
 
@@ -54,29 +54,26 @@ SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity"
 
 
 def compares(kind: str) -> bool:
-    """Whether this function's losses compare with a feature instead of classes."""
+    """Whether a function's losses compare with a feature instead of classes."""
     cls = layer_type(kind)
     return cls is not None and issubclass(cls, PairLoss)
 
 
 def losses_by_name() -> Mapping[str, str]:
-    """Return a mapping from loss names for ``compile`` to the names of their functions.
-
-    Loss types that compare with a feature instead of classes get their names from their types.
-    """
+    """Map loss names for ``compile``, such as "mse", to the names of functions that make them."""
     types = entries("layer").items()
     pairs = {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
     return {**NAMES, **{name.removesuffix("Loss").lower(): name for name in sorted(pairs - {*NAMES.values()})}}
 
 
 def layer_type(kind: str) -> type[Layer] | None:
-    """Return the class of a function's layers; None if it has none."""
+    """Look up the class of the layers that a function makes; None if it has none."""
     cls = find("layer", TYPES.get(kind, f"k{kind}")) or find("layer", kind)
     return cls if isinstance(cls, type) else None
 
 
 def loss_function(kind: str) -> Callable[..., LayerBuilder]:
-    """Return the function of this name that makes losses."""
+    """Look up a function that makes losses by its name."""
     function: Callable[..., LayerBuilder] = vars(loss_layers).get(kind) or layer_functions[kind]
     return function
 
@@ -88,18 +85,18 @@ def is_loss(kind: str) -> bool:
 
 
 def metric_names(kinds: Collection[str]) -> Set[str]:
-    """Return the metrics reported by the layers of the named functions."""
+    """Return the metrics that losses of these functions report."""
     return {"loss", *(name for kind in kinds if (cls := layer_type(kind)) for name in cls.metric_names)}
 
 
 def may_have_params(kind: str) -> bool:
-    """Whether the named function's layer may have params; few losses have."""
+    """Whether a function's losses may have params, as few have."""
     cls = layer_type(kind) or Layer
     return kind not in ("SoftmaxLoss", "HingeLoss") and not (issubclass(cls, PairLoss) or cls.labels.per_point)
 
 
 def loss_kind(loss: Any) -> str:
-    """Return a loss's function name, from a name or a layer. Raises UserError for an unknown loss."""
+    """Return the function's name for a loss given by name or layer."""
     if isinstance(loss, LayerBuilder):
         return loss.kind
     if isinstance(loss, str) and (known := NAMES if loss in NAMES else losses_by_name()).get(loss):
@@ -119,11 +116,7 @@ IN_ANY_ORDER = set("MSELoss L1Loss HuberLoss SmoothL1Loss mse_loss l1_loss huber
 
 
 def without_torch(loss: Any) -> Any:
-    """Return the name of a PyTorch loss; return other losses unchanged.
-
-    Raises UserError for a PyTorch loss with other settings, or one called on outputs before labels: compile's losses
-    are called with (labels, outputs).
-    """
+    """Replace a PyTorch loss by its name; return other losses unchanged."""
     owner = loss if hasattr(loss, "__qualname__") else type(loss)
     name = getattr(owner, "__name__", "")
     if getattr(owner, "__module__", None) not in ("torch.nn.modules.loss", "torch.nn.functional"):
@@ -152,16 +145,10 @@ def _settings(loss: Any) -> bool:
 
 
 def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:
-    """Return the loss layer for one output.
+    """Make the loss layer for one output from the argument of ``compile``.
 
-    Args:
-        loss: the name of a loss in Keras, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``.
-        output: its source feature.
-        weight: a factor for a loss given by name.
-        name: the name of the layer, unless ``loss`` has one.
-
-    Raises:
-        UserError: an unknown loss, or a weight for a loss layer, which has a scale.
+    ``loss`` is a name of Keras, with a ``weight``, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``, which has a
+    scale.
     """
     if isinstance(loss, LayerBuilder):
         if weight != 1:
@@ -193,10 +180,7 @@ class Loss:
 
 
 def _named_loss(name: str, loss: str) -> Callable[..., Name]:
-    """Return a function that replaces Keras's loss class, and returns its name.
-
-    ``from_logits`` has no effect: the last layer shows whether outputs are scores or probabilities.
-    """
+    """Make a stand-in for one of Keras's loss classes: called, it returns the name that ``compile`` accepts."""
 
     def function(from_logits: bool = False, name: str | None = None) -> Name:
         return Name(loss)
@@ -212,7 +196,7 @@ _CLASSES = {
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return the module's further names: loss layers, loss classes, and Keras's names of losses."""
+    """Return the other names of ``nn.losses``: loss layers, loss classes, and Keras's names of losses."""
     maps: list[Any] = [_CLASSES, layer_functions, {name: Name(name) for name in losses_by_name()}]
     return ChainMap(*maps)
 

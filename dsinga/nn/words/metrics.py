@@ -1,4 +1,4 @@
-"""The metrics that ``compile`` accepts: names, Keras's classes, and the layers that report them."""
+"""The metrics that ``compile`` accepts: names, functions, Keras's classes, and the layers that report them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass(frozen=True)
 class MetricLayer:
-    """The type, name and settings of a layer that reports an output's metrics."""
+    """A layer that reports metrics of an output, by its type, name and settings."""
 
     type: str
     name: str
@@ -94,10 +94,10 @@ Reported = str | MetricLayer  # a metric by its name, or a layer with settings
 
 
 def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reported]]:
-    """Return each output's metrics, as names or layers; functions are registered.
+    """Sort the metrics given to ``compile`` by output, as names or layers; register functions.
 
     ``metrics`` is a name, a function, a layer, or a list of these. For several outputs it may be a dict by output, a
-    list of lists, or a list of single metrics that includes None. Raises UserError for anything else.
+    list of lists, or a list of single metrics that includes None.
     """
     functions: dict[str, Any] = {}
     for metric in flatten([*metrics.values()] if isinstance(metrics, Mapping) else [metrics]):
@@ -117,10 +117,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
 
 
 def metric_name(metric: AnyMetric) -> Reported:
-    """Return a metric's name in the history; functions are registered under their own names.
-
-    A layer that reports metrics is returned unchanged.
-    """
+    """Return a metric's name in the history; register a function under its own name."""
     if isinstance(metric, MetricLayer):
         return metric
     if isinstance(metric, str):
@@ -141,14 +138,14 @@ def metric_name(metric: AnyMetric) -> Reported:
 
 
 def reporting(name: str) -> tuple[str, str] | None:
-    """Return the type and name of the layer that reports a metric, or None."""
+    """Find the type and name of the layer that reports a metric, or None."""
     if TOP.fullmatch(name):
         return "kTopKAccuracy", name.removesuffix("_accuracy")
     return GATHERED if find("metric", name) else TYPES.get(name)
 
 
 def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> None:
-    """Raise UserError for a metric reported neither by layers of these ``kinds`` nor a metric layer."""
+    """Raise UserError for a metric of ``compile`` that no layer of the model can report."""
     known = metric_names(kinds)
     for metric in metrics:
         if isinstance(metric, MetricLayer) or metric in known or (metric not in ELSEWHERE and reporting(metric)):
@@ -166,10 +163,7 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
 
 
 def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, loss: str, labels: Feature) -> None:
-    """Write the layers that report an output's metrics, except those that the loss layer reports.
-
-    Raises UserError for a metric that needs what the net does not give.
-    """
+    """Write the layers that report an output's metrics, unless the loss reports them, into a job."""
     conf = next((conf for conf in net.layers if conf.name == loss), None)
     prefix = "" if loss == "loss" else f"{output.layer}_"
     points = _point_settings(conf)
@@ -194,10 +188,7 @@ def _mixed_phases(net: NetWriter, labels: Feature) -> list[Phase]:
 
 
 def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) -> str:
-    """Return a metric layer's source: the loss layer if its feature is probabilities, else the output.
-
-    Raises UserError for a metric of numbers with a loss of classes, and for a metric that needs probabilities.
-    """
+    """Choose what a metric layer reads: the loss layer if it gives probabilities, else the output."""
     if kind == "kRegressionError" and loss is not None and loss.type_name in OF_CLASSES_ALONE:
         raise UserError(
             f"the metric {metric!r} is of numbers to predict, but the loss of {output!r} compares classes; "
@@ -226,7 +217,7 @@ def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) ->
 def _by_layer(
     metrics: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]
 ) -> dict[tuple[str, str], list[str]]:
-    """Group the metrics that the loss does not report by the type and name of their layer."""
+    """Group the metrics that the loss does not report by the layers that report them."""
     of_loss = {"loss"} if loss is None else metric_names([loss.type_name.removeprefix("k")])
     layers: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
@@ -239,7 +230,7 @@ def _by_layer(
 
 
 def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]) -> dict[str, Any]:
-    """Return a metric layer's settings field, from the loss or the metrics' names."""
+    """Return a metric layer's settings, from the loss or the metrics' names."""
     if kind in ("kFieldError", "kSegmentationScore"):
         return {f"{kind[1:].lower()}_conf": points}
     if kind == "kForecastScores":
@@ -253,17 +244,14 @@ def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: M
 
 
 def _point_settings(loss: LayerConf | None) -> dict[str, bool]:
-    """Return a loss's settings that select and weigh points of fields."""
+    """Copy a loss's settings that select and weigh points of fields."""
     cls = None if loss is None else layer_class(loss).Conf
     settings = None if loss is None or cls is None else loss.settings_of(cls)
     return {name: True for name in ("masked", "weighted") if getattr(settings, name, False)}
 
 
 def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
-    """Return the loss setting that says how several predictions of one number are read.
-
-    Raises UserError if the loss has none.
-    """
+    """Copy the loss setting that says how several predictions of one number are read."""
     cls = None if loss is None else layer_class(loss)
     if loss is None or cls is None or cls.Conf is None or not getattr(cls, "predicts_several", False):
         raise UserError(
@@ -288,10 +276,7 @@ def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | Non
 
 
 def metric_function(name: str) -> Callable[..., Name]:
-    """Make a stand-in for one of Keras's metric classes: it returns the name that ``compile`` accepts.
-
-    Its arguments ``name`` and ``num_classes`` have no effect: the history uses the returned name.
-    """
+    """Make a stand-in for one of Keras's metric classes: called, it returns the name that ``compile`` accepts."""
 
     def metric(k: int = 5, **others: Any) -> Name:
         known = ["name", *(["num_classes"] if name == "MeanIoU" else []), *(["k"] if "{}" in NAMES[name] else [])]

@@ -31,9 +31,8 @@ def BatchNormalization(
     """Normalises each channel over the batch, axis 1, or -1 if records have channels last (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
-    ``synchronized`` the statistics cover the whole batch over all workers, as in one process; without it, Keras's
-    default, each worker's rows. A layer that is not trainable uses its running statistics in training, too, and does
-    not change them.
+    ``synchronized`` the statistics cover the whole batch over all workers, else (Keras's default) each worker's rows. A
+    layer that is not trainable uses its running statistics in training, too.
 
     Examples:
         >>> from dsinga import nn
@@ -123,13 +122,12 @@ BLOCK = 4096  # records read at a time
 
 
 class _Normalization(LayerBuilder):
-    """The layer of :func:`Normalization`."""
+    """The layer of :func:`Normalization`, with ``adapt``, which computes the mean and variance of data."""
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
         """Set the mean and the variance from the given records, for each index along ``axis``.
 
-        A number that is the same in all records gives 0. Raises UserError if ``steps`` are given, and for data that are
-        not records.
+        Numbers that are the same in all records give 0. Raises UserError if ``steps`` are given.
         """
         if steps is not None:
             raise UserError("adapt reads all records; give as many as are to be read, and leave steps out")
@@ -146,7 +144,7 @@ class _Normalization(LayerBuilder):
 
 
 def _moments(data: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and variance of records (n, ...) for each index of an axis, float64."""
+    """Compute the mean and variance of records (n, ...) for each index of an axis, float64."""
     source = open_records(data)
 
     def mean_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -181,8 +179,8 @@ def Normalization(
     for each index along ``axis`` of the records, by default the last; None for all numbers together. Params of a
     kNormalization layer keep them in checkpoints.
 
-    Directly after nn.Input, a single mean and variance are applied while records are read. There you can also give
-    ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
+    Directly after nn.Input, you can also give ``mean_file`` and ``std_file``, stores with a number for each element or
+    channel of a record.
 
     Examples:
         >>> import numpy as np
@@ -193,7 +191,7 @@ def Normalization(
         >>> model = nn.Sequential([scale])
         >>> model.predict(x)
         array([[-1., -1.],
-               [ 1.,  1.]], dtype=float32)
+               [ 1., 1.]], dtype=float32)
     """
     if variance is not None and std is not None:
         raise UserError("Normalization: give the variance or the std, not both")
@@ -215,7 +213,7 @@ def Normalization(
 
 
 def _of_rows(writer: LayerWriter, lists: Mapping[str, list[float]], invert: bool) -> dict[str, Any]:
-    """Return the settings of the layer; for sequences (B, T, n), n numbers are repeated for each step."""
+    """Return the layer's settings; for sequences (B, T, n), n numbers are repeated for each step."""
     rows = writer.rows(writer.source)
     if any(len(numbers) == rows[-1] != rows[0] for numbers in lists.values()):
         refuse_channels_last(writer)

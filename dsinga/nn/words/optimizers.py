@@ -1,4 +1,4 @@
-"""Optimizers with the names of Keras, returned as updaters of a job."""
+"""Optimizers with the names of Keras, such as ``nn.Adam(1e-3)``, and settings for some params."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERAS_BOUNDS = {"clipnorm": "clip_norm", "clipvalue": "clip_value", "global_clip
 
 
 class OptimizerArguments(TypedDict, total=False):
-    """Further arguments of every optimizer, explained by :func:`updater`."""
+    """Further keyword arguments of every optimizer, explained by :func:`updater`."""
 
     decoupled_weight_decay: bool
     clip_norm: float
@@ -52,20 +52,20 @@ def updater(
     ema_warmup: bool = False,
     ema_every: int = 1,
 ) -> UpdaterConf:
-    """Return a type's updater configuration, with its settings and the optimizers' common arguments.
+    """Return the configuration of an optimizer of any type, with the arguments that all optimizers share.
 
     Args:
-        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
-        weight_decay: the factor of the param that is added to its gradient.
+        learning_rate: number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
+        weight_decay: factor of the param that is added to its gradient.
         decoupled_weight_decay: True to subtract param · decay · learning rate from the param instead.
-        clip_norm: the largest norm of a param's gradient, 0 for no bound.
-        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
-        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        clip_norm: largest norm of a param's gradient, 0 for no bound.
+        clip_global_norm: largest norm of all gradients together, 0 for no bound.
+        clip_value: largest absolute value of a number of a gradient, 0 for no bound.
         param_settings: nn.ParamSettings(...) for some params; the first that matches a param's name applies.
         use_ema: whether an exponential moving average of the params is kept, for tests and the result.
-        ema_momentum: the decay of the moving average.
+        ema_momentum: decay of the moving average.
         ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
-        ema_every: the number of steps between updates of the average.
+        ema_every: number of steps between updates of the average.
     """
     if not use_ema and (ema_momentum, ema_warmup, ema_every) != (0.99, False, 1):
         raise UserError("ema_momentum, ema_warmup and ema_every have no effect without use_ema=True")
@@ -87,7 +87,7 @@ def updater(
 
 
 def optimizer(function: Callable[P, UpdaterConf]) -> Callable[P, UpdaterConf]:
-    """Return a function that checks its arguments, also under Keras's names, and calls :func:`updater`."""
+    """Decorate a function that calls :func:`updater` to check its arguments, also under Keras's names."""
     return configures(updater, function, KERAS_BOUNDS)
 
 
@@ -99,10 +99,10 @@ def SGD(
     weight_decay: float = 0.0,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """Stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
+    """Stochastic gradient descent (kSGD), with ``nesterov`` Nesterov's (kNesterov).
 
     Args:
-        momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
+        momentum: number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
         nesterov: whether the gradient is computed after the momentum step.
 
     Examples:
@@ -126,8 +126,8 @@ def Adam(
     """Adam (Kingma and Ba, 2015) as published, with bias correction (kAdam).
 
     Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
+        beta_1: decay of the running mean of gradients.
+        beta_2: decay of the running mean of squared gradients.
         epsilon: what is added to the divisor.
 
     Examples:
@@ -151,10 +151,10 @@ def AdamW(
     """AdamW (Loshchilov and Hutter, 2019): Adam with ``weight_decay`` that is always decoupled (kAdamW).
 
     Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
+        beta_1: decay of the running mean of gradients.
+        beta_2: decay of the running mean of squared gradients.
         epsilon: what is added to the divisor.
-        weight_decay: the factor of the param that, times the learning rate, is subtracted from it.
+        weight_decay: factor of the param that, times the learning rate, is subtracted from it.
     """
     settings = {"beta1": beta_1, "beta2": beta_2, "delta": epsilon}
     return updater("kAdamW", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
@@ -172,8 +172,8 @@ def Lamb(
     """LAMB (You et al., 2020): steps of Adam, scaled to a share of the param's norm (kLamb).
 
     Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
+        beta_1: decay of the running mean of gradients.
+        beta_2: decay of the running mean of squared gradients.
         epsilon: what is added to the divisor.
     """
     settings = {"beta1": beta_1, "beta2": beta_2, "delta": epsilon}
@@ -192,8 +192,8 @@ def Adamax(
     """AdaMax (Kingma and Ba, 2015) without bias correction (kAdamMax).
 
     Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the infinity norm of gradients.
+        beta_1: decay of the running mean of gradients.
+        beta_2: decay of the infinity norm of gradients.
         epsilon: what is added to the divisor.
     """
     settings = {"beta1": beta_1, "beta2": beta_2, "delta": epsilon}
@@ -208,11 +208,11 @@ def Lion(
     weight_decay: float = 0.0,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """Lion (Chen et al., 2023): each number of a param moves by the learning rate, up or down (kLion).
+    """Lion (Chen et al., 2023), which moves each number by the learning rate, up or down (kLion).
 
     Args:
-        beta_1: the weight of the running mean against the newest gradient in the direction of a step.
-        beta_2: the decay of the running mean of gradients.
+        beta_1: weight of the running mean in a step, against the newest gradient.
+        beta_2: decay of the running mean of gradients.
     """
     settings = {"beta1": beta_1, "beta2": beta_2}
     return updater("kLion", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
@@ -232,12 +232,12 @@ def Muon(
     """Muon (Jordan, 2024) for matrices, scaled as by Liu et al. (2025), and AdamW for all other params (kMuon).
 
     Args:
-        beta: the decay of the running mean of a matrix's gradients.
-        rms: the root mean square of a step of a square matrix of full rank, times the learning rate.
+        beta: decay of the running mean of a matrix's gradients.
+        rms: root mean square of a square matrix's step, before the learning rate.
         adamw_match: names of matrices that AdamW updates, such as "embedding*"; best for embeddings and the last layer.
-        beta_1: the decay of the first moment of AdamW.
-        beta_2: the decay of the second moment of AdamW.
-        weight_decay: the factor of the param that, times the learning rate, is subtracted from it.
+        beta_1: decay of the first moment of AdamW.
+        beta_2: decay of the second moment of AdamW.
+        weight_decay: factor of the param that, times the learning rate, is subtracted from it.
     """
     settings = {"beta": beta, "rms": rms, "adamw_match": list(adamw_match), "beta1": beta_1, "beta2": beta_2}
     return updater("kMuon", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
@@ -256,7 +256,7 @@ def RMSprop(
     """RMSProp (Tieleman and Hinton, 2012), with ``epsilon`` under the root (kRMSProp).
 
     Args:
-        rho: the decay of the running mean of squared gradients.
+        rho: decay of the running mean of squared gradients.
         epsilon: what is added to the divisor, under the root.
         centered: whether the square of the running mean of the gradients is subtracted (Graves, 2013).
     """
@@ -284,10 +284,10 @@ def Adadelta(
     weight_decay: float = 0.0,
     **common: Unpack[OptimizerArguments],
 ) -> UpdaterConf:
-    """AdaDelta (Zeiler, 2012) (kAdaDelta).
+    """AdaDelta (Zeiler, 2012), with steps scaled by running means of squared gradients and updates (kAdaDelta).
 
     Args:
-        rho: the decay of the running means of squared gradients and of squared updates.
+        rho: decay of the running means of squared gradients and of squared updates.
         epsilon: what is added under both roots.
     """
     settings = {"rho": rho, "delta": epsilon}
@@ -301,7 +301,7 @@ ARGUMENTS = {"beta1": "beta_1", "beta2": "beta_2"}  # by the setting
 
 
 def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterConf]:
-    """Return the function ``name``, which makes updaters of a class without a hand-written function."""
+    """Make the function ``nn.NAME`` for an updater class without a hand-written function."""
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> UpdaterConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, ARGUMENTS, arguments)}
@@ -317,7 +317,7 @@ optimizer_functions = Derived("updater", optimizer_function, lambda name, _: nam
 
 
 def updater_conf(optimizer: Any) -> UpdaterConf:
-    """Return an optimizer's updater configuration, from a name, a configuration, or a mapping of fields."""
+    """Convert the argument of ``compile`` (a name, configuration or mapping) to an optimizer's configuration."""
     if isinstance(optimizer, UpdaterConf):
         return optimizer
     if isinstance(optimizer, Mapping):
@@ -351,15 +351,15 @@ def ParamSettings(
     clip_norm: float | None = None,
     clip_value: float | None = None,
 ) -> ParamSettingsConf:
-    """Return settings for some params, for an optimizer's ``param_settings``, instead of its own.
+    """Return settings for some params, which replace an optimizer's own, for its ``param_settings``.
 
     Args:
-        match: a pattern of param names, such as "*_bias".
-        learning_rate: a schedule, or a number in place of the initial rate of the optimizer's schedule.
-        momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
-        weight_decay: the factor of the param that is added to its gradient.
-        clip_norm: the largest norm of a param's gradient, 0 for no bound.
-        clip_value: the largest absolute value of a number of a gradient.
+        match: pattern of param names, such as "*_bias".
+        learning_rate: schedule, or a number in place of the initial rate of the optimizer's schedule.
+        momentum: number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
+        weight_decay: factor of the param that is added to its gradient.
+        clip_norm: largest norm of a param's gradient, 0 for no bound.
+        clip_value: largest absolute value of a number of a gradient.
     """
     fields: dict[str, Any] = {"weight_decay": weight_decay, "clip_norm": clip_norm}
     if isinstance(learning_rate, int | float) and not isinstance(learning_rate, bool):
@@ -376,7 +376,7 @@ def ParamSettings(
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return the module's further names: functions of other updaters, and the module ``schedules``."""
+    """Return the other names of ``nn.optimizers``: functions of other updaters, and ``schedules``."""
     return ChainMap({"schedules": importlib.import_module("dsinga.nn.words.schedules")}, optimizer_functions)  # type: ignore[arg-type]
 
 

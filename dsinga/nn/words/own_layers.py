@@ -21,22 +21,17 @@ from dsinga.nn.writing.writer import LayerWriter
 
 
 class FunctionBuilder(LayerBuilder):
-    """A layer that calls a function: on features if the function uses layers, else on arrays (kFunction).
-
-    Attributes:
-        as_list: whether the function gets its sources as one list.
-        failure: the error that the function raised on features.
-    """
+    """A layer that calls a user's function on symbolic tensors if it uses layers, else on arrays (kFunction)."""
 
     as_list = False
     failure: Exception | None = None
 
     def traced(self, sources: Any) -> Any:
-        """Return the function's result on features; its layers become the model's."""
+        """Call the function on symbolic tensors; its layers become the model's."""
         raise NotImplementedError
 
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
-        """Return the feature of the function, or what its layers return."""
+        """Return the layer's output, or what the function's own layers return."""
         as_list = len(sources) == 1 and isinstance(sources[0], (list, tuple))
         self.failure = None
         try:
@@ -53,11 +48,11 @@ class FunctionBuilder(LayerBuilder):
         return super().__call__(*sources, labels=labels, **arguments)
 
     def _write_function(self, writer: LayerWriter) -> Feature:
-        """Write the layer of a function of arrays."""
+        """Write the layer of a function of arrays into the job."""
         raise NotImplementedError
 
     def _write(self, writer: LayerWriter) -> Feature:
-        """Write the layer. If arrays fail, too, raise the function's error on features."""
+        """Write the layer into the job. If arrays fail, too, raise the function's error on symbolic tensors."""
         try:
             return self._write_function(writer)
         except UserError as error:
@@ -80,9 +75,9 @@ def _calls_layers(error: BaseException | None) -> bool:
 class OwnLayer(FunctionBuilder, CallableLayer):
     """Base of users' layer classes, such as ``class Scale(nn.Layer)``: ``call`` computes the layer's output.
 
-    ``call(self, x)`` gets a feature if it consists of layers and operators, else an array of the batch, with the params
-    as arrays. ``build(self, input_shape)`` makes params by :meth:`add_weight`. Jobs keep the constructor's arguments as
-    JSON. Gradients come from JAX, autograd or PyTorch: compute with their arrays.
+    ``call(self, x)`` gets a symbolic tensor if it consists of layers and operators, else an array of the batch, with
+    the params as arrays. ``build(self, input_shape)`` makes params by :meth:`add_weight`. Jobs keep the constructor's
+    arguments as JSON. Gradients come from JAX, autograd or PyTorch: compute with their arrays.
 
     ``nn.Layer("kLRN", local_size=3)`` itself returns a layer of any type (:func:`layer_of_type`).
     """
@@ -91,7 +86,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
     _is_built = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Store the constructor's arguments; for nn.Layer itself, return a layer of any type."""
+        """Store the constructor's arguments for the job; for nn.Layer itself, return a layer of any type."""
         if cls is OwnLayer:
             return layer_of_type(*args, **kwargs)
         made = object.__new__(cls)
@@ -119,7 +114,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
         regularizer: Any = None,
         **others: Any,
     ) -> Any:
-        """Return a new param, an array if ``call`` gets arrays; for ``build`` or the constructor.
+        """Create a param, in ``build`` or the constructor, for use in ``call``.
 
         ``name`` is the end of its name in the model, by default "weight". Raises UserError for unknown arguments.
         """
@@ -136,7 +131,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
         return weight
 
     def traced(self, sources: Any) -> Any:
-        """Return the result of ``call`` on features, or None for a layer with its own params."""
+        """Call ``call`` on symbolic tensors; None for a layer with its own params."""
         if not self._is_built and callable(build := getattr(type(self), "build", None)):
             shapes = [symbol.shape for symbol in flatten([sources])]
             build(self, shapes if isinstance(sources, list) else shapes[0])
@@ -158,10 +153,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
 
 
 def constructor_arguments(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a constructor's arguments by name, except the layer's name.
-
-    Raises UserError for an argument that JSON, the format of jobs, cannot hold.
-    """
+    """Return a constructor's arguments by name, to keep them in a job. Raises UserError unless JSON can hold them."""
     bound = inspect.signature(cls).bind(*args, **kwargs)
     given: dict[str, Any] = {}
     for name, value in bound.arguments.items():

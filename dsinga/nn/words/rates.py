@@ -18,7 +18,7 @@ Momentum = float | MomentumConf | Mapping[str, Any]
 
 
 def learning_rate_conf(rate: Rate) -> LRGenConf:
-    """Return the schedule for a learning rate: constant for a number, or a function of the step, from 0."""
+    """Convert a learning rate (a number, schedule, or function of the step from 0) to a job's schedule."""
     if isinstance(rate, LRGenConf):
         return rate
     if isinstance(rate, Mapping):
@@ -31,15 +31,12 @@ def learning_rate_conf(rate: Rate) -> LRGenConf:
 
 
 def momentum_fields(momentum: Momentum) -> dict[str, Any]:
-    """Return the updater field for a momentum: a number, or a schedule of the momentum."""
+    """Convert a momentum (a number or a schedule) to job fields of the optimizer."""
     return {"momentum" if isinstance(momentum, int | float) else "momentum_conf": momentum}
 
 
 def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message fields that name a component, and hold its settings and further ``settings``.
-
-    The message of its own settings is left out unless it is needed or one differs from its default.
-    """
+    """Return the job fields that name a component and hold its settings and further ``settings``."""
     conf = getattr(lookup(kind, type), "Conf", None)
     own = {} if conf is None else {name: value for name, value in settings.items() if name in field_types(conf)}
     fields = {**type_fields(names, type), **{name: value for name, value in settings.items() if name not in own}}
@@ -49,6 +46,6 @@ def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapp
 
 
 def of_settings(cls: Any, names: Mapping[str, str], arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return pairs (setting, argument) of a class for the given arguments."""
+    """Pair a component's settings with a function's arguments of other names, for the given arguments."""
     pairs = [(setting, names.get(setting, setting)) for setting in (field_types(cls.Conf) if cls.Conf else ())]
     return [(setting, argument) for setting, argument in pairs if argument in arguments]

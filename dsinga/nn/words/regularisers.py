@@ -1,4 +1,4 @@
-"""Turns Keras's regularizers into the weight penalties ``l1`` and ``l2`` of the optimizer."""
+"""Turns Keras's regularizers into weight penalties ``l1`` and ``l2`` of the optimizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.nn.words.keras_arguments import checked, missing_names
 
 
 class Penalty(NamedTuple):
-    """A term added to the loss for a param w: l1·Σ|w| + l2·Σw²."""
+    """A weight penalty, a term added to the loss for a param w: l1·Σ|w| + l2·Σw²."""
 
     l1: float = 0.0
     l2: float = 0.0
@@ -64,7 +64,7 @@ OWN = "write nn.L1(0.01), nn.L2(0.01) or nn.L1L2(), or add the penalty of featur
 
 
 def penalty(regularizer: Any) -> Penalty:
-    """Return the penalty for an argument such as ``kernel_regularizer``. Raises UserError for other values."""
+    """Check an argument such as ``kernel_regularizer`` and return its penalty."""
     if isinstance(regularizer, Penalty):
         return regularizer
     if not isinstance(regularizer, str) or regularizer not in NAMES:
@@ -79,13 +79,13 @@ def penalty(regularizer: Any) -> Penalty:
 
 
 def weights(**roles: tuple[Any, Any]) -> dict[str, Any]:
-    """Return ``inits`` and ``penalties`` by param role, from pairs (initialiser, regularizer)."""
+    """Sort pairs (initialiser, regularizer) by param role into ``inits`` and ``penalties``."""
     penalties = {role: penalty(regularizer) for role, (_, regularizer) in roles.items() if regularizer is not None}
     return {"inits": {role: initializer for role, (initializer, _) in roles.items()}, "penalties": penalties}
 
 
 def penalised(updater: UpdaterConf, penalties: Mapping[str, Penalty]) -> UpdaterConf:
-    """Return the updater with a penalty for each given param, besides the param's other settings."""
+    """Return the optimizer with a penalty for each given param, besides the param's other settings."""
     settings: Sequence[ParamSettingsConf] = updater.param_settings
     own = []
     for name, factors in penalties.items():

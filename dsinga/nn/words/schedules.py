@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 
 class ScheduleArguments(TypedDict, total=False):
-    """Further arguments of every schedule, explained by :func:`scheduled_rate`."""
+    """Further keyword arguments of every schedule, explained by :func:`scheduled_rate`."""
 
     minimum_lr: float | None
     start_step: int
@@ -36,14 +36,14 @@ def scheduled_rate(
     warmup_steps: int = 0,
     warmup_lr: float = 0.0,
 ) -> LRGenConf:
-    """Return a type's schedule configuration, with its settings and the schedules' common arguments.
+    """Return the configuration of a schedule of any type, with the arguments that all schedules share.
 
     Args:
-        initial_learning_rate: the rate at the beginning.
-        minimum_lr: the least rate.
-        start_step: the step before which the rate is the initial one.
-        warmup_steps: the number of first steps, in which the rate rises to the initial one; the schedule follows.
-        warmup_lr: the rate at the beginning of these steps.
+        initial_learning_rate: rate at the beginning.
+        minimum_lr: least rate.
+        start_step: step before which the rate is the initial one.
+        warmup_steps: number of first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: rate at the beginning of these steps.
     """
     return LRGenConf(
         base_lr=initial_learning_rate,
@@ -56,7 +56,7 @@ def scheduled_rate(
 
 
 def schedule(function: Callable[P, LRGenConf]) -> Callable[P, LRGenConf]:
-    """Return a function that checks its arguments and calls :func:`scheduled_rate`."""
+    """Decorate a function that calls :func:`scheduled_rate` to check its arguments."""
     return configures(scheduled_rate, function)
 
 
@@ -72,10 +72,10 @@ def ExponentialDecay(
     staircase: bool = False,
     **common: Unpack[ScheduleArguments],
 ) -> LRGenConf:
-    """The schedule initial·decay_rate^(step / decay_steps) (kExponential, kStep).
+    """Exponential decay of the learning rate: initial·decay_rate^(step / decay_steps) (kExponential, kStep).
 
     Args:
-        decay_steps: the number of steps in which the rate is multiplied by ``decay_rate``.
+        decay_steps: number of steps in which the rate is multiplied by ``decay_rate``.
         decay_rate: what the rate is multiplied by.
         staircase: whether the exponent is rounded down.
     """
@@ -94,9 +94,9 @@ def CosineDecay(
     """Half a cosine from the initial rate, or ``warmup_target``, down to ``alpha`` times that rate (kCosine).
 
     Args:
-        decay_steps: the number of steps from the highest rate to the last.
-        alpha: the last rate, as a share of the highest.
-        warmup_target: the rate reached by a rise in the first ``warmup_steps`` steps, as in Keras.
+        decay_steps: number of steps from the highest rate to the last.
+        alpha: last rate, as a share of the highest.
+        warmup_target: rate reached by a rise in the first ``warmup_steps`` steps, as in Keras.
 
     Examples:
         >>> from dsinga import nn
@@ -124,10 +124,10 @@ def CosineDecayRestarts(
     """Half a cosine from the initial rate down to ``alpha`` times that rate, again and again (kCosineRestarts).
 
     Args:
-        first_decay_steps: the number of steps of the first period.
-        t_mul: each period is this many times as long as the one before.
-        m_mul: the cosine's height is multiplied by this in each period.
-        alpha: the lowest rate, as a share of the initial one.
+        first_decay_steps: number of steps of the first period.
+        t_mul: how many times as long each period is as the one before.
+        m_mul: factor of the cosine's height in each period.
+        alpha: lowest rate, as a share of the initial one.
     """
     settings = {"change_freq": first_decay_steps, "t_mul": t_mul, "m_mul": m_mul, "alpha": alpha}
     return scheduled_rate("kCosineRestarts", initial_learning_rate, settings, **common)
@@ -141,12 +141,12 @@ def PolynomialDecay(
     power: float = 1.0,
     **common: Unpack[ScheduleArguments],
 ) -> LRGenConf:
-    """The schedule (initial - end)·(1 - r)^power + end, r = step / decay_steps, at most 1 (kPolynomial).
+    """Polynomial decay of the learning rate: (initial - end)·(1 - step / decay_steps)^power + end (kPolynomial).
 
     Args:
-        decay_steps: the number of steps to ``end_learning_rate``.
-        end_learning_rate: the rate after these steps.
-        power: the exponent: 1 for a line.
+        decay_steps: number of steps to ``end_learning_rate``.
+        end_learning_rate: rate after these steps.
+        power: exponent: 1 for a line.
     """
     settings = {"change_freq": decay_steps, "final_lr": end_learning_rate, "power": power}
     return scheduled_rate("kPolynomial", initial_learning_rate, settings, **common)
@@ -160,10 +160,10 @@ def InverseTimeDecay(
     staircase: bool = False,
     **common: Unpack[ScheduleArguments],
 ) -> LRGenConf:
-    """The schedule initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
+    """Inverse-time decay of the learning rate: initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
 
     Args:
-        decay_steps: the number of steps in which the divisor grows by ``decay_rate``, a whole number for a staircase.
+        decay_steps: number of steps in which the divisor grows by ``decay_rate``; whole for a staircase.
         decay_rate: what the divisor grows by.
         staircase: whether step / decay_steps is rounded down.
     """
@@ -175,11 +175,11 @@ def InverseTimeDecay(
 
 @checked
 def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -> LRGenConf:
-    """The schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
+    """A learning rate of values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
 
     Args:
-        boundaries: the last step of each rate except the last rate, in rising order.
-        values: the rates, one more than there are boundaries.
+        boundaries: last step of each rate except the last rate, in rising order.
+        values: rates, one more than there are boundaries.
     """
     if len(values) != len(boundaries) + 1:
         raise UserError(f"{len(boundaries)} boundaries need {len(boundaries) + 1} values, not {len(values)}")
@@ -202,11 +202,11 @@ def OneCycle(
     It ends with max_lr / (div_factor·final_div_factor). nn.OneCycleMomentum moves the momentum the other way.
 
     Args:
-        max_lr: the highest rate.
-        total_steps: the number of steps of the cycle.
-        pct_start: the share of the steps in which the rate rises.
-        div_factor: the highest rate divided by the first rate.
-        final_div_factor: the first rate divided by the last rate.
+        max_lr: highest rate.
+        total_steps: number of steps of the cycle.
+        pct_start: share of the steps in which the rate rises.
+        div_factor: highest rate divided by the first rate.
+        final_div_factor: first rate divided by the last rate.
     """
     settings = {
         "change_freq": total_steps,
@@ -221,11 +221,11 @@ def OneCycle(
 def SequentialSchedule(
     schedules: Sequence[Rate], boundaries: Sequence[int], **common: Unpack[ScheduleArguments]
 ) -> LRGenConf:
-    """Several schedules in sequence, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
+    """Several schedules one after the other, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
 
     Args:
-        schedules: the schedules, or numbers.
-        boundaries: the steps at which each schedule after the first begins; each counts its steps from 0.
+        schedules: schedules, or numbers.
+        boundaries: steps at which each schedule after the first begins; each counts its steps from 0.
     """
     parts = [learning_rate_conf(rate) for rate in schedules]
     if not parts or len(boundaries) != len(parts) - 1:
@@ -250,11 +250,11 @@ def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumCon
 
 @checked
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
-    """A schedule by its name in jobs, or a user's by its registered name.
+    """A schedule of any type, by its name in jobs or a user's registered name.
 
     Args:
-        type: the name, such as "kLinear".
-        base_lr: the rate at the beginning.
+        type: name, such as "kLinear".
+        base_lr: rate at the beginning.
         fields: further fields of ``learning_rate { }`` in a job, such as ``linear_conf={...}``.
     """
     names = type_fields(ChangeMethod, type) if find("schedule", type) else {"type": type}
@@ -265,7 +265,7 @@ NAMES = {"change_freq": "decay_steps", "final_lr": "end_learning_rate"}  # of ar
 
 
 def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
-    """Return the function ``name``, which makes schedules of a class without a hand-written function."""
+    """Make the function ``nn.NAME`` for a schedule class without a hand-written function."""
 
     def function(initial_learning_rate: float, **arguments: Any) -> LRGenConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, NAMES, arguments)}

@@ -32,15 +32,15 @@ def Embedding(
     mask_zero: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Looks up the vectors of codes in a table (kEmbedding): (B, T) to (B, T, output_dim), or (B,) to (B, output_dim).
+    """Looks up a trained vector for each code (kEmbedding): (B, T) to (B, T, output_dim), or (B,) to (B, output_dim).
 
     Args:
-        input_dim: the number of different codes.
-        output_dim: the width of the vectors.
-        embeddings_initializer: the initialiser of the table, or its name.
+        input_dim: number of different codes.
+        output_dim: width of the vectors.
+        embeddings_initializer: initialiser of the table, or its name.
         dense_gradient: True for a gradient of the whole table, so that updaters move all rows in each step.
-        embeddings_regularizer: the penalty of the table, as nn.L2(0.01), or its name.
-        mask_zero: whether steps with the code 0 are left out, like steps after the end of a sequence.
+        embeddings_regularizer: penalty of the table, as nn.L2(0.01).
+        mask_zero: whether steps with the code 0 are left out.
 
     Examples:
         >>> from dsinga import nn
@@ -71,10 +71,7 @@ def OneHot(num_tokens: int, **common: Unpack[LayerArguments]) -> Write:
 
 
 def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
-    """Return the feature, with sequence lengths from a layer if the input has any number of steps.
-
-    Sequences of other inputs have all steps.
-    """
+    """Attach sequence lengths to an input of codes with any number of steps, to skip padding."""
     if not writer.source.any_length:
         return feature
     return feature._replace(lengths=writer.extra("lengths", "kSequenceLength", writer.source))
@@ -87,9 +84,9 @@ def SequenceLength(
     """Finds the lengths of sequences, for layers that accept lengths as their last source (kSequenceLength).
 
     Args:
-        end: the code of the steps after the end, in addition to -1.
+        end: code of the steps after the end, in addition to -1.
         anywhere: whether steps with the code ``end`` may come before others, which then move forward.
-        mask_value: the number that all features have at the steps after the end.
+        mask_value: number that all features have at the steps after the end.
     """
     return simple("SequenceLength", "kSequenceLength", end=end, anywhere=anywhere, mask_value=mask_value)
 
@@ -98,8 +95,7 @@ def SequenceLength(
 def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
     """Makes the layers above skip the steps of sequences (B, T, n) at which all features are ``mask_value``.
 
-    A kSequenceLength layer moves the other steps forward and gives the layers above the lengths. Each sequence
-    needs at least one other step.
+    A kSequenceLength layer moves the other steps forward. Each sequence needs at least one other step.
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -163,31 +159,31 @@ def Conv1D(
 
 @layer
 def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of windows of steps before a sequence's end, by default side by side (kPooling1D)."""
+    """Max pooling over steps before a sequence's end; windows do not overlap by default (kPooling1D)."""
     return pooling1d("MaxPooling1D", {"pool": "MAX", "kernel": pool_size, "stride": strides})
 
 
 @layer
 def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of windows of steps before a sequence's end, by default side by side (kPooling1D)."""
+    """Mean pooling over steps before a sequence's end; windows do not overlap by default (kPooling1D)."""
     return pooling1d("AveragePooling1D", {"pool": "AVG", "kernel": pool_size, "stride": strides})
 
 
 def pooling1d(function: str, settings: Mapping[str, Any]) -> Write:
-    """Return a function that writes a pooling of windows of steps."""
+    """Return a function that writes a pooling of windows of steps into a job."""
     conf = layer_settings(function, "kPooling1D", settings, {"kernel": "pool_size"})
     return lambda writer: writer.add("kPooling1D", **conf)
 
 
 @layer
 def GlobalMaxPooling1D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
+    """The maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
     return lambda writer: writer.add("kPooling1D", pooling1d_conf={"pool": "MAX"})
 
 
 @layer
 def GlobalAveragePooling1D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
+    """The mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
     return lambda writer: writer.add("kPooling1D", pooling1d_conf={"pool": "AVG"})
 
 
@@ -212,20 +208,20 @@ def GRU(
     """Computes gated recurrent units over sequences (B, T, n) (kGRU).
 
     Args:
-        units: the width of the hidden state.
-        activation: the function of the candidate: sigmoid, tanh, relu or linear.
-        recurrent_activation: the function of the gates: sigmoid, tanh, relu or linear.
+        units: width of the hidden state.
+        activation: function of the candidate: sigmoid, tanh, relu or linear.
+        recurrent_activation: function of the gates.
         use_bias: whether a bias is added.
-        kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
+        kernel_initializer: weight's initialiser, or its name.
+        recurrent_initializer: initialiser of the state's weight, or its name.
+        bias_initializer: bias's initialiser, or its name.
         return_sequences: True to return all steps, (B, T, units), False the last one, (B, units).
         bidirectional: whether a second direction, from the last step to the first, is joined.
-        carry: whether each row's state continues from the same row of the batch before.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        recurrent_regularizer: the penalty of the weight of the hidden state.
-        bias_regularizer: the penalty of the bias.
-        dropout: the share of the source's features that training leaves out, at all steps.
+        carry: whether the state continues from the same row of the batch before.
+        kernel_regularizer: weight's penalty, such as nn.L2(0.01).
+        recurrent_regularizer: penalty of the state's weight.
+        bias_regularizer: bias's penalty.
+        dropout: share of the source's features to drop in training.
 
     Examples:
         >>> from dsinga import nn
@@ -293,7 +289,7 @@ def SimpleRNN(
     dropout: float = 0.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes tanh(x hxᵀ + h hhᵀ + b) over sequences (kRNN), with the arguments of :func:`GRU`."""
+    """A simple recurrent layer, tanh(x hxᵀ + h hhᵀ + b), over sequences (kRNN), with the arguments of :func:`GRU`."""
     hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
     params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)
     settings = {"dim_hidden": units, "bias_term": use_bias, "bidirectional": bidirectional, "carry": carry}
@@ -301,7 +297,7 @@ def SimpleRNN(
 
 
 def cell_settings(function: str, **activations: str | None) -> dict[str, Any]:
-    """Return the settings of a recurrent cell's activations. Raises UserError for unsupported ones."""
+    """Check a recurrent layer's activations, and return them as settings."""
     for activation in activations.values():
         if activation not in CELL_ACTIVATIONS:
             raise UserError(f"{function}: {unknown_name('activation', activation, filter(None, CELL_ACTIVATIONS))}")
@@ -317,10 +313,7 @@ def recurrent(
     return_sequences: bool,
     dropout: float,
 ) -> Write:
-    """Return a function that writes a recurrent layer with ``gates`` gates, and a layer for its last step.
-
-    For two directions, this is the last step that each has computed. A row that is a vector is one step.
-    """
+    """Return a function that writes a recurrent layer, and a layer for its last step, into a job."""
     conf, units = layer_settings(function, type, settings), settings["dim_hidden"]
 
     def write(writer: LayerWriter) -> Feature:
@@ -377,19 +370,19 @@ def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
 
 
 class StepWriter(LayerWriter):
-    """Writes the layers of one call with ``per_step``; its source shapes are shapes of a single step."""
+    """Writes a layer that runs on each step of sequences (``per_step``) into a job."""
 
     def rows(self, source: Feature) -> tuple[int, ...]:
-        """Return the shape of a step of the source."""
+        """Return the shape of one step of the source."""
         rows = super().rows(source)
         if len(rows) < 2:
             raise self.fail(f"takes sequences (batch, steps, ...), but gets {batch_shape(rows)}")
         return rows[1:]
 
     def add(self, type: str, **arguments: Any) -> Feature:
-        """Write the layer that has the params of the call."""
+        """Write the layer with the params of the call, to run on each step."""
         return super().add(type, **{**arguments, "per_step": True})
 
     def extra(self, suffix: str, type: str, *sources: Feature, **fields: Any) -> Feature:
-        """Write a further layer without params."""
+        """Write a further layer without params, to run on each step."""
         return super().extra(suffix, type, *sources, **{**fields, "per_step": True})

@@ -1,4 +1,4 @@
-"""Layers that change the shapes of features: flatten, slice, concatenate, reshape, permute and repeat."""
+"""Layers that reshape or reorder their inputs: flatten, slice, concatenate, reshape, permute and repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
 
 @layer
 def Flatten(**common: Unpack[LayerArguments]) -> Write:
-    """Makes each row a vector (B, n), by a kReshape layer if the next layer does not flatten its source itself.
+    """Flattens each row to a vector (B, n), by a kReshape layer unless the next layer flattens its source.
 
     The numbers keep their order: channels, rows, columns for images (in Keras, channels are last).
 
@@ -32,7 +32,7 @@ def Flatten(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Concatenate(axis: int = -1, **common: Unpack[LayerArguments]) -> Write:
-    """Joins its sources along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
+    """Joins sources along ``axis`` (kConcate), by default the last; the channels of images are axis 1.
 
     If records have channels last, axes count in that order: -1 is the axis of the channels.
 
@@ -71,14 +71,14 @@ def Split(parts: int, **common: Unpack[LayerArguments]) -> Write:
 
 
 def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
-    """Write a kDummy layer for each part: nets assign parts in the order of the layers."""
+    """Write a kDummy layer for each part of a layer's output: nets assign parts in the order of the layers."""
     parts = (writer.extra(f"{number}", "kDummy", part) for number, part in enumerate(whole.parts))
     return whole._replace(parts=tuple(parts))
 
 
 @layer
 def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
-    """Gives rows another shape (kReshape); one size may be -1, to be computed.
+    """Reshapes rows (kReshape); one size may be -1, to be computed.
 
     The numbers keep their order; if records have channels last, the order of the records.
 
@@ -117,7 +117,7 @@ def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
 
 
 def pixels_first(writer: LayerWriter) -> list[Feature]:
-    """Return the source, with channels moved to the end by a kPermute layer if records have them last."""
+    """Move the channels of the source to the end by a kPermute layer, if records have channels last."""
     source = writer.source._replace(flat=False)
     axes = len(source.shape or ())
     if not source.channels_last or axes not in (3, 4):
@@ -126,7 +126,7 @@ def pixels_first(writer: LayerWriter) -> list[Feature]:
 
 
 def channels_back(writer: LayerWriter, feature: Feature) -> Feature:
-    """Write a kPermute layer that moves the channels of images from the last axis to the first."""
+    """Move the channels of images from the last axis to the first by a kPermute layer."""
     axes = len(row_shape(feature) or ())
     return writer.extra("channels", "kPermute", feature, permute_conf={"dims": [axes, *range(1, axes)]})
 

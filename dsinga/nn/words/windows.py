@@ -1,4 +1,4 @@
-"""Converts kernel sizes, strides and paddings to job fields, and checks image and volume shapes."""
+"""Converts kernel sizes, strides and paddings of Keras to job fields, and checks image and volume shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
-    """Return the shape (C, H, W) of images, or (C, D, H, W) for 3 ``axes``. Raises UserError for others."""
+    """Return the shape (C, H, W) of images, or (C, D, H, W)."""
     rows = writer.rows(writer.source)
     rows = (1, *rows) if len(rows) == axes == 2 else rows
     if len(rows) != axes + 1:
@@ -31,10 +31,7 @@ def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
 
 
 def refuse_channels_last(writer: LayerWriter) -> None:
-    """Raise ChannelsLast if records look like images (H, W, C) or volumes (D, H, W, C): square, 1, 3 or 4 channels.
-
-    Read as channels first, they would train without an error, as H channels of narrow images.
-    """
+    """Raise ChannelsLast if records look like images (H, W, C) or volumes (D, H, W, C): square, 1, 3 or 4 channels."""
     rows = row_shape(writer.source)
     if writer.source.records != writer.source.layer or rows is None:
         return
@@ -50,7 +47,7 @@ def refuse_channels_last(writer: LayerWriter) -> None:
 def window(
     writer: LayerWriter, size: Size, strides: Size, padding: Any, default_stride: int, axes: int = 2
 ) -> dict[str, Any]:
-    """Return the job fields of a window from Keras's sizes: rows are y, columns x, depth z."""
+    """Convert Keras's sizes of a window to job fields: rows are y, columns x, depth z."""
     size, strides = per_axis(writer, size, axes), per_axis(writer, strides, axes)
     fields: dict[str, Any] = {**sides("kernel", size)}
     if strides != (default_stride,) * axes:
@@ -82,7 +79,7 @@ def check_kernel(writer: LayerWriter, kernel: tuple[int, ...], dilation: tuple[i
 def transposed_window(
     writer: LayerWriter, kernel: tuple[int, ...], strides: tuple[int, ...], padding: Any, output_padding: Any
 ) -> dict[str, Any]:
-    """Return the job fields of a transposed convolution's window, for an output of Keras's size."""
+    """Convert Keras's sizes of a transposed convolution to job fields, for an output of Keras's size."""
     axes = len(kernel)
     more = None if output_padding is None else per_axis(writer, output_padding, axes)
     fields: dict[str, Any] = sides("kernel", kernel) | (sides("stride", strides) if {*strides} != {1} else {})
@@ -111,7 +108,7 @@ def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, lis
 
 
 def sides(field: str, size: Size) -> dict[str, int]:
-    """Return one field for all directions, or one for each direction if sizes differ."""
+    """Return one job field for all directions, or one for each direction if sizes differ."""
     sizes = (size,) if isinstance(size, int) else size
     if len({*sizes}) == 1:
         return {field: sizes[0]}
@@ -119,7 +116,7 @@ def sides(field: str, size: Size) -> dict[str, int]:
 
 
 def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
-    """Return a size for each axis. Raises UserError for a wrong number of sizes."""
+    """Return a size for each axis, given one number or several."""
     sizes = (size,) * axes if isinstance(size, int) else tuple(size)
     if len(sizes) != axes:
         names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"
@@ -128,6 +125,6 @@ def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
 
 
 def one_or_each(writer: LayerWriter, size: Any, axes: int) -> list[Any]:
-    """Return one size if all axes have the same, else one for each axis."""
+    """Return a job field's value: one size if all axes have the same, else one for each."""
     sizes = [*per_axis(writer, size, axes)]
     return sizes[:1] if len({*sizes}) == 1 else sizes

@@ -1,1 +1,1 @@
-"""Converts a model to a job: symbols of features, and writers of the job's layers."""
+"""Converts a model to a job: symbolic tensors, and writers of the job's layers."""

@@ -1,4 +1,4 @@
-"""Computations on symbolic tensors with several layers: products, choices, blocks of points, attention."""
+"""Operations on symbolic tensors that need several layers: einsum, where, blocks of points, attention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_input(x: Tensor) -> bool:
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return x·Φ(x), or its approximation by tanh."""
+    """Apply GELU, x·Φ(x), or its approximation by tanh."""
     if approximate == "none":
         return x.each(GELU)
     inner = ((x + x**3.0 * 0.044715) * math.sqrt(2 / math.pi)).each(Activation, "tanh", suffix=".tanh")
@@ -40,16 +40,16 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 def swapped_groups(x: Tensor, groups: int) -> Tensor:
-    """Return images with channels reordered: the first of each group, then the second of each, ..."""
+    """Shuffle channels of images: the first of each group, then the second of each, ... (ShuffleNet)."""
     batch, channels, *sizes = x.shape
     y = x.reshape((batch, groups, channels // groups, *sizes), ".groups").swap(1, 2, ".order")
     return y.reshape(x.shape)
 
 
 def channels_to_blocks(x: Tensor, size: int, block_first: bool = False) -> Tensor:
-    """Return images (B, C, H, W) with groups of size² channels turned into blocks of points.
+    """Turn groups of size² channels of images (B, C, H, W) into blocks of points (pixel shuffle).
 
-    Channels are ordered by the new channel, then by the point in its block; with ``block_first`` the other way round.
+    Channels are ordered by the new channel, then by the point; with ``block_first`` the other way round.
     """
     x.feature(3)
     batch, channels, height, width = x.shape
@@ -61,7 +61,7 @@ def channels_to_blocks(x: Tensor, size: int, block_first: bool = False) -> Tenso
 
 
 def blocks_to_channels(x: Tensor, size: int, block_first: bool = False) -> Tensor:
-    """Return images with blocks of points turned into channels, the reverse of :func:`channels_to_blocks`."""
+    """Turn blocks of points of images into channels, the reverse of :func:`channels_to_blocks`."""
     x.feature(3)
     batch, channels, height, width = x.shape
     y = x.reshape((batch, channels, height // size, size, width // size, size), ".squares")
@@ -70,19 +70,19 @@ def blocks_to_channels(x: Tensor, size: int, block_first: bool = False) -> Tenso
 
 
 def split_heads(x: Tensor, count: int) -> Tensor:
-    """Return sequences (B, T, n) with an axis of heads, (B, count, T, n/count)."""
+    """Split sequences (B, T, n) into attention heads, (B, count, T, n/count)."""
     batch, steps, width = x.shape
     return x.reshape((batch, steps, count, width // count), ".heads").swap(1, 2, ".split")
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """Return sequences of heads (B, H, T, n) as (B, T, H·n)."""
+    """Join attention heads (B, H, T, n) to (B, T, H·n)."""
     batch, count, steps, width = x.shape
     return x.swap(1, 2, ".steps").reshape((batch, steps, count * width), ".joined")
 
 
 def dense(x: Tensor, layer: Callable[[Any], Symbol], units: int) -> Tensor:
-    """Return a fully connected layer's result along the last axis, ``units`` numbers."""
+    """Apply a fully connected layer with ``units`` outputs along the last axis."""
     if x.batch_axis is None or x.batch_axis == x.rank - 1:
         raise NoLayer("of a tensor whose last axis is the batch, or that has none")
     rows, symbol = x.rows, x.symbol
@@ -93,7 +93,7 @@ def dense(x: Tensor, layer: Callable[[Any], Symbol], units: int) -> Tensor:
 
 
 def looked_up(codes: Tensor, layer: Callable[[Any], Symbol], shape: tuple[int, ...]) -> Tensor:
-    """Return the vectors, or arrays of a shape, that a layer looks up for codes."""
+    """Look up codes in an embedding layer, for vectors or arrays of a shape."""
     result = (*codes.shape, *shape)
     y = layer(reshaped(codes.place, codes.symbol, (math.prod(codes.rows),), ".codes"))
     y = reshaped(codes.place, y, without(result, codes.batch_axis), ".axes")
@@ -101,7 +101,7 @@ def looked_up(codes: Tensor, layer: Callable[[Any], Symbol], shape: tuple[int, .
 
 
 def tiled(x: Tensor, counts: Sequence[int]) -> Tensor:
-    """Return a tensor repeated along its axes; further counts add axes of length 1 in front."""
+    """Repeat a tensor along its axes; further counts add axes of length 1 in front."""
     x = x.reshape((1,) * (len(counts) - x.rank) + x.shape)
     for axis, count in enumerate(counts):
         if count > 1 and axis == x.batch_axis:
@@ -116,7 +116,7 @@ def tiled(x: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def running_sum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    """Return running sums along an axis of records, as a product with ones."""
+    """Compute running sums (cumsum) along an axis of records, as a product with ones."""
     axis = x.axis(axis)
     if axis == x.batch_axis or x.shape[axis] > MOST_SUMMED:
         raise NoLayer(f"over the records of a batch, or of more than {MOST_SUMMED} numbers")
@@ -125,7 +125,7 @@ def running_sum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = F
 
 
 def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
-    """Return a sum of products of two tensors (Einstein's convention), as a matrix product."""
+    """Compute the sum of products of two tensors (Einstein's convention), as a matrix product."""
     left, arrow, out = equation.replace(" ", "").partition("->")
     names = left.split(",")
     if len(tensors) != 2 or not arrow or any(len({*each}) < len(each) or "." in each for each in (*names, out)):
@@ -142,7 +142,7 @@ def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
         raise NoLayer("that sums over an axis of one tensor")
 
     def matrices(number: int, *parts: list[str]) -> Tensor:
-        """Return a tensor with the batch axis, if it has one, and an axis for each part."""
+        """Transpose and reshape a tensor to matrices: the batch axis, if any, and an axis for each part."""
         front = [*records & {*names[number]}]
         order = [names[number].index(x) for x in (*front, *(x for part in parts for x in part))]
         shape = [sizes[x] for x in front] + [math.prod(sizes[x] for x in part) for part in parts]
@@ -154,7 +154,7 @@ def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
 
 
 def where(place: Operation, condition: Any, a: Any, b: Any) -> Tensor:
-    """Return ``a`` where a condition holds, else ``b``; -infinity becomes a number that softmax makes 0."""
+    """Select ``a`` where a condition holds, else ``b``; -infinity becomes a number that softmax makes 0."""
     mask = place.array(condition)
     shares = [condition, None] if mask is None else [mask, ~mask]
     parts: list[Any] = []
@@ -181,7 +181,7 @@ def where(place: Operation, condition: Any, a: Any, b: Any) -> Tensor:
 
 
 def repeated_heads(x: Tensor, times: int) -> Tensor:
-    """Return keys or values (B, H, T, n) with each head repeated for several query heads."""
+    """Repeat each head of keys or values (B, H, T, n) for several query heads."""
     if times < 2:
         return x
     if times > MOST_HEADS:
@@ -192,7 +192,7 @@ def repeated_heads(x: Tensor, times: int) -> Tensor:
 
 
 def hides_later(mask: np.ndarray, hides: bool) -> bool:
-    """Whether a mask hides exactly the later steps of (T, T), for all heads.
+    """Whether a mask is causal: hides exactly the later steps of (T, T), for all heads.
 
     Truth values hide if they equal ``hides``; numbers added to scores hide below -1e4.
     """
@@ -205,7 +205,7 @@ def hides_later(mask: np.ndarray, hides: bool) -> bool:
 
 
 def hiding(place: Operation, mask: Any, hides: bool) -> Any:
-    """Return the numbers that a mask adds to scores; truth values hide if they equal ``hides``."""
+    """Convert a mask to the numbers added to scores; truth values hide if they equal ``hides``."""
     if (array := place.array(mask)) is not None:
         added = np.where(array == hides, HIDDEN, 0.0) if array.dtype == bool else np.maximum(array, HIDDEN)
         return added.astype(np.float32)
@@ -222,16 +222,16 @@ def attend(
     ratio: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Return attention of heads (B, H, T, n), by kAttention, or by products if it lacks the settings.
+    """Compute attention of heads (B, H, T, n), by kAttention, or by products if it lacks the settings.
 
     Args:
         heads: queries, keys and values.
-        scale: the factor of scores, 1/√n by default.
+        scale: factor of scores, 1/√n by default.
         causal: whether later steps are hidden.
         masks: numbers that are added to scores, or truth values.
-        hides: the truth value that hides in masks.
+        hides: truth value that hides in masks.
         bound: b, if scores s become b·tanh(s/b), or 0.
-        ratio: the share of the weights that training drops.
+        ratio: share of the weights that training drops.
         fused: whether it may be a kAttention.
     """
     q, k, v = heads

@@ -1,4 +1,4 @@
-"""The meanings of arguments that many layers share, for the help of ``nn``'s functions."""
+"""Texts for the help of ``nn``'s functions: the meanings of arguments that many layers share."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The feature of a layer that is being written into a job, and the interface of such layers."""
+"""The output of a layer that is being written into a job, and the interface of such layers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from dsinga.layers.interface.layer import Shape
 
 
 class Feature(NamedTuple):
-    """The output of a layer in a job that is being written.
+    """The output of a layer in a job that is being written, with what later layers must know of it.
 
     Attributes:
-        layer: the name of the layer.
-        shape: the shape of one row of the feature, None if unknown.
-        flat: whether layers above read each row as a vector, though the layer computes more axes.
-        before: the feature before a softmax or sigmoid, which losses read instead.
-        parts: the features of the parts, if the layer cuts its source into parts.
-        is_input: whether an input layer gives it, so that its records can still be normalised.
-        records: the name of the input layer that gives its records, perhaps normalised or mirrored; else "".
-        label_shape: the shape of a row's label of an input layer, None if unknown.
-        any_length: whether it is an input of codes with any number of steps: sequences may end early.
-        channels_last: whether it comes from images with channels last in the records.
-        lengths: the feature of a layer with labels that give the ends of sequences, None if all have all steps.
+        shape: shape of one row of the feature, None if unknown.
+        flat: whether later layers read each row as a vector, though it has more axes.
+        before: feature before a softmax or sigmoid, for losses.
+        parts: features of the parts that the layer cuts its source into.
+        is_input: whether it comes from an input layer, which can still normalise its records.
+        records: name of the input layer if it has the records, perhaps normalised or mirrored; else "".
+        label_shape: shape of a row's label of an input layer, None if unknown.
+        any_length: whether it is an input of codes with any number of steps.
+        lengths: feature with labels that end sequences, None if all have all steps.
     """
 
     layer: str
@@ -41,7 +39,7 @@ class Feature(NamedTuple):
 
 
 class ChannelsLast(UserError):
-    """An image layer's error for records with channels last; ``source`` is the input's name."""
+    """Error of an image layer for records with channels last; ``source`` is the input's name."""
 
     source = ""
 
@@ -57,13 +55,13 @@ class Writable(Protocol):
 
 
 def row_shape(feature: Feature) -> Shape | None:
-    """Return a row's shape for the next layers: one axis if the feature is flat."""
+    """Return the shape of a row as later layers see it: one axis if the feature is flat."""
     shape = feature.shape
     return (math.prod(shape),) if shape is not None and feature.flat else shape
 
 
 def with_unique_names(features: Sequence[Feature]) -> list[Feature]:
-    """Return features whose layers have different names: the second input "data" is "data_1", as in the job."""
+    """Number equally named inputs: the second input "data" becomes "data_1", as in the job."""
     names = list({id(feature): feature.layer for feature in features}.items())
     numbers = {key: [name for _, name in names[:place]].count(layer) for place, (key, layer) in enumerate(names)}
     return [
@@ -72,7 +70,7 @@ def with_unique_names(features: Sequence[Feature]) -> list[Feature]:
 
 
 def axis_of(feature: Feature, axis: int, rows: Shape) -> int:
-    """Return an axis's index, with the batch at 0; in the user's count, channels may be last."""
+    """Convert a user's axis to an index, with the batch at 0; in the user's count, channels may be last."""
     axes = [*range(len(rows) + 1)]
     return (axes[:1] + axes[2:] + axes[1:2] if feature.channels_last and len(axes) in (4, 5) else axes)[
         axis % len(axes)
@@ -80,5 +78,5 @@ def axis_of(feature: Feature, axis: int, rows: Shape) -> int:
 
 
 def batch_shape(rows: Shape) -> str:
-    """Return the shape of a batch of rows, for messages: "(batch, 8)"."""
+    """Return the shape of a batch as text for messages: "(batch, 8)"."""
     return f"(batch, {', '.join(map(str, rows))})"

@@ -1,4 +1,4 @@
-"""Windows over symbolic sequences (B, C, T), images or volumes: convolution, pooling, resizing."""
+"""Convolution, pooling, padding and resizing of symbolic sequences (B, C, T), images or volumes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CENTRED = {"kHalfPixel", "kPytorchHalfPixel"}
 
 
 class KernelWindow(NamedTuple):
-    """A window with a size along each axis of sequences, images or volumes."""
+    """The size, stride, padding and dilation of a window along each axis."""
 
     kernel: Sizes
     strides: Sizes
@@ -44,11 +44,11 @@ class KernelWindow(NamedTuple):
         return self.before == self.after
 
     def of_rows(self) -> KernelWindow:
-        """Return the window over sequences seen as images of one row."""
+        """Return the window over sequences for images of one row."""
         return KernelWindow(*((axis, *sizes) for axis, sizes in zip((1, 1, 1, 0, 0), self, strict=True)))
 
     def same(self, size: Sizes, more_after: bool = True) -> KernelWindow:
-        """Return the window with padding for ceil(size / stride) positions along each axis."""
+        """Return the window with padding for ceil(size / stride) positions along each axis (padding "same")."""
         totals = [
             max((-(-length // step) - 1) * step + extent - length, 0)
             for length, step, extent in zip(size, self.strides, self.extent, strict=True)
@@ -67,13 +67,13 @@ class KernelWindow(NamedTuple):
         return self._replace(after=tuple(after))
 
     def fields(self, stride: int, pad: Sizes) -> dict[str, Any]:
-        """Return the layer settings that are not defaults; ``stride`` is the default stride."""
+        """Return the window as layer settings, without defaults; ``stride`` is the default stride."""
         sizes = {"kernel": (self.kernel, 3), "stride": (self.strides, stride), "dilation": (self.dilations, 1)}
         return fields_of(**sizes, pad=(pad, 0))
 
 
 def fields_of(**sizes: tuple[Sizes, int]) -> dict[str, Any]:
-    """Return the settings of sizes, each given with its default."""
+    """Return sizes as layer settings, without those equal to their defaults."""
     return {
         field: number
         for name, (size, default) in sizes.items()
@@ -83,13 +83,13 @@ def fields_of(**sizes: tuple[Sizes, int]) -> dict[str, Any]:
 
 
 def check_size(sizes: Iterable[int]) -> None:
-    """Raise NoLayer if a record has more numbers than in any undamaged net."""
+    """Raise NoLayer for a record so large that the file of the net must be damaged."""
     if math.prod(max(int(size), 1) for size in sizes) > LARGEST:
         raise NoLayer(f"that makes more than {LARGEST} numbers of a record")
 
 
 def over_images(x: Tensor, window: KernelWindow, compute: Callable[[Tensor, KernelWindow], Tensor]) -> Tensor:
-    """Return a computation on images or volumes; sequences (B, C, T) become images of one row."""
+    """Apply an operation for images or volumes; sequences (B, C, T) become images of one row."""
     x.feature()
     if x.rank > 3:
         return compute(x, window)
@@ -100,13 +100,13 @@ def over_images(x: Tensor, window: KernelWindow, compute: Callable[[Tensor, Kern
 
 
 def padded(x: Tensor, before: Sequence[int], after: Sequence[int], suffix: str = "", **fields: Any) -> Tensor:
-    """Return images or volumes with numbers around them."""
+    """Pad images or volumes by a kPadding layer."""
     sides_of = {"before": [*before], "after": [*after], **fields}
     return batched(x.place, layer_of_type("kPadding", name=x.place.name(suffix), **sides_of)(x.symbol))
 
 
 def convolved(x: Tensor, window: KernelWindow, make: Callable[..., Any], same: bool = False, **settings: Any) -> Tensor:
-    """Return a convolution by the layer that ``make`` makes of a function of ``nn`` and settings."""
+    """Apply a convolution, by the layer that the function ``make`` of ``nn`` makes."""
 
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
         sizes: dict[str, Any] = {"kernel_size": window.kernel, "strides": window.strides}
@@ -123,9 +123,9 @@ def convolved(x: Tensor, window: KernelWindow, make: Callable[..., Any], same: b
 
 
 def convolved_transposed(x: Tensor, window: KernelWindow, make: Callable[..., Any], **settings: Any) -> Tensor:
-    """Return a transposed convolution; for paddings that the layer lacks, compute all and crop.
+    """Apply a transposed convolution; for paddings that the layer lacks, compute all and crop.
 
-    The window's padding is left out of the result; negative padding after an axis adds pixels that no kernel reaches.
+    Negative padding after an axis adds pixels that no kernel reaches.
     """
 
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
@@ -141,12 +141,12 @@ def convolved_transposed(x: Tensor, window: KernelWindow, make: Callable[..., An
 
 
 def cropped(x: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
-    """Return a tensor without the first and last numbers along its last axes."""
+    """Remove the first and last numbers of a tensor along its last axes."""
     return x[(..., *(slice(first, -last or None) for first, last in zip(before, after, strict=True)))]
 
 
 def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, counts_padding: bool = True) -> Tensor:
-    """Return windows' maxima (MAX) or means (AVG); with ``ceil`` also of incomplete last windows."""
+    """Apply max (MAX) or mean (AVG) pooling; with ``ceil`` also of incomplete last windows."""
 
     def compute(images: Tensor, window: KernelWindow) -> Tensor:
         size, rounds_up = images.shape[2:], ceil
@@ -171,7 +171,7 @@ def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, count
 
 
 def shares(window: KernelWindow, size: Sizes, counts: Sizes) -> np.ndarray:
-    """Return each window's size divided by its count of numbers that are not padding, (1, H', W')."""
+    """Return factors that correct means for padding: each window's size over its unpadded count, (1, H', W')."""
     inside: Any = np.ones(1)
     for kernel, step, gap, before, _, length, count in zip(*window, size, counts, strict=True):
         check_size([count, kernel])
@@ -181,17 +181,14 @@ def shares(window: KernelWindow, size: Sizes, counts: Sizes) -> np.ndarray:
 
 
 def pooled_whole(x: Tensor, pool: str) -> Tensor:
-    """Return the maxima or means over all points, as images of one point."""
+    """Pool over all points, to images of one point."""
     axes = x.rank - 2
     layer = layer_of_type("kPooling", pool=pool, global_pooling=True, name=x.place.name())
     return over_images(x, KernelWindow(*[(1,) * axes] * 5), lambda images, _: batched(x.place, layer(images.symbol)))
 
 
 def surrounded(x: Tensor, pads: Any, mode: str = "kZero", value: float = 0.0) -> Tensor:
-    """Return a tensor with numbers added around row axes, or removed for ``pads`` below 0.
-
-    ``pads`` has two numbers for each axis of rows.
-    """
+    """Pad a tensor around row axes by two numbers for each axis; negative ``pads`` crop."""
     x.feature()
     lost, pairs = np.maximum(-np.asarray(pads), 0), np.maximum(pads, 0)
     x = cropped(x, *lost.T.tolist()) if lost.any() else x
@@ -210,12 +207,12 @@ def surrounded(x: Tensor, pads: Any, mode: str = "kZero", value: float = 0.0) ->
 
 
 def resized(x: Tensor, size: Sequence[int], scale: Sequence[float] | None = None, **settings: Any) -> Tensor:
-    """Return sequences, images or volumes of another size.
+    """Resize sequences, images or volumes.
 
     Args:
-        x: the tensor.
-        size: the new size along each axis after the channels.
-        scale: the exact factor of the size along each axis.
+        x: tensor.
+        size: new size along each axis after the channels.
+        scale: exact factor of the size along each axis.
         settings: settings of kResize: method, coordinates, rounding and so on.
     """
     axes, method = x.rank - 2, settings["method"]

@@ -1,4 +1,4 @@
-"""Writes a model's job layers: the layers of its graph, its losses, and its inputs by phase."""
+"""Writes a model as the layers of a job: its graph, its losses and metrics, and its inputs by phase."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass
 class Objective:
-    """A model's training objective: a loss for each output, and the losses' weights.
+    """What a model trains for: a loss for each output, the losses' weights, and metrics.
 
-    ``losses`` are names, loss layers, or symbols of loss layers, which already have sources. ``metrics`` are names, or
-    layers that report metrics, for each output. ``algorithm`` and ``cluster`` are None for the defaults.
+    ``losses`` are names, loss layers, or outputs of loss layers. ``metrics`` are names, or layers that report metrics.
     """
 
     losses: list[Any] = field(default_factory=list)
@@ -40,14 +39,13 @@ class Objective:
 
 @dataclass
 class WrittenNet:
-    """The layers of a job that were written for a model.
+    """A model converted to the layers of a job, with their names, labels and params.
 
     Attributes:
         layers: all layers but the inputs.
-        inputs: the input layers without phases, by name; the labels of the first belong to the first output.
-        outputs: the names of the output layers.
-        label_inputs: the inputs that give the labels of each output with a loss.
-        label_examples: labels (1, ...) of the shape and dtype that the losses accept, by input.
+        inputs: input layers without phases, by name; the labels of the first belong to the first output.
+        label_inputs: inputs that give the labels of each output with a loss.
+        label_examples: example labels (1, ...) that the losses accept, by input.
         penalties: penalties by param name.
         owners: each layer that has params, with their names in order.
     """
@@ -69,19 +67,10 @@ def write_net(
     label_shapes: Mapping[str, tuple[int, ...] | None],
     weighted_phases: Sequence[Phase] = (),
 ) -> WrittenNet:
-    """Write the layers of a model and return them.
+    """Convert a model to the layers of a job.
 
-    Args:
-        inputs: the inputs.
-        outputs: the outputs.
-        objective: the losses.
-        shapes: the known record shapes, by input.
-        label_shapes: the shape of a row's label by input, None for an input without labels; inputs that it lacks have
-            labels.
-        weighted_phases: the phases with sample weights.
-
-    Raises:
-        UserError: shapes do not fit, naming the layer, or losses and outputs do not.
+    ``label_shapes`` are shapes of a row's label by input, None for an input without labels. Raises UserError if shapes,
+    or losses and outputs, do not fit.
     """
     net = NetWriter(shapes)
     features: dict[int, Feature] = {}
@@ -124,7 +113,7 @@ def write_losses(
     feature: Callable[[Symbol], Feature],
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> dict[str, np.ndarray]:
-    """Write the losses and metrics of outputs; return examples of labels (1, ...) by input layer."""
+    """Write the losses and metrics of outputs; return example labels (1, ...) by input layer."""
     examples: dict[str, np.ndarray] = {}
     weights = objective.weights or [1.0] * len(objective.losses)
     metrics = [*objective.metrics, *([] for _ in weights)]
@@ -152,10 +141,7 @@ def write_losses(
 def examples_of_symbol(
     loss: Symbol, compared: tuple[int, ...], label_shapes: Mapping[str, tuple[int, ...] | None]
 ) -> dict[str, np.ndarray]:
-    """Return examples of labels (1, ...), by input, for a loss symbol that compares rows of a shape.
-
-    An input gives labels if the loss, or a kLabel before it, reads its labels.
-    """
+    """Return example labels (1, ...), by input, for a loss that was called on outputs."""
     examples = {}
     for symbol in ancestors([loss]):
         source = (layer_type(symbol.builder.kind) or Layer).labels.source
@@ -174,10 +160,9 @@ def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
 
 
 def confs_of(*outputs: Symbol) -> list[LayerConf]:
-    """Return the configurations of the layers that compute ``outputs``, without input layers.
+    """Convert symbolic tensors to job layers, without input layers, for nets that are written as jobs.
 
-    Layers of the first output come first. The configurations do not contain input shapes, so any shape with as many
-    axes as the records will do.
+    Any input shape with as many axes as the records will do.
     """
     return write_net([], outputs, Objective(), {}, {}).layers
 
@@ -191,7 +176,7 @@ def layers_with_losses(outputs: Sequence[Symbol], objective: Objective) -> list[
 
 
 def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
-    """Return the layers' names in the job, by layer id, whatever the shapes."""
+    """Return the names that layers get in the job, by layer id, whatever the shapes."""
     net = NetWriter()
     names: dict[int, str] = {}
     for symbol in ancestors(symbols):
@@ -202,7 +187,7 @@ def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
 
 
 def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
-    """Return a loss as two layers, one with sample weights for some phases; other layers unchanged."""
+    """Split a loss into two layers, one with sample weights for some phases."""
     in_phases = [phase for phase in phases if conf.in_phase(phase)]
     if not layer_class(conf).is_loss or not in_phases:
         return [conf]
@@ -215,7 +200,7 @@ def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
-    """Return the feature with an output's labels: the first input, or a new one for further outputs."""
+    """Return the input with an output's labels: the first, or a new one for further outputs."""
     if number == 0:
         return Feature(inputs[0].builder.name or "", None)
     name = f"{output.layer}_labels"
@@ -235,7 +220,7 @@ def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ..
 
 
 def _check_softmax(net: NetWriter, output: Feature) -> None:
-    """Raise UserError for an output that is the softmax of one unit."""
+    """Raise UserError for an output that is the softmax of one unit, which is always 1."""
     if output.before is not None and (row_shape(output) or (0,))[-1] == 1:
         if any(conf.name == output.layer and conf.type is LayerType.kSoftmax for conf in net.layers):
             raise UserError(f'the softmax of one unit, {output.layer!r}, is always 1; write activation="sigmoid"')
@@ -248,7 +233,7 @@ def targets(
     records: Feature,
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Feature:
-    """Return what a loss compares with: labels, a kLabel layer, or records without labels."""
+    """Return what a loss compares outputs with: labels, a kLabel layer, or records without labels."""
     if builder.kind == "FunctionLoss":
         return source._replace(label_shape=label_shapes.get(source.layer))
     if not compares(builder.kind):
@@ -262,7 +247,7 @@ def targets(
 
 
 def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Objective:
-    """Return the objective for the losses of ``compile``. Raises UserError unless each output has a loss.
+    """Collect the arguments of ``compile``. Raises UserError unless each output has a loss.
 
     ``loss`` and the weights are single values, lists, or dicts by the name of the output's layer.
     """
@@ -282,17 +267,17 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
 
 
 def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
-    """Return values for outputs, given by name or as a list, in the order of the outputs."""
+    """Sort values given for outputs, by name or as a list, in the order of the outputs."""
     if given is None:
         return []
     return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])
 
 
 def layers_of_input(conf: LayerConf, stores: Mapping[str, Mapping[str, Any]], batch_size: Any) -> list[LayerConf]:
-    """Return an input's layers: one for each phase with its own data.
+    """Return an input's layers in the job: one for each phase with its own data.
 
-    ``stores`` has an entry for each of "train", "val" and "test" that has data: the fields that name a store, none for
-    arrays. If only training has data, one layer serves all phases.
+    ``stores`` has the fields that name a store for each of "train", "val" and "test" that has data. If only training
+    has data, one layer serves all phases.
     """
     if conf.type is not LayerType.kRecordInput and conf.store_conf is None:
         return [conf]

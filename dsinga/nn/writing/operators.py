@@ -1,4 +1,4 @@
-"""Python operators on features, ``+ - * / @ **`` and indexing, each a layer of the job."""
+"""Python operators on symbolic tensors, ``+ - * / @ **`` and indexing, each a layer of the job."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # for sources of one shape
 
 
 class HasOperators(ABC):
-    """Base class for Python's operators; subclasses make the layers."""
+    """Base class of symbolic tensors that support Python's operators; subclasses make the layers."""
 
     __array_ufunc__ = None  # numpy then leaves operators of arrays and features to this class
 
     @abstractmethod
     def _binary(self, operator: str, other: Any, swapped: bool = False) -> Any:
-        """Return a kArithmetic operator's result; if swapped, ``other`` is the first operand."""
+        """Apply a kArithmetic operator; if swapped, ``other`` is the first operand."""
 
     def __add__(self, other: Any) -> Any:
         return self._binary("ADD", other)
@@ -52,16 +52,16 @@ class HasOperators(ABC):
 
 
 class Operators(HasOperators):
-    """Base class of symbols, with operators that become layers of the job."""
+    """Base class of symbols with operators that become layers of the job."""
 
     @property
     @abstractmethod
     def rows(self) -> Shape | None:
-        """The shape of a row, None if unknown."""
+        """The shape of a row of the tensor, None if unknown."""
 
     @abstractmethod
     def operate(self, kind: str, type: str, sources: Sequence[Any], **fields: Any) -> Any:
-        """Return the feature of a new layer of this type with these sources."""
+        """Return the output of a new layer of this type with these sources."""
 
     def _binary(self, operator: str, other: Any, swapped: bool = False) -> Any:
         kind = operator.lower()

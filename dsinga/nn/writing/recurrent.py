@@ -1,4 +1,4 @@
-"""Recurrent layers' states as symbolic tensors: after the last step, and before the first."""
+"""States of imported recurrent layers as symbolic tensors: after the last step, and before the first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def last_states(y: Tensor, size: int) -> list[Tensor]:
 
 
 def stacked_states(states: Sequence[Tensor]) -> Tensor:
-    """Return states (B, H) of layers and directions as one tensor (B, L, H)."""
+    """Stack states (B, H) of layers and directions to one tensor (B, L, H)."""
     return joined([x.reshape((x.shape[0], 1, x.shape[1]), ".state") for x in states], 1)
 
 
 def first_state(states: Sequence[Tensor | None]) -> Tensor:
-    """Return the state before the first step; an LSTM's h and c side by side. None stands for zeros."""
+    """Join the states before the first step, an LSTM's h and c side by side; None stands for zeros."""
     some = next(x for x in states if x is not None)
     parts = [some * 0.0 if x is None else x for x in states]
     return joined(parts, max(x.rank for x in parts) - 1)

@@ -1,4 +1,4 @@
-"""Layers that reshape features or permute their axes, for imported nets."""
+"""Reshapes and permutes symbolic tensors of imported nets by as few layers as possible."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ AS_IMAGE = ".image"  # name suffix of a sequence reshaped to an image for a conv
 
 
 class NoLayer(Exception):
-    """The error for an operation without a layer; the text names the setting, "" for the whole operation."""
+    """Error: an imported operation has no layer; the text names the setting, "" for the whole operation."""
 
 
 def refuse(settings: Mapping[str, Any]) -> None:
-    """Raise NoLayer with the names of all true settings."""
+    """Raise NoLayer with the names of all true settings, which no layer supports."""
     if wrong := [name for name, value in settings.items() if value]:
         raise NoLayer(f"with {', '.join(wrong)}")
 
 
 class NamesLayers(Protocol):
-    """An operation that names the layers made for it."""
+    """An operation of an imported net, which names the layers made for it."""
 
     def name(self, suffix: str = "") -> str:
-        """Return the name of a further layer."""
+        """Return a name for a layer of the operation."""
 
 
 def made(make: str | Callable[..., Any], *args: Any, **settings: Any) -> Any:
-    """Return a layer of a type, or made by a function of ``nn``."""
+    """Make a layer by its type, or by a function of ``nn``."""
     return layer_of_type(make, *args, **settings) if isinstance(make, str) else make(*args, **settings)
 
 
 def rows_of(symbol: Symbol) -> tuple[int, ...]:
-    """Return the shape of a row of a feature."""
+    """Return the shape of a row of a symbolic tensor."""
     rows = symbol.rows
     assert rows is not None, symbol
     return tuple(rows)
 
 
 def without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
-    """Return the shape of a tensor's rows, without the batch axis; (1,) if no axis is left."""
+    """Remove the batch axis from a tensor's shape; (1,) if no axis is left."""
     return tuple(size for at, size in enumerate(shape) if at != axis) or (1,)
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Return an axis counted from the front. Raises NoLayer for an unknown axis."""
+    """Convert a negative axis to one counted from the front."""
     if not -rank <= axis < rank:
         raise NoLayer(f"along the axis {axis} of a tensor with {rank} axes")
     return axis % rank
 
 
 def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int | None:
-    """Return the axis that is or contains the batch, after ``before`` numbers, or None."""
+    """Find the axis that is or contains the batch, after ``before`` numbers, or None."""
     starts = [math.prod(shape[:axis]) for axis in range(len(shape))]
     exact = [axis for axis, start in enumerate(starts) if start == before and shape[axis] == batch]
     ends = [axis for axis, start in enumerate(starts) if start <= before and start * shape[axis] >= before * batch]
@@ -63,7 +63,7 @@ def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int | None
 
 
 def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Symbol:
-    """Return a feature with rows of another shape; an earlier reshape is skipped."""
+    """Reshape the rows of a symbolic tensor; an earlier reshape is skipped."""
     if rows_of(symbol) == tuple(rows):
         return symbol
     while symbol.builder.kind in ("Reshape", "Flatten") and not (symbol.builder.name or "").endswith(AS_IMAGE):
@@ -76,7 +76,7 @@ def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: st
 
 
 def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Symbol:
-    """Return a feature with row axes, counted from 1, in another order; two permutations become one."""
+    """Permute the row axes, counted from 1, of a symbolic tensor; two permutations become one."""
     order = list(dims)
     if symbol.builder.kind == "Permute" and order:
         before, symbol = symbol.builder.settings["dims"], symbol.sources[0]

@@ -1,4 +1,4 @@
-"""A model's layers and features before it becomes a job, and the decorator of layer functions."""
+"""Layers and symbolic tensors of a model before it becomes a job, and the decorator of layer functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotAFeature(UserError):
-    """The error for a layer called on anything but a feature."""
+    """Error: a layer was called on something other than a symbolic tensor."""
 
 
 ATTRIBUTES = {
@@ -44,21 +44,16 @@ FOR_DSINGA = frozenset("calls encoder fit input_rows kind models remake values w
 
 
 class LayerBuilder(HasVariables):
-    """A layer of a model: its settings, and the function that writes it into a job.
+    """A layer of a model, such as ``nn.Dense(10)``: its settings, and the function that writes it into a job.
 
-    Call it on symbols to get the symbol of its feature: ``nn.Dense(10)(x)``. All calls of a layer share its params.
+    Call it on symbolic tensors: ``nn.Dense(10)(x)``. All calls of a layer share its params.
 
     Attributes:
-        kind: the name of the function that made it, such as "Dense".
-        name: the name of its layer in the job, None to make one from ``kind``.
-        settings: its arguments by name.
+        kind: name of the function that made it, such as "Dense".
         remake: makes the layer again, from a function of a module and arguments, which pickle (unlike ``write``).
-        write: writes the layer, with a :class:`dsinga.nn.writing.writer.LayerWriter`, and returns its feature.
-        wrapped: the layer that it applies to steps, in both directions or as a loss, else None.
-        fit: the running fit, or None.
-        calls: the symbols of its calls.
-        models: the models that contain it.
-        input_rows: the shape of a source row, if given by Keras's ``input_shape``, else None.
+        write: writes the layer with a :class:`dsinga.nn.writing.writer.LayerWriter`.
+        wrapped: layer that it applies to steps, in both directions or as a loss, else None.
+        input_rows: shape of a source row, if given by Keras's ``input_shape``, else None.
         encoder: encodes the texts of its source, an input; None for a layer of numbers.
     """
 
@@ -101,10 +96,7 @@ class LayerBuilder(HasVariables):
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes the params, from the next ``fit`` or batch.
-
-        Raises UserError unless set to a bool.
-        """
+        """Whether training changes the params, from the next ``fit`` or batch."""
         return self.settings.get("trainable", True) if self.wrapped is None else self.wrapped.trainable
 
     @trainable.setter
@@ -134,10 +126,9 @@ class LayerBuilder(HasVariables):
 
     @public
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
-        """Return the symbol of the feature computed from ``sources``, or a list if the layer returns parts.
+        """Return the symbolic tensor computed from ``sources``, or a list if the layer returns parts.
 
-        ``labels`` is the symbol of the input that gives a loss its labels. Raises UserError, with the layer's name, if
-        known shapes of the sources do not fit.
+        ``labels`` is the input that gives a loss its labels. Raises UserError if known shapes do not fit.
         """
         if arguments.get("training", 0) is None:  # subclasses of Model pass it on
             del arguments["training"]
@@ -158,27 +149,27 @@ class LayerBuilder(HasVariables):
 
     @property
     def output(self) -> Symbol:
-        """The symbol of the feature of the layer's first call. Raises UserError if it was not called."""
+        """The symbolic output of the layer's first call. Raises UserError if it was not called."""
         if not self.calls:
             raise UserError(f"the layer {self.name or self.kind} was not called yet; write layer(x)")
         return self.calls[0]
 
     @property
     def input(self) -> Any:
-        """The symbol of the first call's source, or a list for several. Raises UserError if it was not called."""
+        """The symbolic input of the first call, or a list for several. Raises UserError if it was not called."""
         sources = list(self.output.sources)
         return sources[0] if len(sources) == 1 else sources
 
     @property
     def weights(self) -> list[Variable]:
-        """The params in order. Raises UserError unless a model with known input shapes contains the layer."""
+        """The layer's params in order. Raises UserError unless a model with known input shapes contains the layer."""
         for model in self.models:
             of_model: list[Variable] = model.weights_of(self)
             return of_model
         raise UserError(f"the layer {self.name or self.kind} is in no model yet, so that it has no params")
 
     def get_weights(self) -> list[np.ndarray]:
-        """Return copies of the params in order. Raises UserError before a model has made them."""
+        """Return copies of the layer's params in order. Raises UserError before a model has made them."""
         if self.values is None and self.models:
             return [variable.numpy() for variable in self.weights]
         values = [value for value in self.values or () if value is not None]
@@ -222,15 +213,13 @@ class LayerBuilder(HasVariables):
 
 
 class Symbol(Operators):
-    """The output of a layer called on symbols, before there is a job.
+    """A symbolic tensor, the output of a layer that was called before there is a job.
 
     Attributes:
-        builder: the layer.
-        sources: the symbols of its sources.
-        part: the number of the part, if the layer cuts its source into parts, which have one ``whole``.
-        feature: the feature as far as known without a job, None if an input shape is unknown.
-        model: the model that was called as a layer and gave the feature, else None.
-        takers: the symbols of the layers that read the feature; pickles leave them out.
+        part: number of the part, if the layer cuts its source into parts, which have one ``whole``.
+        feature: output as far as known without a job, None if an input shape is unknown.
+        model: model that was called as a layer to give it, else None.
+        takers: symbols of the layers that read the feature; pickles leave them out.
     """
 
     model: Any = None
@@ -261,16 +250,16 @@ class Symbol(Operators):
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
-        """The feature's shape, with None for the batch, as in Keras; None if unknown."""
+        """The tensor's shape, with None for the batch, as in Keras; None if unknown."""
         return None if self.rows is None else (None, *self.rows)
 
     @property
     def rows(self) -> Shape | None:
-        """The shape of a row of the feature, None if unknown."""
+        """The shape of a row of the tensor, None if unknown."""
         return None if self.feature is None else row_shape(self.feature)
 
     def operate(self, kind: str, type: str, sources: Sequence[Symbol], **fields: Any) -> Symbol:
-        """Return the symbol of a new layer of this type with these sources."""
+        """Return the output of a new layer of this type with these sources."""
         symbol: Symbol = operator_layer(kind, type, fields)(*sources)
         return symbol
 
@@ -279,13 +268,13 @@ class Symbol(Operators):
 
 
 def operator_layer(kind: str, type: str, fields: Mapping[str, Any]) -> LayerBuilder:
-    """Return a Python operator's layer: a layer type with these configuration fields."""
+    """Make the layer that computes a Python operator, from its type and configuration fields."""
     again = functools.partial(operator_layer, kind, type, fields)
     return LayerBuilder(kind, lambda writer: writer.add(type, **fields), {}, again)
 
 
 def preview(symbol: Symbol) -> Feature | None:
-    """Return a symbol's feature as far as known without a job. Raises UserError for wrong shapes."""
+    """Return a layer's output shape as far as known without a job."""
     if symbol.part is not None:
         return None if symbol.whole.feature is None else symbol.whole.feature.parts[symbol.part]
     sources = [source.feature for source in symbol.sources]
@@ -294,10 +283,7 @@ def preview(symbol: Symbol) -> Feature | None:
 
 
 def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol:
-    """Set the input named by a ChannelsLast error to channels last and return it, or raise the error.
-
-    ``symbols`` are the symbols of the net.
-    """
+    """Set the input named by a ChannelsLast error to channels last and return it, or raise the error."""
     for symbol in symbols:
         settings = symbol.builder.settings
         if symbol.builder.name == fault.source and settings.get("format_given") is False:
@@ -312,7 +298,7 @@ def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol
 
 
 def flatten(values: Iterable[Any]) -> list[Any]:
-    """Return the items of ``values``, with nested lists and tuples flattened."""
+    """Flatten nested lists and tuples of ``values``."""
     return [item for value in values for item in (flatten(value) if isinstance(value, (list, tuple)) else [value])]
 
 
@@ -335,7 +321,7 @@ def call_again(
     inputs: Sequence[Symbol], outputs: Sequence[Symbol], features: Sequence[Symbol],
     copied: Callable[[LayerBuilder], LayerBuilder] = lambda builder: builder
 ) -> list[Symbol]:  # fmt: skip
-    """Call the layers of a model, or copies, on other features than its inputs; return the outputs."""
+    """Apply the layers of a model, or copies, to other tensors than its inputs; return the outputs."""
     called: dict[int, list[Symbol]] = {id(symbol): [feature] for symbol, feature in zip(inputs, features, strict=True)}
 
     def feature(symbol: Symbol) -> Symbol:
@@ -349,7 +335,7 @@ def call_again(
 
 
 class LayerArguments(TypedDict, total=False):
-    """The arguments of every layer, explained by :data:`.COMMON_MEANINGS`."""
+    """Further keyword arguments of every layer, explained by :data:`.COMMON_MEANINGS`."""
 
     name: str | None
     param: Sequence[Any] | None
@@ -375,10 +361,7 @@ SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuilder) -> Callable[P, LayerBuilder]:
-    """Decorate a function that returns a layer's writer: it checks arguments by name and returns the layer.
-
-    Its signature shows the :class:`LayerArguments` instead of ``**common``.
-    """
+    """Turn a function that returns a layer's writer into a function that checks arguments and returns the layer."""
     signature = extended_signature(function, COMMON.values(), LayerBuilder)
     writes: Callable[..., Write] = function
 

@@ -1,4 +1,4 @@
-"""The symbolic tensor, with operations that become layers, for nets imported from PyTorch or ONNX."""
+"""Symbolic tensors of nets imported from PyTorch or ONNX; their operations become layers."""
 
 from __future__ import annotations
 
@@ -32,39 +32,34 @@ MIXES = "that mixes the records of a batch"
 
 
 class Operation(NamesLayers, Protocol):
-    """An operation of the imported net, which names its layers."""
+    """An operation of the imported net, which names its layers and provides its operands."""
 
     @property
     def batch(self) -> int:
-        """The number of records in shapes."""
+        """The number of records that shapes of the imported net assume."""
 
     def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
-        """Return an operand, such as a constant, as a tensor or number that fits the others."""
+        """Convert an operand, such as a constant, to a tensor or number that fits the others."""
 
     def array(self, x: Any) -> np.ndarray | None:
         """Return the numbers of a constant operand that does not train, else None."""
 
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
-        """Return numbers equal for all records, as a param that keeps its values."""
+        """Return constant numbers, equal for all records, as a param that does not train."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor(HasOperators):
-    """A tensor that layers compute.
-
-    Example: heads of attention are a feature with rows (H, T, n). As (N, H, T, n) in the net, ``batch_axis`` is 0. As
-    (T, N, H, n), with rows (T, H, n), it is 1. As (N·H, T, n), ``shape`` is (N, H, T, n), ``merged`` is (0, 2), and
-    ``seen`` is the shape in the net.
+    """A tensor of an imported net, computed by layers.
 
     Attributes:
-        place: the operation that makes further layers of the tensor.
-        source: the feature of a layer, with the tensor's rows without the batch axis; or a cached function that makes
-            the layer on first use.
-        shape: the shape, with ``place.batch`` records.
-        batch_axis: the axis of the batch; None for a tensor that is the same for all records, such as a param: its rows
-            then have all of ``shape``.
-        dtype: the dtype in the net; features hold integers and truth values as float32.
-        merged: the range of axes, including the batch, that are one axis in the net.
+        place: operation that makes further layers of the tensor.
+        source: layer's output, with the tensor's rows without the batch axis; or a cached function that makes the
+            layer.
+        shape: shape, with ``place.batch`` records.
+        batch_axis: axis of the batch; None for a tensor that is the same for all records, such as a param.
+        dtype: dtype in the net; features hold integers and truth values as float32.
+        merged: range of axes, including the batch, that are one axis in the net, as (0, 2) for (N·H, T, n).
     """
 
     place: Any
@@ -76,32 +71,29 @@ class Tensor(HasOperators):
 
     @functools.cached_property
     def symbol(self) -> Symbol:
-        """The feature of a layer."""
+        """The layer's output that has the tensor's numbers."""
         return self.source if isinstance(self.source, Symbol) else self.source()
 
     @property
     def rank(self) -> int:
-        """The number of axes."""
+        """The number of axes of the tensor."""
         return len(self.shape)
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The shape of a row of the feature; (1,) for a tensor (B,)."""
+        """The shape of a row of the layer's output; (1,) for a tensor (B,)."""
         return rows_of(self.symbol)
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The shape in the net, with merged axes as one."""
+        """The tensor's shape in the imported net, with merged axes as one."""
         if self.merged is None:
             return self.shape
         start, stop = self.merged
         return (*self.shape[:start], math.prod(self.shape[start:stop]), *self.shape[stop:])
 
     def feature(self, rank: int | None = None) -> Symbol:
-        """Return the feature of a tensor with the batch as first axis. Raises NoLayer for other tensors.
-
-        ``rank`` is the number of axes of its rows, if the layer needs one.
-        """
+        """Return the layer's output of a tensor with the batch as first axis."""
         if self.batch_axis is None:
             raise NoLayer("computed from params and constants only")
         if self.batch_axis:
@@ -111,23 +103,23 @@ class Tensor(HasOperators):
         return self.symbol
 
     def at(self, place: Operation) -> Tensor:
-        """Return the tensor for another operation, which names further layers."""
+        """Return the tensor for use in another operation, which names further layers."""
         return replace(self, place=place)
 
     def of(self, symbol: Symbol, dtype: Any = None) -> Tensor:
-        """Return the tensor of another feature of the same shape."""
+        """Return a tensor of the same shape with another layer's output."""
         return replace(self, source=symbol, dtype=self.dtype if dtype is None else np.dtype(dtype))
 
     def each(self, make: str | Callable[..., Any], *args: Any, suffix: str = "", **settings: Any) -> Tensor:
-        """Return a layer's result for each number, or along an axis of unchanged length."""
+        """Apply a layer to each number, or along an axis of unchanged length."""
         return self.of(made(make, *args, name=self.place.name(suffix), **settings)(self.symbol))
 
     def axis(self, axis: int) -> int:
-        """Return an axis counted from the front. Raises NoLayer for an unknown axis."""
+        """Convert a negative axis to one counted from the front."""
         return axis_of(axis, self.rank)
 
     def reshape(self, shape: Sequence[int], suffix: str = "") -> Tensor:
-        """Return the tensor in another shape, which may merge the batch with neighbouring axes.
+        """Reshape the tensor; the batch may be merged with neighbouring axes.
 
         Raises NoLayer if the batch would be split over several axes, which mixes records.
         """
@@ -151,7 +143,7 @@ class Tensor(HasOperators):
         return Tensor(self.place, symbol, shape, axis, self.dtype, merged)
 
     def transpose(self, order: Sequence[int], suffix: str = "") -> Tensor:
-        """Return the tensor with its axes in another order."""
+        """Permute the axes of the tensor."""
         batch = self.batch_axis
         dims = [axis + (batch is None or axis < batch) for axis in order if axis != batch]
         symbol = permuted(self.place, self.symbol, dims, suffix)
@@ -159,19 +151,19 @@ class Tensor(HasOperators):
         return replace(self, source=symbol, shape=shape, batch_axis=None if batch is None else [*order].index(batch))
 
     def swap(self, first: int, second: int, suffix: str = "") -> Tensor:
-        """Return the tensor with two axes exchanged."""
+        """Exchange two axes of the tensor."""
         order = [*range(self.rank)]
         order[first], order[second] = order[second], order[first]
         return self.transpose(order, suffix)
 
     def with_batch(self, axis: int) -> Tensor:
-        """Return the tensor with the batch moved to another axis; the feature is unchanged."""
+        """Move the batch to another axis, without a layer."""
         order = [at for at in range(self.rank) if at != self.batch_axis]
         order.insert(axis, self.batch_axis or 0)
         return self.transpose(order)
 
     def expand(self, shape: Sequence[int]) -> Tensor:
-        """Return the tensor with axes of length 1 repeated; a param's axis can become the batch."""
+        """Repeat axes of length 1; a param's axis can become the batch."""
         shape, own = tuple(shape), (1,) * (len(shape) - self.rank) + self.shape
         axis = None if self.batch_axis is None else self.batch_axis + len(shape) - self.rank
         if axis is None and self.place.batch in shape and own[shape.index(self.place.batch)] == 1:
@@ -184,11 +176,11 @@ class Tensor(HasOperators):
         return Tensor(self.place, symbol, shape, axis, self.dtype)
 
     def part(self, axis: int, item: Any) -> Tensor:
-        """Return a part along one axis, by a number (which drops the axis), slice, or list of numbers."""
+        """Select a part along one axis, by a number (which drops the axis), slice, or list."""
         return self[(slice(None),) * axis + (item,)]
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Return a part, by numbers, slices, lists of numbers, None and ...; the batch keeps all records."""
+        """Select a part by numbers, slices, lists of numbers, None and ...; the batch keeps all records."""
         items = [*key] if isinstance(key, tuple) else [key]
         dots = [at for at, item in enumerate(items) if item is Ellipsis] or [len(items)]
         left = self.rank - sum(item is not None and item is not Ellipsis for item in items)
@@ -215,7 +207,7 @@ class Tensor(HasOperators):
         return replace(self, source=symbol, shape=tuple(shape), batch_axis=batch)
 
     def _part_of_joined(self, items: list[Any]) -> Tensor | None:
-        """Return the part from one of the tensors joined along the first row axis; None for other parts."""
+        """Select one of the tensors joined along the first row axis; None for other parts."""
         axis, symbol = int(self.batch_axis == 0), self.symbol
         is_joined = symbol.builder.kind == "Concatenate" and symbol.builder.settings.get("axis") == 1
         if not is_joined or None in items or len(items) <= axis or not isinstance(items[axis], int):
@@ -236,23 +228,23 @@ class Tensor(HasOperators):
         return self._binary("POWER", other)
 
     def __abs__(self) -> Tensor:
-        """Return max(x, 0) + max(-x, 0), with the gradient 0 at 0."""
+        """Compute |x| as max(x, 0) + max(-x, 0), with the gradient 0 at 0."""
         return self.each(ReLU, suffix=".part") + (-self).each(ReLU, suffix=".part")
 
     def maximum(self, other: Any) -> Tensor:
-        """Return the elementwise maximum."""
+        """Return the elementwise maximum of two tensors."""
         return self._binary("MAXIMUM", other)
 
     def minimum(self, other: Any) -> Tensor:
-        """Return the elementwise minimum."""
+        """Return the elementwise minimum of two tensors."""
         return self._binary("MINIMUM", other)
 
     def activated(self, kind: str, **numbers: float) -> Tensor:
-        """Return a function of kActivation, such as EXP, of each number."""
+        """Apply a function of kActivation, such as EXP, to each number."""
         return self.each("kActivation", activation_conf={"type": kind, **numbers})
 
     def __matmul__(self, other: Any) -> Tensor:
-        """Return the matrix product along the last two axes; the first operand's rows may be records."""
+        """Multiply matrices along the last two axes; the first operand's rows may be records."""
         a, b = self, tensor_of(self.place, other, [self])
         if b.rank == 1 and b.batch_axis is None:
             return (a @ b.reshape((*b.shape, 1))).reshape(a.shape[:-1])
@@ -269,7 +261,7 @@ class Tensor(HasOperators):
         return result_of([a, b], y, rank, axis)
 
     def reduced(self, pool: str, axes: Sequence[int], keeps: bool) -> Tensor:
-        """Return the means (AVG), sums (SUM) or maxima (MAX) over axes, kept with length 1 if ``keeps``."""
+        """Compute means (AVG), sums (SUM) or maxima (MAX) over axes, kept with length 1 if ``keeps``."""
         if self.batch_axis is None:  # the layer needs a batch axis in front
             of_batch = replace(self, shape=(self.place.batch, *self.shape), batch_axis=0)
             result = of_batch.reduced(pool, [axis + 1 for axis in axes], keeps)
@@ -291,7 +283,7 @@ class Tensor(HasOperators):
         return replace(self, source=rows, shape=shape, batch_axis=batch_after)
 
     def softmax(self, axis: int = -1) -> Tensor:
-        """Return the softmax over an axis."""
+        """Apply the softmax over an axis."""
         axis = self.axis(axis)
         if axis == self.batch_axis:
             raise NoLayer("over the records of a batch")
@@ -304,18 +296,18 @@ class Tensor(HasOperators):
 
 
 def batched(place: Operation, symbol: Symbol) -> Tensor:
-    """Return the tensor of a feature with the batch as first axis."""
+    """Return the tensor for a layer's output with the batch as first axis."""
     return Tensor(place, symbol, (place.batch, *rows_of(symbol)))
 
 
 def tensor_of(place: Operation, x: Any, others: Sequence[Any]) -> Tensor:
-    """Return an operand as a tensor; a number becomes a constant."""
+    """Convert an operand to a tensor; a number becomes a constant."""
     operand = place.operand(x, others)
     return operand if isinstance(operand, Tensor) else place.constant(np.asarray(operand, np.float32))
 
 
 def aligned(tensors: Sequence[Tensor]) -> tuple[list[Symbol], int, int | None]:
-    """Return features aligned to equally many axes as in numpy, and a result's rank and batch axis."""
+    """Broadcast tensors to equally many axes; return the symbols, the rank and the batch axis."""
     rank = max(x.rank for x in tensors)
     axes = {x.batch_axis + rank - x.rank for x in tensors if x.batch_axis is not None}
     if len(axes) > 1:
@@ -341,7 +333,7 @@ def result_of(tensors: Sequence[Tensor], symbol: Symbol, rank: int, axis: int | 
 
 
 def arithmetic(place: Operation, operator: str, *given: Any, dtype: Any = None) -> Tensor:
-    """Return the result of a kArithmetic operator on two operands, at least one of them a tensor."""
+    """Apply a kArithmetic operator to two operands, at least one of them a tensor."""
     operands = [place.operand(x, given) for x in given]
     tensors = [x for x in operands if isinstance(x, Tensor)]
     symbols, rank, axis = aligned(tensors)
@@ -355,7 +347,7 @@ def arithmetic(place: Operation, operator: str, *given: Any, dtype: Any = None) 
 
 
 def joined(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    """Return tensors of one rank joined along an axis."""
+    """Concatenate tensors of one rank along an axis."""
     place = tensors[0].place
     if len(tensors) == 1:
         return tensors[0]

@@ -1,4 +1,4 @@
-"""The params of models and layers as Keras's ``weights``: variables with a name, a shape and a value."""
+"""The params of models and layers as Keras's ``weights``: variables with a name, shape and value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.base.errors import UserError
 
 
 class Variable:
-    """A param of a model; reading it returns its current numbers.
+    """A param of a model, like Keras's variables: reading it returns its current numbers.
 
     Attributes:
         name: its name in the model, as in ``model.params``; ``path`` is the same.
@@ -26,7 +26,7 @@ class Variable:
         self.shape: tuple[int, ...] = model.params[name].shape
 
     def numpy(self) -> np.ndarray:
-        """Return a copy of the value."""
+        """Return a copy of the param's numbers."""
         array: np.ndarray = self._model.params[self.name].copy()
         return array
 
@@ -34,7 +34,7 @@ class Variable:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def assign(self, value: Any) -> None:
-        """Set the value; the optimizer keeps its state. Raises UserError for another shape."""
+        """Set the param's numbers; the optimizer keeps its state. Raises UserError for another shape."""
         array = np.array(value, np.float32)
         if array.shape != self.shape:
             raise UserError(f"assign: {self.name!r} has the shape {self.shape}, not {array.shape}")
@@ -45,16 +45,16 @@ class Variable:
 
 
 class HasVariables:
-    """Base class of models and layers, which have params."""
+    """Base class of models and layers with params: ``weights``, ``trainable_weights`` and others."""
 
     @property
     def weights(self) -> list[Variable]:
-        """The params in order."""
+        """The params in order, as variables."""
         raise NotImplementedError
 
     @property
     def variables(self) -> list[Variable]:
-        """The params in order, the same as ``weights``."""
+        """The params in order, another name of ``weights``."""
         return self.weights
 
     @property
@@ -72,5 +72,5 @@ class HasVariables:
     non_trainable_variables = non_trainable_weights
 
     def count_params(self) -> int:
-        """Return the total number of elements of the params."""
+        """Return the total size of the params."""
         return sum(math.prod(variable.shape) for variable in self.weights)

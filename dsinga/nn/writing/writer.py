@@ -1,4 +1,4 @@
-"""Writes the layers of a job, call by call: their names, sources, params and shapes."""
+"""Writes a model's layers into a job, call by call: their names, sources, params and shapes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from dsinga.nn.writing.feature import Feature, Writable, row_shape
 
 
 class NetWriter:
-    """The layers written so far while a model becomes a job.
+    """Collects the job layers of a model while it is converted.
 
-    ``inputs`` are the confs of the input layers, without phases. ``owners`` are the param names of each written layer,
-    by the id of its builder, for further calls to share; ``builders`` are these builders. ``penalties`` are the
-    penalties by param name. ``record_shapes`` are record shapes by input layer, for inputs without a shape.
+    ``owners`` are the param names of each written layer, by the id of its builder, for further calls to share.
+    ``record_shapes`` are record shapes by input layer, for inputs without a shape.
     """
 
     def __init__(self, record_shapes: Mapping[str, Shape] | None = None) -> None:
@@ -42,7 +41,7 @@ class NetWriter:
         self._taken, self._seen = set[str](), 0
 
     def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
-        """Write the layers of one call of ``builder``, and return its feature."""
+        """Write the layers of one call of ``builder`` into the job, and return its output."""
         name = self.unused_name(builder)
         feature = builder.write(LayerWriter(self, builder, name, with_lengths(builder.kind, sources)))
         feature = keep_lengths(builder.kind, name, feature, sources)
@@ -52,7 +51,7 @@ class NetWriter:
         return feature._replace(channels_last=True, parts=parts)
 
     def reshaped(self, source: Feature) -> Feature:
-        """Return a flat source's feature after a kReshape layer, written once for each source."""
+        """Flatten a source by a kReshape layer, written once for each source."""
         name = f"{source.layer}_flat"
         if name not in self.taken_names():
             self.layers.append(make_conf(name, "kReshape", [source.layer]))
@@ -69,7 +68,7 @@ class NetWriter:
         return ""
 
     def unused_name(self, builder: Writable) -> str:
-        """Return the name for a layer's next call. Raises UserError if two layers have one name."""
+        """Return a name for a layer's next call."""
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
             raise UserError(f"two layers are called {base!r}; give one of them another name")
@@ -85,14 +84,11 @@ class NetWriter:
 
 
 class LayerWriter:
-    """Writes the layers of one call of a :class:`Writable`.
+    """Writes the job layers for one call of a model's layer.
 
     Attributes:
-        net: the net written so far.
-        builder: the layer.
-        name: the name of the call, for the layer with the params.
-        sources: the features of the sources.
-        settings: the layer's arguments by name.
+        name: name of the call, for the layer with the params.
+        sources: outputs that the layer reads.
     """
 
     def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
@@ -101,13 +97,13 @@ class LayerWriter:
 
     @property
     def source(self) -> Feature:
-        """The only source. Raises UserError if there are several or none."""
+        """The layer's only source, for layers that must not have several."""
         if len(self.sources) != 1:
             raise self.fail(f"takes one source, not {len(self.sources)}")
         return self.sources[0]
 
     def rows(self, source: Feature) -> Shape:
-        """Return the shape of a row of a source. Raises UserError if it is unknown."""
+        """Return the shape of a row of a source, which the layer must know."""
         shape = row_shape(source)
         if shape is None:
             raise self.fail(
@@ -133,18 +129,11 @@ class LayerWriter:
         param: Sequence[Any] | None = None,
         **fields: Any,
     ) -> Feature:
-        """Write the layer with the params of the call, and return its feature.
+        """Write the layer with the params of the call, and return its output.
 
-        Args:
-            type: the layer type, or the registered name of a user's layer.
-            sources: the features of its sources; by default the call's.
-            further: names of further srclayers, which give no shape.
-            name: its name; by default the name of the call.
-            inits: initialisers by param role, or by the last part of a role.
-            fans: inputs and outputs of a param by role, unless they are its columns and rows.
-            penalties: penalties by role, in the same way as ``inits``.
-            param: the ParamConf of each param; by default the user's.
-            fields: further fields of the layer.
+        ``inits``, ``fans`` (inputs and outputs of a unit) and ``penalties`` are by param role, or its last part.
+        ``further`` are names of source layers without a shape. ``sources``, ``name`` and ``param`` (ParamConfs) default
+        to the call's.
         """
         features = self._flattened(type, self.sources if sources is None else sources)
         settings = self.settings
@@ -164,17 +153,14 @@ class LayerWriter:
         return self._written(conf, layer, features)
 
     def extra(self, suffix: str, type: str, *sources: Feature, **fields: Any) -> Feature:
-        """Write a further layer without params, such as an activation, and return its feature."""
+        """Write a further layer without params, such as an activation, and return its output."""
         sources = self._flattened(type, sources)
         fields = {"recompute": self.settings.get("recompute")} | fields
         conf = make_conf(f"{self.name}_{suffix}", type, [source.layer for source in sources], **fields)
         return self._written(conf, self._make(conf, sources), sources)
 
     def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
-        """Return the sources for a layer of ``type``: flat ones are reshaped unless it accepts vectors.
-
-        A layer with sources of one shape, such as kAdd, accepts flat sources if all have the same shape.
-        """
+        """Reshape flat sources to vectors, unless a layer of ``type`` accepts them."""
         cls = layer_class(make_conf("", type, []))
         is_like_sources = cls.source_kind is SourceKind.kAnyShape and not cls.labels.source
         is_alike = not is_like_sources or len({source.shape for source in sources}) == 1
@@ -183,7 +169,7 @@ class LayerWriter:
         return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
-        """Return the layer of the net, or None if its shape is unknown. Raises UserError for wrong shapes."""
+        """Make the net's layer to know its output shape; None if a source's shape is unknown."""
         cls = layer_class(conf)
         labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label per row, or per step
@@ -207,7 +193,7 @@ class LayerWriter:
             return None
 
     def _written(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        """Add a layer to the net and return its feature. Raises UserError if params below get no gradient."""
+        """Add a layer to the job and return its output, if params below get a gradient."""
         self.net.layers.append(conf)
         fault = "" if layer is None else layer.no_gradient_because
         if fault and (below := self.net.trained_below(conf)):
@@ -224,7 +210,7 @@ class LayerWriter:
         inits: Mapping[str, Any],
         fans: Mapping[str, tuple[int, int]],
     ) -> list[ParamConf]:
-        """Return the configurations of a layer's params, without empty ones at the end."""
+        """Return the job's configurations of a layer's params, without empty ones at the end."""
         specs = [spec for spec in layer.params if not spec.by_rows]
         if len(given) > len(specs):
             roles = ", ".join(spec.role for spec in specs) or "none"
@@ -289,7 +275,7 @@ ARGUMENTS = {
 
 
 def layer_settings(function: str, type: str, given: Mapping[str, Any], names: Mapping[str, str] = {}) -> dict[str, Any]:
-    """Return the configuration field that holds a layer's settings."""
+    """Convert a layer's arguments to the job field that holds its settings."""
     return settings_field(function, getattr(lookup("layer", type), "Conf", None), given, ARGUMENTS | {**names})
 
 
@@ -308,7 +294,7 @@ def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> 
 
 
 def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:
-    """Return a param's value by its role, or the last part of the role: "hx" of "back_z_hx"."""
+    """Look up a param's value by its role, or the last part of the role: "hx" of "back_z_hx"."""
     return values.get(spec.role, values.get(spec.role.rpartition("_")[2]))
 
 
@@ -320,7 +306,7 @@ OTHER_ORDER = set("Permute Reshape RepeatVector index matmul".split())  # their 
 
 
 def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
-    """Return a layer's sources, with the sequence lengths added if it accepts lengths and has none."""
+    """Add the sequence lengths to a layer's sources, if it accepts lengths and has none."""
     if not sources or any(len(row_shape(source) or ()) != 2 for source in sources):
         return sources
     source = sources[0] if kind in ONE_SOURCE and len(sources) == 1 else None
@@ -329,7 +315,7 @@ def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
 
 
 def keep_lengths(kind: str, name: str, feature: Feature, sources: Sequence[Feature]) -> Feature:
-    """Return the feature with the sequence lengths of its first source, if the steps are the same."""
+    """Pass the sequence lengths of the first source on, if a layer's output has the same steps."""
     rows, lengths = row_shape(feature), sources[0].lengths if sources else None
     if lengths is None or feature.lengths is not None or rows is None or len(rows) != 2 or kind in OTHER_ORDER:
         return feature

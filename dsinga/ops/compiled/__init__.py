@@ -1,4 +1,4 @@
-"""Loops compiled by numba, if installed: each replaces several kernels by one pass over memory.
+"""Loops compiled by numba, if installed: each replaces several kernels by one pass over memory, with the same bits.
 
-They have these kernels' bits. ``DSINGA_COMPILED=0`` in the environment disables them.
+``DSINGA_COMPILED=0`` in the environment disables them.
 """

@@ -1,4 +1,4 @@
-"""Sums along channels of batch normalisation, in one pass, with the bits of ``dsinga.ops.onednn.batchnorm``.
+"""Compiled sums along the channels of batch normalisation, in one pass, as in ``dsinga.ops.onednn.batchnorm``.
 
 Arrays are (k, n, w): n rows are added in float32 in order, the k sums in float64. Numbers are float32, or bfloat16 as
 uint16, the upper half of a float32.
@@ -16,7 +16,7 @@ from dsinga.ops.types import FLOAT32, Array
 
 
 def _number(context: Any, stored: Any) -> Any:
-    """Let a loop read a stored number (float32, or bfloat16 as uint16) as float32: return type and code."""
+    """Generate code that reads a stored number (float32, or bfloat16 as uint16) as float32."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if stored == types.float32:
@@ -29,7 +29,7 @@ def _number(context: Any, stored: Any) -> Any:
 
 
 def _stored(context: Any, number: Any, like: Any) -> Any:
-    """Return type and code of a float32 truncated to a stored number's type."""
+    """Generate code that truncates a float32 to a stored number's type."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if like == types.float32:
@@ -90,10 +90,10 @@ _LOOPS = {FLOAT32: _compiled(types.float32), np.dtype(np.uint16): _compiled(type
 
 
 def sums(x: Array, y: Array) -> Array:
-    """Return (Σ y, Σ x·y) of x and y (k, n, w): (2, w) in float64."""
+    """Compute (Σ y, Σ x·y) of x and y (k, n, w): (2, w) in float64."""
     return _LOOPS[x.dtype][0](x, y)
 
 
 def rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -> Array:
-    """Write dy where ``feature`` is above 0, else dy·0, to ``masked``; return (Σ masked, Σ x·masked), (2, w)."""
+    """Write ReLU's gradient, dy where ``feature`` > 0, else dy·0, to ``masked``; return its sums Σ and Σ x·, (2, w)."""
     return _LOOPS[x.dtype][1](x, feature, dy, masked)

@@ -21,10 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(module: str, size: int) -> Any:
-    """Return a module of compiled loops for ``size`` numbers; None if too few, or without numba.
-
-    Raises UserError for an unknown value of ``DSINGA_COMPILED``.
-    """
+    """Import a module of compiled loops for ``size`` numbers; None if too few, or without numba."""
     return _load(module) if size >= SMALLEST else None
 
 
@@ -40,7 +37,7 @@ def _load(module: str) -> ModuleType | None:
 
 
 def describe() -> str:
-    """Return the version of numba that compiles loops, or that there is none."""
+    """Say which numba version compiles loops, or that there is none."""
     if find_spec("numba") is None:
         return "no loops are compiled: pip install numba"
     from importlib import metadata  # few ask for a version
@@ -49,7 +46,7 @@ def describe() -> str:
 
 
 def is_wanted() -> bool:
-    """Whether the environment allows compiled loops."""
+    """Whether ``DSINGA_COMPILED`` allows compiled loops."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0"):
         raise UserError(f"{VARIABLE}={value!r} is unknown: leave it unset, or set it to '0' to do without numba")
@@ -57,10 +54,7 @@ def is_wanted() -> bool:
 
 
 def compile_loop(signature: Any, loop: Callable[..., Any]) -> Any:
-    """Return a loop compiled for a numba ``signature``, rounded as written, without the interpreter's lock.
-
-    Numba caches the machine code on disk if it finds a folder.
-    """
+    """Compile a loop for a numba ``signature``, without reordering of floats and without the GIL."""
     import numba
 
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}

@@ -1,4 +1,4 @@
-"""Updates of params in one compiled pass, with the bits of the formula's ufuncs."""
+"""Compiles an optimizer's formula, so that a param is updated in one pass, with the bits of its ufuncs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Compile a formula to one loop over 1-d ``arrays`` (value, gradient, state) that updates value and state in place.
-
-    It needs no scratch. None if the formula cannot be traced, or arrays are not float32.
-    """
+    """Compile a formula to one loop over 1-d ``arrays`` that updates value and state in place, or None."""
     if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
         return None
     traced = try_trace(formula, len(arrays) - FIRST_SLOT)
@@ -57,7 +54,7 @@ def _loop(program: UfuncProgram) -> Callable[..., None]:
 
 
 def source_of(program: UfuncProgram) -> str:
-    """Return the Python source of a program's loop, with registers r0, r1, ..."""
+    """Generate the Python source of a program's loop, with registers r0, r1, ..."""
     arrays = ["w", "g", *(f"h{slot}" for slot in range(program.slots))]
     used = {W, G, *range(FIRST_SLOT, FIRST_SLOT + program.slots)}
     lines = [f"r{number} = {arrays[number]}[at]" for number in sorted(used)]

@@ -1,1 +1,1 @@
-"""The numpy backend: the reference of all kernels."""
+"""The numpy backend, the reference for all kernels."""

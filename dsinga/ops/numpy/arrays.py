@@ -1,4 +1,4 @@
-"""Array conversion, device copies and param updates: the kernels outside layers' arithmetic."""
+"""The numpy backend's conversions, device copies and optimizer updates: kernels outside layers' arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.ops.update import Update, apply
 
 
 class NumpyArrays:
-    """Array conversion, device copies and updates; images are channels-last."""
+    """Converts arrays, copies them to devices and updates params; images are channels-last."""
 
     name = "numpy"
     xp: Any = np
@@ -40,36 +40,29 @@ class NumpyArrays:
         return array
 
     def to_numpy_bf16(self, array: Array) -> Array:
-        """Return ``array`` in host memory, float32 as bfloat16 if products round their factors so.
-
-        Other precisions return :meth:`to_numpy`.
-        """
+        """Copy an array to host memory, float32 as bfloat16 if products round their factors so."""
         return self.to_numpy(array)
 
     def to_float32(self, x: Array) -> Array:
-        """Return a bfloat16 feature in float32; other arrays are returned unchanged."""
+        """Convert a bfloat16 feature to float32; other arrays are unchanged."""
         return x
 
     def cast_like(self, x: Array, target: Array) -> Array:
-        """Return x in the dtype of ``target``, if one is bfloat16 and the other float32; else x itself."""
+        """Convert x to the dtype of ``target``, if one is bfloat16 and the other float32; else return x itself."""
         return x
 
     def as_factor(self, w: Array) -> Array:
-        """Return a weight rounded once for all products of a pass, if the precision rounds factors.
-
-        Kernels accept it instead of w, with the same bits.
-        """
+        """Round a weight once for all products of a pass, if the precision rounds factors."""
         return w
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
-        """Convert numbers and 0-d arrays to floats; all are copied to the host in one blocking copy."""
+        """Read numbers and 0-d arrays as floats, with one blocking copy from the device."""
         return [float(number) for number in numbers]
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
-        """Return ``(array - mean) / std * scale`` as float32, for records (B, ...) of any dtype.
+        """Normalise records: ``(array - mean) / std * scale`` as float32, for records (B, ...) of any dtype.
 
-        ``mean`` and ``std`` are None, scalars or arrays that broadcast to one record. Images and volumes have the
-        fastest layout for convolutions.
+        ``mean`` and ``std`` are None, scalars or arrays that broadcast to one record.
         """
         result = self.empty(array.shape, np.float32)
         np.subtract(array, 0 if mean is None else mean, out=result, dtype=np.float32, casting="same_kind")
@@ -86,11 +79,11 @@ class NumpyArrays:
         return to_image(np.empty((batch, *sizes, channels), dtype))
 
     def flatten(self, x: Array) -> Array:
-        """(B, C, H, W) -> (B, C·H·W) in the order C, H, W, for any layout; a view if possible."""
+        """Flatten (B, C, H, W) to (B, C·H·W) in the order C, H, W, for any layout; a view if possible."""
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Undo :meth:`flatten`: (B, n) -> ``shape``; images and volumes have the fastest layout."""
+        """Undo :meth:`flatten`: (B, n) to ``shape``; images and volumes have the fastest layout."""
         x = x.reshape(shape)
         return to_image(to_rows(x)) if x.ndim in LAST else x
 
@@ -104,11 +97,11 @@ class NumpyArrays:
         return 0
 
     def describe(self) -> str:
-        """Return one sentence that names the processor and the libraries."""
+        """Name the processor and the libraries in one sentence."""
         return f"the kernel backend {self.name!r}, on CPUs"
 
     def lacks_bf16(self) -> str:
-        """Return why the backend has no precision "bf16", "" if it has."""
+        """Say why the backend has no precision "bf16", or "" if it has."""
         return f"the kernel backend {self.name!r} has no other precision"
 
     def enter(self) -> None:
@@ -117,8 +110,7 @@ class NumpyArrays:
     def upload(self, array: Array) -> AsyncCopy:
         """Start to copy a host array of any dtype to the device, concurrently with its kernels.
 
-        Later kernels may use the result. bfloat16 becomes float32, unless the backend has bfloat16 features. Unless in
-        host memory, the array may be changed afterwards.
+        bfloat16 becomes float32, unless the backend has bfloat16 features.
         """
         return FinishedCopy(array)
 
@@ -132,7 +124,7 @@ class NumpyArrays:
 
     @contextmanager
     def serialised(self) -> Iterator[None]:
-        """Let any thread call these kernels within the context, one thread at a time; they have ended at its end."""
+        """Let any thread call these kernels within the context, one thread at a time."""
         yield
 
     def synchronize(self) -> None:
@@ -146,18 +138,18 @@ class NumpyArrays:
 
     @property
     def is_recording(self) -> bool:
-        """Whether a pass is recorded: then nothing may be copied from or to the host."""
+        """Whether a pass is recorded for replay, so that nothing may be copied from or to the host."""
         return recorder() is not None
 
     def step_number(self, compute: Callable[[int], float], step: int) -> float | Array:
-        """Return ``compute(step)``; in a recording, a float64 array (1,) with each later step's number."""
+        """Return a number that depends on the step; in a recording, an array (1,) for later steps, too."""
         recorded = recorder()
         if recorded is None or not isinstance(step, RecordedStep):
             return compute(step)
         return recorded.of_step(lambda step: [compute(step)])
 
     def defer_read(self, numbers: Sequence[Any]) -> None:
-        """Read these numbers after each replay; updates require all to be finite."""
+        """Read these numbers, metrics, after each replay; param updates require all to be finite."""
         recorded = recorder()
         assert recorded is not None, "no pass is recorded"
         if not all(isinstance(number, RecordedArray) for number in numbers):
@@ -167,14 +159,13 @@ class NumpyArrays:
     # -- updates ---------------------------------------------------------------------------------------------
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
-        """Update params in place by gradients, each by its formula, with the bits of the formula's ufuncs.
+        """Update params in place by gradients, each by its optimizer's formula, with the bits of the formula's ufuncs.
 
-        Unless ``clip_norm`` is 0, a gradient of larger, finite Euclidean norm is first scaled down to it. The norm is
-        summed in float64, the factor is float32.
+        Unless ``clip_norm`` is 0, a gradient of larger, finite Euclidean norm is first scaled down to it.
         """
         for update in updates:
             apply(update, clip_norm)
 
     def check_recordable(self, updates: Sequence[Update]) -> None:
-        """Raise NotCapturable unless a recorded pass can have all these updates."""
+        """Raise NotCapturable unless a recorded pass can contain all these updates."""
         raise NotCapturable(f"{self.name} records no passes")

@@ -14,11 +14,7 @@ from dsinga.ops.types import Array
 
 
 class NumpyAttention(NumpyElementwise):
-    """Attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m).
-
-    Features have ``heads`` equal parts along their last axis, each with its own weights and mean. A subclass may have
-    faster products, softmax and tanh.
-    """
+    """Attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m), with ``heads`` parts of features."""
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
         """Compute factor·(a b) into ``out``, or add it, for a (B, h, i, j), b (B, h, j, k), of any strides."""
@@ -37,11 +33,10 @@ class NumpyAttention(NumpyElementwise):
     def attention_weights(
         self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None
     ) -> tuple[Array, Any]:
-        """Return the softmax over keys of the scores, (B, heads, Tq, Tk), and a workspace.
+        """Compute the softmax over keys of the scores, (B, heads, Tq, Tk); return it with a workspace.
 
         The score of query q and key k of a head is factor·Σ q·k, or, with ``score`` (n,), Σ score·tanh(q + k).
         ``visible`` (B, Tq), integers in host memory, is how many keys, from the first, a query sees; None means all.
-        Weights of unseen keys are exactly 0, even if a query sees none.
         """
         q, k = by_head(query, heads), by_head(keys, heads)
         scores = buffers.empty((*q.shape[:3], k.shape[2]), dtype=query.dtype)
@@ -54,7 +49,7 @@ class NumpyAttention(NumpyElementwise):
         return self._masked_softmax(scores, visible), hidden
 
     def _masked_softmax(self, scores: Array, visible: Array | None) -> Array:
-        """Return the masked softmax over the last axis of contiguous ``scores``, which are overwritten."""
+        """Compute the softmax over visible keys, the last axis of ``scores``, which are overwritten."""
         shape = scores.shape
         hides = None
         if visible is not None and scores.size and np.min(visible) < shape[3]:
@@ -70,7 +65,7 @@ class NumpyAttention(NumpyElementwise):
         self, query: Array, keys: Array, weights: Array, workspace: Any, dweights: Array, factor: float,
         score: Array | None,
     ) -> tuple[Array, Array, Array | None]:  # fmt: skip
-        """Return (dquery, dkeys, dscore), given the weights' gradient; dscore is None without ``score``."""
+        """Return (dquery, dkeys, dscore) for a gradient of the weights; dscore is None without ``score``."""
         heads = weights.shape[1]
         q, k = by_head(query, heads), by_head(keys, heads)
         columns = max(weights.shape[3], 1)
@@ -88,14 +83,14 @@ class NumpyAttention(NumpyElementwise):
         return dq, dk, dscore
 
     def weighted_means(self, weights: Array, values: Array) -> Array:
-        """Weights (B, heads, Tq, Tk), values (B, Tk, m) -> (B, Tq, m): Σ weight·value over the keys."""
+        """Compute Σ weight·value over the keys: (B, Tq, m) from weights (B, heads, Tq, Tk) and values (B, Tk, m)."""
         batch, heads, queries, _ = weights.shape
         y = buffers.empty((batch, queries, values.shape[2]), dtype=values.dtype)
         self.batched_product(weights, by_head(values, heads), by_head(y, heads))
         return y
 
     def weighted_means_grad(self, weights: Array, values: Array, dy: Array) -> tuple[Array, Array]:
-        """Return (dweights, dvalues)."""
+        """Return (dweights, dvalues), the gradients of :meth:`weighted_means`."""
         heads = weights.shape[1]
         dweights, dvalues = (buffers.empty(x.shape, dtype=x.dtype) for x in (weights, values))
         dy_by_head = by_head(dy, heads)
@@ -106,9 +101,9 @@ class NumpyAttention(NumpyElementwise):
     def attention(
         self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
     ) -> tuple[Array, Any]:
-        """Return the means (B, Tq, m) of the values by :meth:`attention_weights`, and a workspace.
+        """Compute attention: the means (B, Tq, m) of the values by :meth:`attention_weights`; return a workspace, too.
 
-        Scores are factor·Σ q·k. No workspace if not ``train``. Here it is all weights; a backend may compute blocks.
+        Scores are factor·Σ q·k.
         """
         weights, _ = self.attention_weights(query, keys, heads, factor, visible, None)
         return self.weighted_means(weights, values), weights if train else None
@@ -117,13 +112,13 @@ class NumpyAttention(NumpyElementwise):
         self, query: Array, keys: Array, values: Array, y: Array, workspace: Any, dy: Array, heads: int, factor: float,
         visible: Array | None,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
-        """Return (dquery, dkeys, dvalues); ``y`` is the result of :meth:`attention`."""
+        """Return (dquery, dkeys, dvalues), the gradients of :meth:`attention`; ``y`` is its result."""
         dweights, dvalues = self.weighted_means_grad(workspace, values, dy)
         dquery, dkeys, _ = self.attention_weights_grad(query, keys, workspace, None, dweights, factor, None)
         return dquery, dkeys, dvalues
 
 
 def by_head(x: Array, heads: int) -> Array:
-    """Return x (B, T, n) as (B, heads, T, n / heads): a view if x is contiguous."""
+    """View x (B, T, n) as (B, heads, T, n / heads)."""
     batch, steps, columns = x.shape
     return x.reshape(batch, steps, heads, columns // heads).transpose(0, 2, 1, 3)

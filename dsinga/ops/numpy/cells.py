@@ -1,9 +1,8 @@
-"""The arithmetic of a recurrent layer's step, forward and backward, in place.
+"""The arithmetic of a recurrent layer's step (RNN, GRU, LSTM), forward and backward, in place.
 
-A cell works on ``gates`` (width, n, H), with n contiguous rows per gate, and on states (parts, n, H): rows apart in
-memory are far slower. Before a step, gates hold sums of products: with the input in ``from_x``, with the state before
-in ``from_h``. After it, they hold values for the backward step. ``dgates`` are like ``gates``, but with rows apart for
-products, so each number is written once and not read. ``scratch`` is (3, n, H).
+A cell works on ``gates`` (width, n, H), with n contiguous rows per gate, and on states (parts, n, H). Before a step,
+gates hold sums of products: with the input in ``from_x``, with the state before in ``from_h``. After it, they hold
+values for the backward step. ``dgates`` are like ``gates``, but with rows apart for products. ``scratch`` is (3, n, H).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dsinga.ops.types import Array
 
 
 class CellFunction(NamedTuple):
-    """An activation: ``apply(x, out)`` computes y = f(x), ``slope(y, out)`` f'(x) from y, perhaps in place.
+    """An activation of a cell: ``apply(x, out)`` computes y = f(x), ``slope(y, out)`` f'(x) from y, perhaps in place.
 
     Arrays are contiguous.
     """
@@ -27,7 +26,7 @@ class CellFunction(NamedTuple):
 
 
 class CellFunctions(NamedTuple):
-    """The functions of a cell, as in :class:`~dsinga.ops.types.CellActivations`."""
+    """The activations of a cell, as in :class:`~dsinga.ops.types.CellActivations`."""
 
     gate: CellFunction
     candidate: CellFunction
@@ -35,7 +34,7 @@ class CellFunctions(NamedTuple):
 
 
 def sigmoid(x: Array, out: Array) -> None:
-    """Compute 1/(1 + exp(-x)); exp may overflow to infinity, with inverse 0."""
+    """Compute the sigmoid 1/(1 + exp(-x)); exp may overflow to infinity, with inverse 0."""
     np.negative(x, out=out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
@@ -43,13 +42,13 @@ def sigmoid(x: Array, out: Array) -> None:
 
 
 def sigmoid_slope(y: Array, out: Array) -> None:
-    """Compute (1 - y)·y."""
+    """Compute the derivative of the sigmoid from its value y: (1 - y)·y."""
     np.subtract(1, y, out=out)
     np.multiply(out, y, out=out)
 
 
 def tanh_slope(y: Array, out: Array) -> None:
-    """Compute 1 - y²."""
+    """Compute the derivative of tanh from its value y: 1 - y²."""
     np.multiply(y, y, out=out)
     np.subtract(1, out, out=out)
 
@@ -63,10 +62,9 @@ FUNCTIONS: dict[str, CellFunction] = {
 
 
 class Cell:
-    """A recurrent cell: sizes, step forward and backward, and its two products' matrices.
+    """Base of recurrent cells: their sizes, the step forward and backward, and the matrices of the two products.
 
-    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first. Products with
-    input and state fill the gates ``from_x`` and ``from_h``.
+    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first.
     """
 
     width: ClassVar[int]
@@ -76,29 +74,29 @@ class Cell:
 
     @staticmethod
     def join(params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
-        """Return (w_x, w_h, b), with H rows of weights for each gate of ``from_x`` and ``from_h``."""
+        """Stack the gates' weights into matrices (w_x, w_h, b), H rows for each gate of ``from_x`` and ``from_h``."""
         return params[0], params[1], params[2] if len(params) > 2 else None
 
     @staticmethod
     def split(w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
-        """Undo :meth:`join`."""
+        """Split the stacked matrices of :meth:`join` into params again."""
         return [w_x, w_h] if b is None else [w_x, w_h, b]
 
     @staticmethod
     def step(gates: Array, before: Array, now: Array, scratch: Array, functions: CellFunctions) -> None:
-        """Compute the state ``now`` from the one ``before``."""
+        """Compute the new state ``now`` from the state ``before`` and the gates."""
         raise NotImplementedError
 
     @staticmethod
     def step_grad(
         gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array, functions: CellFunctions
     ) -> None:
-        """Compute ``dgates``; replace ``d``, the gradient of ``now``, by ``before``'s without the product's part."""
+        """Compute ``dgates``; replace ``d``, the gradient for ``now``, by the one for ``before`` except its product."""
         raise NotImplementedError
 
 
 class RNN(Cell):
-    """h' = tanh(x W_hxᵀ + h W_hhᵀ + b)."""
+    """Simple recurrent cell: h' = tanh(x W_hxᵀ + h W_hhᵀ + b)."""
 
     width, from_x, from_h = 1, range(1), range(1)
 
@@ -118,13 +116,12 @@ class RNN(Cell):
 
 
 class GRU(Cell):
-    """SINGA's GRU; the reset gate multiplies the product with the state, as in cuDNN and PyTorch.
+    """SINGA's GRU cell; the reset gate multiplies the product with the state, as in cuDNN and PyTorch.
 
     With s = h W_chᵀ: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way; c = tanh(x W_cxᵀ + b_c + r∘s); h' = z∘h + (1 -
     z)∘c.
 
-    The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias, for s, is
-    PyTorch's second bias of the candidate.
+    The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias belongs to s.
     """
 
     width, from_x, from_h = 4, range(3), range(1, 4)
@@ -188,7 +185,7 @@ class GRU(Cell):
 
 
 class LSTM(Cell):
-    """The LSTM of Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al. (2000); a state is h and c.
+    """The LSTM cell of Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al. (2000).
 
     i, f, o = σ(x Wᵀ + h Wᵀ + b), g in the same way with tanh, in PyTorch's order i, f, g, o; c' = f∘c + i∘g; h' =
     o∘tanh(c').

@@ -1,8 +1,4 @@
-"""Inner products, convolution and pooling in plain numpy.
-
-A convolution is one matrix product (im2col); pooling makes one pass over the image per position in the window. Grouped
-filters read their group of channels: one batched product over the groups.
-"""
+"""Inner products, convolution and pooling in plain numpy."""
 
 from __future__ import annotations
 
@@ -31,32 +27,32 @@ class NumpyConvolution(NumpyElementwise):
     """Inner products and convolutions, by numpy's matrix product."""
 
     def with_fast_rounding(self) -> Self:
-        """Return the backend with the fastest small products; a row's bits depend on the batch."""
+        """Return a backend with the fastest small products, in which a row's bits depend on the batch."""
         return self
 
     # np.dot is called in less time than the operator @, and is quick where an operand has one column, too.
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
-        """(B, I), W (O, I), or (I, O) if ``transpose``, b (O,) -> (B, O): x Wᵀ + b."""
+        """Compute x Wᵀ + b: x (B, I), W (O, I), or (I, O) if ``transpose``, b (O,), to (B, O)."""
         y: Array = np.dot(x, w if transpose else w.T)
         if b is not None:
             y += b
         return y
 
     def rectified_inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
-        """Return max(y, 0) of the result y of :meth:`inner_product`."""
+        """Compute ReLU of :meth:`inner_product` in one call."""
         return self.relu(self.inner_product(x, w, b, transpose))
 
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        """Return (dx (B, I), dw like w, db (O,)); dx and db are None if not needed."""
+        """Return (dx (B, I), dw like w, db (O,)), the gradients of :meth:`inner_product`; None if not needed."""
         dx = np.dot(dy, w.T if transpose else w) if need_dx else None
         dw = np.dot(x.T, dy) if transpose else np.dot(dy.T, x)
         return dx, dw, np.add.reduce(dy, 0) if need_db else None
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
-        """Cross-correlation: (B, C, H, W), w (F, C, kh, kw), b (F,) -> (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
+        """Cross-correlation: (B, C, H, W), w (F, C, kh, kw), b (F,) to (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
         outputs = output_sizes(x.shape, w.shape[2:], stride, pad)
         y = _columns(x, w.shape[2:], stride, pad, outputs) @ _matrix(w)
         if b is not None:
@@ -64,13 +60,13 @@ class NumpyConvolution(NumpyElementwise):
         return to_image(y.reshape(x.shape[0], *outputs, w.shape[0]))
 
     def rectified_convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
-        """:meth:`relu` of :meth:`convolution`."""
+        """Compute :meth:`relu` of :meth:`convolution` in one call."""
         return self.relu(self.convolution(x, w, b, stride, pad))
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        """Return (dx like x, dw like w, db (F,)); dx and db are None if not needed."""
+        """Return (dx like x, dw like w, db (F,)), the gradients of :meth:`convolution`; None if not needed."""
         filters, channels, *kernel = w.shape
         outputs = dy.shape[2:]
         dy_rows = to_rows(dy).reshape(dy.shape[0] * prod(outputs), filters)
@@ -82,10 +78,7 @@ class NumpyConvolution(NumpyElementwise):
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
-        """(B, F, H', W'), w (F, C, kh, kw), b (C,) -> (B, C, *size): the gradient of a convolution's images, plus b.
-
-        The convolution of images of ``size`` gives (H', W') (:meth:`convolution`).
-        """
+        """Transposed convolution: (B, F, H', W'), w (F, C, kh, kw), b (C,) to (B, C, *size), plus b."""
         (batch, filters, *outputs), (_, channels, *kernel) = x.shape, w.shape
         rows = to_rows(x).reshape(batch * prod(outputs), filters)
         columns = (rows @ _matrix(w).T).reshape(batch, *outputs, prod(kernel), channels)
@@ -99,7 +92,7 @@ class NumpyConvolution(NumpyElementwise):
 
 
 def _columns(x: Array, kernel: Sequence[int], stride: Sizes, pad: Sizes, outputs: Sizes) -> Array:
-    """Lay out the windows of x as rows (im2col): (B·H'·W', kh·kw·C), each in the order kh, kw, C."""
+    """Unfold the windows of x into rows (im2col): (B·H'·W', kh·kw·C), each in the order kh, kw, C."""
     views = taps(pad_rows(to_rows(x), pad), kernel, stride, outputs)
     columns = np.empty((x.shape[0], *outputs, len(views), x.shape[1]), x.dtype)
     for position, view in enumerate(views):
@@ -108,18 +101,15 @@ def _columns(x: Array, kernel: Sequence[int], stride: Sizes, pad: Sizes, outputs
 
 
 def _matrix(w: Array) -> Array:
-    """Lay out filters (F, C, kh, kw) as the (kh·kw·C, F) matrix that multiplies the columns."""
+    """Reshape filters (F, C, kh, kw) to the (kh·kw·C, F) matrix that multiplies im2col's rows."""
     return w.transpose(*range(2, w.ndim), 1, 0).reshape(w.size // w.shape[0], w.shape[0])
 
 
 class NumpyPooling:
-    """Maximum and mean over windows; with pads below kernels, every window meets the image."""
+    """Max and mean pooling by numpy; with pads below kernels, every window meets the image."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
-        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins.
-
-        No workspace if not ``train``.
-        """
+        """Max pooling: (B, C, H, W) to ((B, C, H', W'), workspace), H' by floor. Padding never wins."""
         outputs = output_sizes(x.shape, kernel, stride, pad)
         first, *others = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, outputs)
         best = first.copy()
@@ -128,7 +118,7 @@ class NumpyPooling:
         return to_image(best), best if train else None
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        """Return dx: each dy is added to the first maximum of its window (row-major)."""
+        """Return dx, the gradient of :meth:`max_pool`: each dy goes to the first maximum of its window (row-major)."""
         padded, views = _gradient(x, dy, kernel, stride, pad)
         sources = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, dy.shape[2:])
         rows, best = to_rows(dy), workspace
@@ -140,7 +130,7 @@ class NumpyPooling:
         return to_image(contiguous(crop_rows(padded, pad)))
 
     def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        """(B, C, H, W) -> (B, C, H', W'): window sum / (kh·kw), padding counted as zeros (SINGA's kPooling)."""
+        """Mean pooling: (B, C, H, W) to (B, C, H', W'), window sum / (kh·kw), padding counted as zeros."""
         outputs = output_sizes(x.shape, kernel, stride, pad)
         total = np.zeros((x.shape[0], *outputs, x.shape[1]), x.dtype)
         for tap in taps(pad_rows(to_rows(x), pad), kernel, stride, outputs):
@@ -149,7 +139,7 @@ class NumpyPooling:
         return to_image(total)
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        """Return dx, of the shape of x."""
+        """Return dx, the gradient of :meth:`avg_pool`, of the shape of x."""
         padded, views = _gradient(x, dy, kernel, stride, pad)
         share = to_rows(dy) * (1 / prod(kernel))
         for tap in views:
@@ -158,7 +148,7 @@ class NumpyPooling:
 
 
 def _gradient(x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[Array, list[Array]]:
-    """Return zeros for x's padded gradient, and its view of each position in the window."""
+    """Allocate x's padded gradient, and return its view of each position in the window."""
     batch, channels, *sizes = x.shape
     padded = np.zeros((batch, *padded_sizes(sizes, pad), channels), dy.dtype)
     return padded, taps(padded, kernel, stride, dy.shape[2:])
@@ -170,7 +160,7 @@ class NumpyGroupedConvolution:
     def grouped_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int
     ) -> Array:
-        """Cross-correlation by group: (B, C, H, W), w (F, C/groups, kh, kw), b (F,) -> (B, F, H', W').
+        """Cross-correlation by group: (B, C, H, W), w (F, C/groups, kh, kw), b (F,) to (B, F, H', W').
 
         H' = (H + 2·pad - dilation·(kh - 1) - 1)//stride + 1; PyTorch's conv2d.
         """
@@ -184,7 +174,7 @@ class NumpyGroupedConvolution:
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int, need_dx: bool,
         need_db: bool,
     ) -> tuple[Array | None, Array, Array | None]:  # fmt: skip
-        """Return (dx like x, dw like w, db (F,)); dx and db are None if not needed."""
+        """Return (dx like x, dw like w, db (F,)), the gradients of :meth:`grouped_convolution`; None if not needed."""
         filters, channels, *kernel = w.shape
         outputs = dy.shape[2:]
         dy_rows = to_rows(dy).reshape(dy.shape[0] * prod(outputs), filters)
@@ -206,7 +196,7 @@ class NumpyGroupedConvolution:
 def _group_columns(
     x: Array, kernel: Sequence[int], stride: Sizes, pad: Sizes, dilation: Sizes, groups: int, outputs: Sizes
 ) -> Array:
-    """Return im2col of each group of channels, (groups, B·H'·W', kh·kw·C/groups)."""
+    """Unfold the windows of each group of channels (im2col), (groups, B·H'·W', kh·kw·C/groups)."""
     views = taps(pad_rows(to_rows(x), pad), kernel, stride, outputs, dilation)
     channels = x.shape[1] // groups
     columns = np.empty((groups, x.shape[0] * prod(outputs), len(views), channels), x.dtype)
@@ -216,7 +206,7 @@ def _group_columns(
 
 
 def _matrices(w: Array, groups: int) -> Array:
-    """Return filters (F, C/groups, kh, kw) as (groups, kh·kw·C/groups, F/groups), which multiply the columns."""
+    """Reshape filters to (groups, kh·kw·C/groups, F/groups), which multiply im2col's rows."""
     filters = w.shape[0] // groups
     by_group = w.reshape(groups, filters, *w.shape[1:])
     return by_group.transpose(0, *range(3, by_group.ndim), 2, 1).reshape(groups, prod(w.shape[1:]), filters)

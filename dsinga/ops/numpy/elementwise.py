@@ -1,4 +1,4 @@
-"""Elementwise kernels, softmax and its loss in plain numpy; the first argument gives the layout."""
+"""Activations, softmax, dropout masks and softmax's loss in plain numpy; the first argument gives the layout."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from dsinga.ops.types import Array
 
 
 class NumpyElementwise:
-    """Activations, sums and products, softmax, dropout masks."""
+    """Elementwise kernels: activations, sums and products, softmax, dropout masks."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        """max(x, 0) + slope·min(x, 0)."""
+        """Rectifier: max(x, 0) + slope·min(x, 0)."""
         y = np.maximum(x, 0)
         if slope:
             y += slope * np.minimum(x, 0)
         return y
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        """Return dy where y > 0, slope·dy elsewhere; ``slope`` >= 0, so y has the sign of x."""
+        """Return the gradient of :meth:`relu`: dy where y > 0, slope·dy elsewhere (slope >= 0)."""
         gate = (y > 0).astype(y.dtype)
         if slope:
             np.copyto(gate, slope, where=y <= 0)
         return np.multiply(gate, dy, out=gate)
 
     def sigmoid(self, x: Array) -> Array:
-        """1 / (1 + exp(-x)), without overflow."""
+        """Sigmoid: 1 / (1 + exp(-x)), without overflow."""
         # exp(-|x|) is at most 1, so neither branch overflows.
         small = np.exp(-np.abs(x))
         return np.where(x >= 0, 1, small) / (1 + small)
 
     def sigmoid_grad(self, y: Array, dy: Array) -> Array:
-        """dy·y·(1 - y)."""
+        """Return the gradient of :meth:`sigmoid`: dy·y·(1 - y)."""
         dx = y * (1 - y)
         dx *= dy
         return dx
 
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
-        """outer·tanh(inner·x); SINGA's STanh has outer 1.7159047, inner 0.66666667."""
+        """Scaled tanh: outer·tanh(inner·x); SINGA's STanh has outer 1.7159047, inner 0.66666667."""
         y = np.tanh(x * inner)
         y *= outer
         return y
 
     def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
-        """dy·inner·(outer - y²/outer)."""
+        """Return the gradient of :meth:`tanh`: dy·inner·(outer - y²/outer)."""
         dx = y * y
         dx *= -inner / outer
         dx += inner * outer
@@ -55,13 +55,13 @@ class NumpyElementwise:
         return dx
 
     def gelu(self, x: Array) -> Array:
-        """x·Φ(x), with the normal distribution Φ(x) = (1 + erf(x/√2))/2."""
+        """GELU: x·Φ(x), with the normal distribution Φ(x) = (1 + erf(x/√2))/2."""
         y = _normal_distribution(x)
         y *= x
         return y
 
     def gelu_grad(self, x: Array, dy: Array) -> Array:
-        """dy·(Φ(x) + x·φ(x)), with φ(x) = exp(-x²/2)/√(2π)."""
+        """Return the gradient of :meth:`gelu`: dy·(Φ(x) + x·φ(x)), with φ(x) = exp(-x²/2)/√(2π)."""
         dx = np.exp(x * x * -0.5)
         dx *= x
         dx *= 1 / math.sqrt(2 * math.pi)
@@ -70,13 +70,13 @@ class NumpyElementwise:
         return dx
 
     def silu(self, x: Array) -> Array:
-        """x·σ(x), with σ(x) = 1 / (1 + exp(-x))."""
+        """SiLU: x·σ(x), with σ(x) = 1 / (1 + exp(-x))."""
         y = _like(x, self.sigmoid(x))
         y *= x
         return y
 
     def silu_grad(self, x: Array, dy: Array) -> Array:
-        """dy·σ(x)·(1 + x·(1 - σ(x)))."""
+        """Return the gradient of :meth:`silu`: dy·σ(x)·(1 + x·(1 - σ(x)))."""
         sigmoid = self.sigmoid(x)
         dx = _like(x, 1 - sigmoid)
         dx *= x
@@ -100,17 +100,17 @@ class NumpyElementwise:
         return y
 
     def softmax_grad(self, y: Array, dy: Array) -> Array:
-        """y·(dy - Σ dy·y)."""
+        """Return the gradient of :meth:`softmax`: y·(dy - Σ dy·y)."""
         dx = dy - (dy * y).sum(axis=-1, keepdims=True)
         dx *= y
         return dx
 
     def bernoulli(self, p: Array, uniform: Array) -> Array:
-        """1 with probability p, else 0, like p (B, n): 1 where the uniform is below p."""
+        """Sample 1 with probability p, else 0, like p (B, n): 1 where the uniform is below p."""
         return (uniform < p).astype(p.dtype)
 
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
-        """(B, n) uniforms -> float32: 1/(1 - ratio) where the uniform is >= ratio, else 0."""
+        """Convert uniform numbers (B, n) to dropout factors: 1/(1 - ratio) where the uniform is >= ratio, else 0."""
         return (uniform >= ratio) * np.float32(1 / (1 - ratio))
 
 
@@ -121,9 +121,9 @@ def _like(x: Array, values: Array) -> Array:
 
 
 def _normal_distribution(x: Array) -> Array:
-    """Return (1 + erf(x/√2))/2 in the layout of x.
+    """Compute the normal distribution (1 + erf(x/√2))/2 in the layout of x.
 
-    In float32 by formula 7.1.26 of Abramowitz and Stegun (1964), with an error below 1.5e-7; numpy has no erf.
+    In float32 by formula 7.1.26 of Abramowitz and Stegun (1964), with an error below 1.5e-7.
     """
     if x.dtype != np.float32:
         return np.asarray(_erf(x * math.sqrt(0.5)), x.dtype) * 0.5 + 0.5
@@ -148,7 +148,7 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def places_of(labels: Array, classes: int) -> Array:
-    """Return the flat index in (B, ``classes``) of each row's label; (B,)."""
+    """Return the flat index in (B, ``classes``) of each row's label, (B,)."""
     return labels + np.arange(0, len(labels) * classes, classes)
 
 
@@ -159,10 +159,9 @@ class NumpyLoss(NumpyElementwise):
     """Softmax with cross-entropy; a subclass may have a faster softmax."""
 
     def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, Any, Any]:
-        """(B, K), labels (B,) integers in [0, K) -> (p (B, K), loss, hits) with p the softmax of each row of x.
+        """Softmax cross-entropy: x (B, K), labels (B,) integers in [0, K) to (p (B, K), loss, hits), p = softmax(x).
 
-        ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p. Both are numbers,
-        or 0-d arrays for ``read``.
+        ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p.
         """
         p = self.softmax(x)
         of_labels = p.reshape(-1).take(places_of(labels, p.shape[1]), mode="clip")
@@ -170,10 +169,9 @@ class NumpyLoss(NumpyElementwise):
         return p, loss, self.hits(p, labels, topk)
 
     def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
-        """Return (p - (1 - smoothing)·1[label] - smoothing/K)·factor, for the softmax p (B, K).
+        """Return ``factor`` times the loss's gradient for x: (p - (1 - smoothing)·1[label] - smoothing/K)·factor.
 
-        It is the gradient of ``factor`` times the loss by x. The target is 1 - ``smoothing`` at the label, plus
-        ``smoothing`` over all classes.
+        ``p`` (B, K) is the softmax. The target is 1 - ``smoothing`` at the label, plus ``smoothing`` over all classes.
         """
         dx = contiguous(self.scale_and_shift(p, factor, -factor * smoothing / p.shape[1]))
         numbers, places = dx.reshape(-1), places_of(labels, p.shape[1])
@@ -188,10 +186,9 @@ class NumpyLoss(NumpyElementwise):
         return y
 
     def hits(self, scores: Array, labels: Array, topk: int) -> Any:
-        """Return in how many rows of ``scores`` (B, K) the label is among the ``topk`` highest scores.
+        """Count the rows of ``scores`` (B, K) with the label among the ``topk`` highest scores.
 
-        Of equal scores the lower index ranks higher; NaN counts against the label. The result is a number, or a 0-d
-        array for ``read``.
+        Of equal scores the lower index ranks higher; NaN counts against the label.
         """
         of_labels = scores.reshape(-1).take(places_of(labels, scores.shape[1]), mode="clip")[:, None]
         if topk == 1 < scores.shape[1]:  # the first of the highest; NaN is no hit

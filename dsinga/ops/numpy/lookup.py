@@ -15,7 +15,7 @@ class NumpyLookup:
     """One-hot vectors and embeddings in plain numpy."""
 
     def one_hot(self, codes: Array, size: int) -> Array:
-        """Integers (...) -> (..., size) float32: 1 at the integer's index, 0 elsewhere; all 0 for -1."""
+        """One-hot vectors: integers (...) to (..., size) float32, all 0 for -1."""
         vectors = buffers.empty((*codes.shape, size))
         vectors[...] = 0
         flat = codes.reshape(-1)
@@ -24,7 +24,7 @@ class NumpyLookup:
         return vectors
 
     def embedding(self, table: Array, codes: Array) -> Array:
-        """Table (V, d), integers (...) -> (..., d): the rows of these numbers, zeros for -1."""
+        """Look up the rows of a table (V, d) for integers (...): (..., d), zeros for -1."""
         vectors = buffers.empty((*codes.shape, table.shape[1]), dtype=table.dtype)
         np.take(table, codes, 0, vectors, "clip")
         vectors[codes < 0] = 0
@@ -42,7 +42,7 @@ class NumpyLookup:
 
 
 def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndarray:
-    """Return the numbers of :meth:`dsinga.ops.Ops.uniform` as a numpy array."""
+    """Compute the random numbers of :meth:`dsinga.ops.Ops.uniform` with numpy's generator."""
     width = -(-columns // 8)  # one Philox counter gives four 64-bit words, eight float32
     seed = np.array(key, np.uint64)  # a list of such numbers becomes float64
     bits = np.random.Philox(key=seed, counter=[first * width, 0, step, 0])
@@ -50,14 +50,13 @@ def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndar
 
 
 class NumpyRandom:
-    """Numpy's Philox generator, and crops of images in a loop."""
+    """Random numbers by numpy's Philox generator, and crops of images in a loop."""
 
     def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
-        """Return rows ``first`` to ``first + rows`` of a key and step's random numbers: float32 in [0, 1).
+        """Draw random numbers for rows ``first`` to ``first + rows`` at a step: (rows, columns) float32 in [0, 1).
 
-        The result is (rows, columns), with the bits of numpy's Philox4x64-10 in every backend. Each row uses w =
-        ⌈columns/8⌉ counters; the first row starts at counter (first·w, 0, step, 0). Both numbers of the key are below
-        2⁶⁴. In a recording, each later pass uses its own step.
+        They have the bits of numpy's Philox4x64-10 in every backend. Each row uses w = ⌈columns/8⌉ counters; the first
+        row starts at counter (first·w, 0, step, 0). In a recording, each later pass uses its own step.
         """
         recorded = recorder()
         if recorded is None or not isinstance(step, RecordedStep):
@@ -67,10 +66,9 @@ class NumpyRandom:
     def crop(
         self, images: Array, tops: Sequence[int], lefts: Sequence[int], mirrored: Sequence[bool], size: Pair, pad: int
     ) -> Array:
-        """(B, C, H, W) of any dtype -> (B, C, *size): the window at (top, left) of each image, mirrored or not.
+        """Crop images (B, C, H, W) of any dtype to (B, C, *size), at (top, left) of each image, mirrored or not.
 
-        Tops and lefts count ``pad`` zeros on every side. ``tops``, ``lefts`` and ``mirrored`` have one entry an image,
-        in host memory or as the backend's arrays.
+        Tops and lefts count ``pad`` zeros on every side. ``tops``, ``lefts`` and ``mirrored`` have one entry an image.
         """
         recorded = recorder()
         if recorded is not None and isinstance(images, RecordedArray):

@@ -1,8 +1,4 @@
-"""Softmax over the channels of fields and its loss in plain numpy, on blocks that fit a core's cache.
-
-In a block each class is a contiguous row of points: numpy is slow over rows of few classes. Arrays are C-contiguous or
-channels-last.
-"""
+"""Softmax over the channels of fields and its loss in plain numpy, on blocks that fit a core's cache."""
 
 from __future__ import annotations
 
@@ -21,13 +17,10 @@ Block = tuple[slice, slice, Array]
 
 
 class NumpyPoints:
-    """Softmax and cross-entropy of the points of fields."""
+    """Softmax and cross-entropy at each point of a field."""
 
     def softmax_blocks(self, x: Array, p: Array) -> Iterator[Block]:
-        """Write the softmax over the channels of x to ``p`` in blocks; yield rows, points and probabilities of each.
-
-        The probabilities (K, b, n) are a C-contiguous copy.
-        """
+        """Write the softmax over the channels of x to ``p`` in blocks; yield rows, points and probabilities of each."""
         return softmax_by_class(x, p)
 
     def point_softmax(self, x: Array) -> Array:
@@ -38,11 +31,11 @@ class NumpyPoints:
         return p
 
     def point_softmax_loss(self, x: Array, labels: Array, weights: Array | None = None) -> tuple[Array, Any, Any]:
-        """(B, K, *space), labels integers in [0, K) -> (p, loss, hits) with p the softmax over the channels.
+        """Softmax cross-entropy of points: x (B, K, *space), labels integers in [0, K) to (p, loss, hits).
 
-        ``loss`` is -Σ w·log max(p[label], FLT_MIN) over all points, summed in float64. ``hits`` is Σ w over points
-        where the label is the lowest class with the highest p; a point with NaN is no hit. Without weights w is 1. Both
-        are numbers, or 0-d arrays for ``read``.
+        p is the softmax over the channels. ``loss`` is -Σ w·log max(p[label], FLT_MIN) over all points, summed in
+        float64. ``hits`` is Σ w over points where the label is the lowest class with the highest p; a point with NaN is
+        no hit. Without weights w is 1.
         """
         p, loss, hits = _dense_like(x), 0.0, 0.0
         for rows, points, block in self.softmax_blocks(x, p):
@@ -61,10 +54,7 @@ class NumpyPoints:
         return p, loss, hits
 
     def point_softmax_loss_grad(self, p: Array, labels: Array, weights: Array | None, factor: float) -> Array:
-        """Return w·(p - 1[label])·factor, for the softmax p (B, K, *space): the gradient of ``factor`` times the loss.
-
-        ``p`` and the result are dense.
-        """
+        """Return ``factor`` times the loss's gradient, w·(p - 1[label])·factor, for the softmax p (B, K, *space)."""
         dx = buffers.like(p)
         probabilities, result, memory = by_class(p), by_class(dx), in_memory(dx)
         classes, points = result.shape[1:]
@@ -84,7 +74,7 @@ class NumpyPoints:
         return dx
 
     def highest_channel(self, x: Array) -> Array:
-        """Return the first channel with the highest number of x (B, K, P), (B, P) integers; any channel for NaN."""
+        """Find the first channel with the highest number of x (B, K, P): (B, P) integers; any channel for NaN."""
         channels = np.empty_like(x, np.int64, shape=(x.shape[0], x.shape[2]))
         for rows, points in point_blocks(x.shape):
             channels[rows, points] = highest_class(classes_first(x[rows, :, points]))
@@ -105,22 +95,22 @@ def softmax_by_class(x: Array, p: Array) -> Iterator[Block]:
 
 
 def _dense_like(x: Array) -> Array:
-    """Return an uninitialised array like x, channels-last if x is, else C-contiguous."""
+    """Allocate an array like x, channels-last if x is, else C-contiguous."""
     return buffers.empty(x.shape, channels_last=is_channels_last(x), dtype=x.dtype)
 
 
 def by_class(x: Array) -> Array:
-    """Return (B, K, *space) as (B, K, P): a view if points are evenly spaced, as in dense arrays."""
+    """Reshape (B, K, *space) to (B, K, P): a view if points are evenly spaced, as in dense arrays."""
     return x.reshape(*x.shape[:2], prod(x.shape[2:]))
 
 
 def in_memory(x: Array) -> Array:
-    """Return a view of a dense (B, K, *space) as (B, K·P), each row in memory order."""
+    """View a dense (B, K, *space) as (B, K·P), each row in memory order."""
     return (x if x.flags.c_contiguous else np.moveaxis(x, 1, -1)).reshape(len(x), prod(x.shape[1:]))
 
 
 def classes_first(block: Array) -> Array:
-    """Return (b, K, p) as a new C-contiguous array (K, b, p)."""
+    """Copy a block (b, K, p) to a C-contiguous array (K, b, p)."""
     result = np.empty_like(block, order="C", shape=(block.shape[1], block.shape[0], block.shape[2]))
     result[...] = block.swapaxes(0, 1)
     return result
@@ -136,7 +126,7 @@ def is_highest(block: Array, of_labels: Array, labels: Array) -> Array:
 
 
 def highest_class(block: Array) -> Array:
-    """Return the first class with the highest of (K, b, p), (b, p) integers; any class for NaN."""
+    """Find the first class with the highest of (K, b, p): (b, p) integers; any class for NaN."""
     kind = np.uint8 if len(block) <= 256 else np.int32
     chosen, highest = np.zeros_like(block, kind, shape=block.shape[1:]), block[0].copy()
     for label in range(1, len(block)):

@@ -1,8 +1,4 @@
-"""Recurrent layers over whole sequences: few, large products and cells in place.
-
-All steps share one product with the input weights, and one for the weights' gradient. Each step multiplies its state by
-the weights of all gates.
-"""
+"""Recurrent layers over whole sequences, with few large matrix products and cells that compute in place."""
 
 from __future__ import annotations
 
@@ -22,10 +18,7 @@ GAP = 16
 
 
 class RecurrentWorkspace(NamedTuple):
-    """The values for the backward pass: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H).
-
-    ``functions`` are the cell's.
-    """
+    """The values for the backward pass: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H)."""
 
     packing: Packing
     x: Array
@@ -49,7 +42,7 @@ class NumpyRecurrent:
         return matrix
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
-        """Compute the product of ``a`` and a prepared matrix into the C-contiguous ``out``."""
+        """Multiply ``a`` by a prepared matrix into the C-contiguous ``out``."""
         self.multiply_into(a, factor, out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
@@ -57,7 +50,7 @@ class NumpyRecurrent:
         sigmoid(x, out)
 
     def cell_functions(self, activations: CellActivations) -> CellFunctions:
-        """Return the named functions, with the backend's sigmoid."""
+        """Look up a cell's activations by name, with the backend's sigmoid."""
         functions = {**FUNCTIONS, "sigmoid": FUNCTIONS["sigmoid"]._replace(apply=self.sigmoid_into)}
         return CellFunctions(*(functions[name] for name in activations))
 
@@ -67,19 +60,17 @@ class NumpyRecurrent:
     ) -> tuple[Array, Array, Any]:  # fmt: skip
         """Run sequences x (B, T, n) through a recurrent cell: (B, T, H), the last state (B, S), workspace if ``train``.
 
-        Cells, their params (biases, the last ones, may be left out together) and the width S of a state:
+        Cells (formulas: :mod:`dsinga.ops.numpy.cells`), their params (biases may be left out together) and the width S
+        of a state:
 
-        - "rnn": h' = tanh(x W_hxᵀ + h W_hhᵀ + b); W_hx (H, n), W_hh (H, H), b (H,). S = H.
-        - "gru", SINGA's: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way, c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ)), h' =
-          z∘h + (1 - z)∘c. Params: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H. With a
-          fourth bias b_s (H,), c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ + b_s)).
-        - "lstm": i, f, o by σ and g by tanh of x W_hxᵀ + h W_hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'). Params: W_hx
-          (4H, n), W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
+        - "rnn": W_hx (H, n), W_hh (H, H), b (H,). S = H.
+        - "gru": z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,), perhaps b_s (H,): c = tanh(x
+          W_cxᵀ + b_c + r∘(h W_chᵀ + b_s)). S = H.
+        - "lstm": W_hx (4H, n), W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
 
         ``state`` (B, S) is the first state of each row, zeros if None. The first ``lengths[b]`` steps of row b are
-        computed (None: all); the others are 0. If ``reverse``, a row runs from its last step to its first; each result
-        keeps its step's position. ``activations`` replace the σ of "gru" and "lstm" (gate), the tanh of c and g
-        (candidate), and tanh(c') (cell).
+        computed (None: all); the others are 0. If ``reverse``, a row runs from its last step to its first.
+        ``activations`` replace the σ of "gru" and "lstm" (gate), the tanh of c and g (candidate), and tanh(c') (cell).
         """
         kind, functions = CELLS[cell], self.cell_functions(activations)
         w_x, w_h, b = kind.join(params)

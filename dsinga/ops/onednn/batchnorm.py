@@ -1,9 +1,7 @@
 """Batch normalisation: numpy computes sums along channels, oneDNN the rest in one pass.
 
-The library adds all rows in float32, which is inexact, and slow with few channels. Here a record is rows of some
-hundred numbers, several pixels each. A few rows are added in float32, and these sums in float64, so that parts of a
-batch add up to the whole. A mean that is large compared with the deviation is subtracted first. With numba, a compiled
-loop computes the same sums in one pass, also for bfloat16, which numpy reads as float32.
+The library's sums in float32 are inexact, and slow with few channels. Here a record is rows of some hundred numbers,
+several pixels each; a few rows are added in float32, and these sums in float64.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ WIDE = 256  # numbers of a row that is multiplied by constants: shorter rows are
 
 
 class Affine:
-    """x·scale + shift on (n, C), rectified or not: normalisation with mean 0 and variance 1."""
+    """Computes x·scale + shift on (n, C), rectified or not, as oneDNN's normalisation with mean 0 and variance 1."""
 
     def __init__(self, rows: int, channels: int, rectified: bool = False, dtype: np.dtype = FLOAT32):
         table, flags = image((1, channels, rows, 1), dtype), USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
@@ -73,7 +71,7 @@ class Affine:
 
 
 class _RectifiedSum:
-    """max(x·scale + shift + other, 0) on (n, C), in one pass over (n/g, g·C)."""
+    """Computes max(x·scale + shift + other, 0) on (n, C), in one pass over (n/g, g·C)."""
 
     def __init__(self, rows: int, channels: int, dtype: np.dtype = FLOAT32):
         self.group, x, row = wide_table(rows, channels, dtype)
@@ -89,7 +87,7 @@ class _RectifiedSum:
 
 
 class _Gradient:
-    """(x·slope + shift + dy)·factor on (n, C), in one pass over (n/g, g·C)."""
+    """Computes batch normalisation's gradient (x·slope + shift + dy)·factor on (n, C), in one pass over (n/g, g·C)."""
 
     def __init__(self, rows: int, channels: int, dtype: np.dtype = FLOAT32):
         self.group, x, row = wide_table(rows, channels, dtype)
@@ -105,13 +103,13 @@ class _Gradient:
 
 
 def wide_table(rows: int, channels: int, dtype: np.dtype) -> tuple[int, Any, Any]:
-    """Return how many rows of (rows, channels) to join, and descriptors of joined table and float32 row."""
+    """Return how many rows of (rows, channels) to join for speed, and oneDNN's descriptors of table and row."""
     group = gcd(rows, max(1, WIDE // channels))
     return group, dense((rows // group, group * channels), dtype), dense((1, group * channels))
 
 
 def repeat_constants(group: int, *constants: Array) -> Array:
-    """Return constants (C,) as float32 rows (g·C), repeated for g pixels, faster than ``np.tile``."""
+    """Repeat constants (C,) for g pixels as float32 rows (g·C)."""
     table = np.empty_like(constants[0], np.float32, shape=(len(constants), group, len(constants[0])))
     for row, constant in zip(table, constants, strict=True):
         row[...] = constant
@@ -119,13 +117,13 @@ def repeat_constants(group: int, *constants: Array) -> Array:
 
 
 def pixel_rows(x: Array) -> Array:
-    """Return x (B, C, ...) as C-contiguous (n, C)."""
+    """Reshape x (B, C, ...) to C-contiguous (n, C), a row for each pixel."""
     return contiguous(by_channel(x))
 
 
 @lru_cache
 def _fold(pixels: int, channels: int) -> tuple[int, int]:
-    """Return how many rows of a record to add in float32, and a row's numbers."""
+    """Return how many rows of a record to add in float32, and how many numbers each row has."""
     length = next((rows for rows in range(SHORTEST, pixels) if pixels % rows == 0), pixels)
     count = pixels // length
     joined = max((group for group in range(1, WIDEST // channels + 1) if count % group == 0), default=1)
@@ -137,7 +135,7 @@ def _large(x: Array) -> bool:
 
 
 def _totals(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return (Σ y, Σ x·y), (C,) each in float64, of arrays (B, C, ...)."""
+    """Sum y and x·y, arrays (B, C, ...), over all but the channels: (Σ y, Σ x·y), (C,) each in float64."""
     channels = x.shape[1]
     if loops := compiled("channel_sums", x.size):
         return _by_channel(loops.sums(_numbers(x), _numbers(y)), channels)
@@ -147,18 +145,18 @@ def _totals(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _folded(x: Array) -> Array:
-    """Return x (B, C, ...) as (k, n, w): n rows of w numbers, several pixels each, are added in float32."""
+    """Reshape x (B, C, ...) to (k, n, w): n rows of w numbers, several pixels each, which are added in float32."""
     return pixel_rows(x).reshape(-1, *_fold(prod(x.shape[2:]), x.shape[1]))
 
 
 def _numbers(x: Array) -> Array:
-    """Return :func:`_folded` for compiled loops: bfloat16 as uint16."""
+    """Return :func:`_folded` arrays as compiled loops read them: bfloat16 as uint16."""
     folded = _folded(x)
     return folded.view(np.uint16) if x.dtype == BFLOAT16 else folded
 
 
 def _by_channel(sums: Sequence[Array], channels: int) -> tuple[Array, Array]:
-    """Return two sums (2, w) of rows of joined pixels as sums of channels, (C,) each."""
+    """Add up sums (2, w) of several joined pixels to two sums of channels, (C,) each."""
     total, along = sums
     return np.add.reduce(total.reshape(-1, channels), axis=0), np.add.reduce(along.reshape(-1, channels), axis=0)
 
@@ -176,7 +174,7 @@ def _moments(x: Array) -> tuple[Array, Array]:
 
 
 def _far(mean: Array, variance: Array) -> bool:
-    """Whether to centre x first: Σ x² - mean·Σ x would lose too many digits in float32."""
+    """Whether to subtract the mean first, because Σ x² - mean·Σ x would lose too many digits in float32."""
     return bool((mean * mean > FAR * variance).any())
 
 
@@ -188,7 +186,7 @@ def _apply(affine: Affine, x: Array, scale: Array, shift: Array) -> Array:
 
 
 class OnednnBatchNorm(NumpyNormalisation):
-    """The kernels of batch normalisation."""
+    """Batch normalisation's kernels, by oneDNN and compiled loops."""
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         if not _large(x):

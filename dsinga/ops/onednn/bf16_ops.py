@@ -1,8 +1,8 @@
 """The oneDNN backend in bf16: products of bfloat16 numbers, summed in float32.
 
 Images between convolutions, pooling, rectifiers and normalisation are bfloat16; features of products, all params and
-their gradients are float32. Kernels round float32 inputs. Layers without support for bfloat16 get their sources in
-float32 (:meth:`Bf16Ops.to_float32`).
+their gradients are float32. Layers without support for bfloat16 get their sources in float32
+(:meth:`Bf16Ops.to_float32`).
 """
 
 from __future__ import annotations
@@ -44,10 +44,7 @@ BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte st
 
 
 class WeightProduct:
-    """x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C).
-
-    The rows of W are rounded block by block, in the thread's scratch memory.
-    """
+    """Computes x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
 
     def __init__(self, count: int, rows: int, columns: int, transposed: bool):
         self.transposed, self.result = transposed, (count, rows if transposed else columns)
@@ -101,7 +98,7 @@ def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = Fa
 
 
 def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool) -> PoolingForward:
-    """Return the pooling of bfloat16 images; raise Unsupported if it or, to train, its gradient is missing."""
+    """Create the pooling of bfloat16 images; raise Unsupported if it or, to train, its gradient is missing."""
     forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, train, BFLOAT16)
     if forward is None or (train and get_kernel(PoolingBackward, algorithm, x, window, stride, pad, BFLOAT16) is None):
         raise Unsupported("the library has the forward pass of some shapes without their backward pass")
@@ -281,7 +278,7 @@ class Bf16Ops(Bf16Images):
 
 
 def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
-    """Whether all are float32 or bfloat16, w float32, and x and w not empty."""
+    """Whether kernels accept these arrays: float32 or bfloat16, w float32, and x and w not empty."""
     return (
         bool(x.size and w.size) and w.dtype == FLOAT32 and all(a.dtype in (FLOAT32, BFLOAT16) for a in (x, *gradients))
     )

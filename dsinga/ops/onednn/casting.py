@@ -1,7 +1,4 @@
-"""Conversion of arrays between float32 and bfloat16, which has float32's exponents and 7 bits of mantissa.
-
-To *cast* is to convert between these two dtypes; bfloat16 is rounded to nearest.
-"""
+"""Conversion of arrays between float32 and bfloat16, which has float32's exponents and 7 bits of mantissa."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ from dsinga.ops.types import FLOAT32, Array, Shape
 
 
 class ContiguousCast:
-    """The conversion of n contiguous numbers."""
+    """Converts n contiguous numbers between float32 and bfloat16."""
 
     def __init__(self, size: int, source: np.dtype, result: np.dtype):
         self.run = conversion(dense((size,), source), dense((size,), result))
 
 
 class StridedCast:
-    """A float32 array of given shape and strides, in numbers, as gapless bfloat16 in the same order of axes."""
+    """Converts a float32 array of given shape and strides to gapless bfloat16 in the same order of axes."""
 
     def __init__(self, shape: Shape, strides: Shape):
         order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], shape[axis] == 1))
@@ -39,10 +36,7 @@ class StridedCast:
 
 
 def cast(x: Array, dtype: np.dtype) -> Array:
-    """Return x in ``dtype``, or x itself if it has it; both are float32 or bfloat16.
-
-    Images become channels-last, other arrays C-contiguous.
-    """
+    """Convert x to ``dtype``, float32 or bfloat16, unless it has it."""
     if x.dtype == dtype:
         return x
     if x.ndim in LAST:
@@ -51,7 +45,7 @@ def cast(x: Array, dtype: np.dtype) -> Array:
 
 
 def cast_contiguous(x: Array, dtype: np.dtype) -> Array:
-    """Return a C-contiguous array in ``dtype``, or itself if it has it."""
+    """Convert x to a C-contiguous array of ``dtype``, unless it is one."""
     if x.dtype == dtype:
         return x
     result = buffers.empty(x.shape, dtype=dtype)
@@ -64,7 +58,7 @@ def cast_contiguous(x: Array, dtype: np.dtype) -> Array:
 
 
 def cast_factor(x: Array) -> Array:
-    """Return a factor of products, a matrix or a stack, in bfloat16, in the same memory order."""
+    """Convert a factor of products, a matrix or a stack, to bfloat16 in the same memory order."""
     if x.dtype == BFLOAT16:
         return x
     kernel = get_kernel(StridedCast, *form_of(x))
@@ -72,10 +66,10 @@ def cast_factor(x: Array) -> Array:
 
 
 def cast_like(x: Array, target: Array) -> Array:
-    """Return x in the dtype of ``target``, if one is float32 and the other bfloat16; else x itself."""
+    """Convert x to the dtype of ``target``, if one is float32 and the other bfloat16."""
     return cast(x, target.dtype) if {x.dtype, target.dtype} == {FLOAT32, BFLOAT16} else x
 
 
 def to_float32(x: Array) -> Array:
-    """Return x in float32 if it is bfloat16, else x itself."""
+    """Convert x to float32 if it is bfloat16."""
     return cast(x, FLOAT32) if x.dtype == BFLOAT16 else x

@@ -1,8 +1,6 @@
-"""The table of special cases in which another implementation replaces oneDNN's first choice.
+"""A table of cases in which another implementation is faster than oneDNN's first choice.
 
-``DSINGA_ONEDNN=plain`` in the environment disables all rows: kernels are oneDNN's first choice, or numpy's if the
-library has none. A row stays if it saves
-3% of a whole iteration of a benchmark net.
+``DSINGA_ONEDNN=plain`` in the environment disables it. A row stays if it saves 3% of an iteration of a benchmark net.
 """
 
 from __future__ import annotations
@@ -28,11 +26,10 @@ SMALL_ARRAY = 1 << 14  # numbers
 
 
 class Choice(NamedTuple):
-    """A row of the table: for some arguments of a kernel, another implementation replaces the library's.
+    """A row of the table: the implementation that replaces oneDNN's for some arguments of a kernel.
 
-    ``implementation``, a ``module.Class`` of this package, replaces the library's ``instead_of`` for ``kernel``, if
-    ``when`` is true of the kernel's arguments. ``measured`` has processor, date and the share of the time without the
-    row.
+    ``implementation``, a ``module.Class`` of this package, replaces ``instead_of`` if ``when`` is true of the kernel's
+    arguments. ``measured`` has processor, date and the share of the time.
     """
 
     name: str
@@ -44,7 +41,7 @@ class Choice(NamedTuple):
 
 
 def needs_masks(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether images have few channels, not a multiple of LANES: the last register is masked."""
+    """Whether images have few channels, not a multiple of LANES, so that the last register is masked."""
     return len(x) == 4 and 5 <= x[1] < 24 and x[1] % LANES != 0
 
 
@@ -64,7 +61,7 @@ def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
 
 
 def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a weight is smaller than the features that TransposedProduct would repack."""
+    """Whether a weight is smaller than the features that TransposedProduct would copy to another layout."""
     return outputs * inputs < rows * (outputs + inputs)
 
 
@@ -85,7 +82,7 @@ def writes_far_apart(rows: int, outputs: int, inputs: int) -> bool:
 
 
 def is_of_images(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether a convolution is of images, not of volumes."""
+    """Whether a convolution is 2-d, on images, not on volumes."""
     return len(x) == 4
 
 
@@ -100,7 +97,7 @@ def has_few_classes(points: int, classes: int) -> bool:
 
 
 def always(*arguments: Any) -> bool:
-    """Accept all arguments of a kernel."""
+    """Apply a row of the table to all arguments of its kernel."""
     return True
 
 
@@ -152,7 +149,7 @@ TABLE = (
 
 
 def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
-    """Return the row that applies to a kernel with the library's ``implementation``, or None."""
+    """Find the row of the table that applies to a kernel's arguments, or None."""
     for choice in _rows(kernel):
         if choice.instead_of in (implementation, ANY) and choice.name not in switched_off() and choice.when(*arguments):
             return choice
@@ -160,10 +157,7 @@ def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
 
 
 def choose_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Make a kernel for the calling thread: oneDNN's ``make(*arguments)``, or what the table has instead.
-
-    None if neither the library nor the table supports the case.
-    """
+    """Make a kernel for the calling thread: oneDNN's ``make(*arguments)``, or the table's replacement."""
     return get_kernel(_make, kernel, make, *arguments)
 
 
@@ -182,7 +176,7 @@ def _make(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
 
 @cache
 def resolve(name: str) -> Any:
-    """Return the object ``module.Class`` of this package."""
+    """Import ``module.Class`` of this package by name."""
     module, _, attribute = name.partition(".")
     return getattr(import_module(f"dsinga.ops.onednn.{module}"), attribute)
 
@@ -194,7 +188,7 @@ def _rows(kernel: str) -> tuple[Choice, ...]:
 
 @cache
 def switched_off() -> frozenset[str]:
-    """Return the names of rows that the environment disables."""
+    """Return which rows of the table the environment variable disables."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "plain"):
         raise UserError(f"{VARIABLE}={value!r} is unknown: leave it unset, or set it to 'plain'")

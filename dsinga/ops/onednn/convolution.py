@@ -1,4 +1,4 @@
-"""Convolution on channels-last images by oneDNN; weights are reordered to its layout."""
+"""Convolutions on channels-last images by oneDNN, which reorders their weights."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ DIRECT = "jit:avx512_core"  # the library's name for a direct convolution, one o
 
 
 class ConvolutionForward:
-    """The library's convolution, with or without a bias, of images of ``dtype`` and float32 weights.
-
-    Filters have ``groups`` groups of channels, and ``dilation`` pixels between neighbours of a window.
-    """
+    """oneDNN's convolution, with or without a bias, of images of ``dtype`` and float32 weights."""
 
     by = ""  # the library's first implementation
 
@@ -73,10 +70,7 @@ class ConvolutionForward:
 
 
 class BackwardData:
-    """The library's gradient of a convolution's images, from rows (B, H', W', F) and the kernel (F, C, kh, kw).
-
-    The rows are of ``dtype``, the gradient of ``result``, the kernel float32.
-    """
+    """oneDNN's gradient of a convolution for its images, from rows (B, H', W', F) and the kernel (F, C, kh, kw)."""
 
     by = ""
 
@@ -107,19 +101,19 @@ class BackwardData:
 
 
 class DirectForward(ConvolutionForward):
-    """The convolution with the library's AVX-512 code without matrix products."""
+    """The convolution by oneDNN's AVX-512 code without matrix products."""
 
     by = DIRECT
 
 
 class DirectBackwardData(BackwardData):
-    """The gradient of images with the library's AVX-512 code without matrix products."""
+    """The gradient for images by oneDNN's AVX-512 code without matrix products."""
 
     by = DIRECT
 
 
 class PaddedBackwardData:
-    """The gradient of images with channels padded to a multiple of LANES, to avoid masks."""
+    """The gradient for images with channels padded to a multiple of LANES, to avoid masks."""
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
         batch, self.channels, *size = self.shape = x
@@ -135,7 +129,7 @@ class PaddedBackwardData:
 
 
 class BackwardWeights:
-    """The library's gradient of a convolution's kernel, float32, from rows (B, H, W, C) and (B, H', W', F)."""
+    """oneDNN's gradient of a convolution for its kernel, float32, from rows (B, H, W, C) and (B, H', W', F)."""
 
     def __init__(
         self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, dilation: Sizes = (),
@@ -174,7 +168,7 @@ class BackwardWeights:
 
 
 class OnednnConvolution(NumpyConvolution):
-    """Convolutions by the library, or by the table's replacements (choices.py)."""
+    """The backend's convolutions: oneDNN's, or the table's replacements (choices.py)."""
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         shapes = x.shape, w.shape, stride, pad
@@ -212,18 +206,18 @@ class OnednnConvolution(NumpyConvolution):
 
 
 def backward_data(*shapes: Any) -> Any:
-    """Return the kernel of the gradient of a convolution's images, or None."""
+    """Make the kernel that computes a convolution's gradient for its images, or None."""
     return choose_kernel("convolution_grad_x", BackwardData, *shapes)
 
 
 def add_to_rows(y: Array, b: Array) -> None:
-    """Add b (C,) to each pixel of a channels-last image y (B, C, H, W), several pixels at a time."""
+    """Add a bias (C,) to each pixel of a channels-last image y (B, C, H, W), several pixels at a time."""
     rows = join_rows(by_channel(y))
     rows += np.tile(b, rows.shape[1] // len(b)).astype(y.dtype, copy=False)
 
 
 def forward_of(*shapes: Any) -> ConvolutionForward:
-    """Return the library's convolution without a bias, which describes gradients."""
+    """Create oneDNN's convolution without a bias, from which oneDNN derives the gradients."""
     forward = get_kernel(ConvolutionForward, *shapes)
     if forward is None:
         raise Unsupported("a convolution backward whose forward is unsupported")
@@ -247,12 +241,12 @@ def _operations(y: Shape, w: Shape) -> int:
 
 
 def by_group_of(w: Shape, groups: int) -> Shape:
-    """Return the library's shape of filters: (F, C, ...) or, of groups, (groups, F/groups, C/groups, ...)."""
+    """Return oneDNN's shape of filters: (F, C, ...) or, with groups, (groups, F/groups, C/groups, ...)."""
     return w if groups == 1 else (groups, w[0] // groups, *w[1:])
 
 
 def geometry_of(stride: Sizes, pad: Sizes, dilation: Sizes = ()) -> tuple[Any, ...]:
-    """Return strides, dilation (minus one), and pads on both sides, for the library."""
+    """Convert strides, dilation and pads to oneDNN's arguments."""
     return dims(*stride), dims(*(gap - 1 for gap in dilation or (1,) * len(stride))), dims(*pad), dims(*pad)
 
 
@@ -264,7 +258,7 @@ def _packed(pack: Primitive | None, w: Array) -> Array:
 
 
 class OnednnGroupedConvolution(NumpyGroupedConvolution):
-    """Grouped or dilated convolutions by the library, or numpy instead of reference code."""
+    """Grouped or dilated convolutions by oneDNN, or by numpy where oneDNN has only slow reference code."""
 
     def grouped_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int

@@ -1,7 +1,4 @@
-"""Elementwise kernels and softmax by oneDNN, on flat arrays of any layout.
-
-Numpy computes small arrays, because it is faster than a call of oneDNN.
-"""
+"""Elementwise kernels and softmax by oneDNN, on flat arrays of any layout; small arrays by numpy, which is faster."""
 
 from __future__ import annotations
 
@@ -42,14 +39,14 @@ from dsinga.ops.types import FLOAT32, Array
 
 
 class _SmallKernel:
-    """A kernel for arrays of one size that replaces a kernel of the library."""
+    """Base of numpy kernels for arrays of one small size, in place of oneDNN's."""
 
     def __init__(self, size: int, *constants: Any):
         self.constants = constants
 
 
 class SmallTanh(_SmallKernel):
-    """outer·tanh(inner·x)."""
+    """Computes outer·tanh(inner·x) of a small array."""
 
     def __call__(self, x: Array) -> Array:
         outer, inner = self.constants
@@ -61,7 +58,7 @@ class SmallTanh(_SmallKernel):
 
 
 class SmallTanhGradient(_SmallKernel):
-    """(inner·outer - y²·inner/outer)·dy."""
+    """Computes tanh's gradient (inner·outer - y²·inner/outer)·dy for a small array."""
 
     def __call__(self, y: Array, dy: Array) -> Array:
         outer, inner = self.constants
@@ -83,7 +80,7 @@ def _dense(x: Array) -> Array:
 
 
 def _aligned(x: Array, layout: Array) -> Array:
-    """Return x in the memory layout of ``layout``, which is dense."""
+    """Return x in the memory layout of ``layout``, copied if necessary."""
     if x.strides == layout.strides or (x.flags.c_contiguous and layout.flags.c_contiguous):
         return x
     copy = buffers.like(layout)
@@ -92,7 +89,7 @@ def _aligned(x: Array, layout: Array) -> Array:
 
 
 class ElementwiseKernel:
-    """A primitive ``run`` on arrays of one shape; the result has the first one's layout."""
+    """Base of oneDNN primitives on arrays of one shape; the result has the first one's layout."""
 
     run: Primitive
 
@@ -117,7 +114,7 @@ class Function(ElementwiseKernel):
 
 
 class Derivative(ElementwiseKernel):
-    """The gradient of a function of n numbers, from its output, or its input with ``operand`` SRC."""
+    """The gradient of oneDNN's function of n numbers, from its output, or its input with ``operand`` SRC."""
 
     def __init__(self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST, dtype: np.dtype = FLOAT32):
         forward = Function(size, algorithm, slope, 0.0, dtype)
@@ -129,7 +126,7 @@ class Derivative(ElementwiseKernel):
 
 
 class Binary:
-    """A sum or product of n numbers and n numbers."""
+    """oneDNN's sum or product of two arrays of n numbers."""
 
     def __init__(self, size: int, algorithm: int, dtype: np.dtype = FLOAT32):
         flat = dense((size,), dtype)
@@ -137,7 +134,7 @@ class Binary:
 
 
 class Rectifier(ElementwiseKernel):
-    """max(x, 0) of n numbers, NaN for NaN: the library's maximum gives the second operand, its rectifier 0."""
+    """ReLU of n numbers, max(x, 0), that keeps NaN, unlike oneDNN's maximum and rectifier."""
 
     def __init__(self, size: int, dtype: np.dtype = FLOAT32):
         self.zero = np.zeros(1, np.float32)
@@ -156,7 +153,7 @@ class Rectifier(ElementwiseKernel):
 
 
 class _ScaledTanh(ElementwiseKernel):
-    """outer·tanh(inner·x) of n numbers, in one pass."""
+    """Computes outer·tanh(inner·x) of n numbers, in one pass."""
 
     def __init__(self, size: int, outer: float, inner: float):
         self.factor = np.array([inner], np.float32)
@@ -175,7 +172,7 @@ class _ScaledTanh(ElementwiseKernel):
 
 
 class _ScaledTanhDerivative(ElementwiseKernel):
-    """(y·y·(-inner/outer) + inner·outer)·dy of n numbers, in one pass."""
+    """Computes tanh's gradient (y·y·(-inner/outer) + inner·outer)·dy of n numbers, in one pass."""
 
     def __init__(self, size: int, outer: float, inner: float):
         flat = dense((size,))
@@ -191,7 +188,7 @@ class _ScaledTanhDerivative(ElementwiseKernel):
 
 
 class MatrixSoftmax(ElementwiseKernel):
-    """Softmax over the rows of a matrix."""
+    """oneDNN's softmax over the rows of a matrix."""
 
     def __init__(self, rows: int, columns: int):
         table = dense((rows, columns))
@@ -216,7 +213,7 @@ def run_elementwise(kernel: Any, *arrays: Array) -> Array:
 
 
 def _method(name: str, make: Any, *arguments: Any) -> Any:
-    """Return a method with a library kernel for arrays of one shape, else numpy's."""
+    """Make a backend method that calls oneDNN's kernel for arrays of one shape, else numpy's."""
     compute = getattr(NumpyLoss, name)
 
     def method(self: NumpyLoss, *arrays: Array) -> Array:
@@ -227,7 +224,7 @@ def _method(name: str, make: Any, *arguments: Any) -> Any:
 
 
 class OnednnElementwise(NumpyLoss):
-    """Activations, sums, products and softmax by the library. NaN stays NaN, as in numpy."""
+    """The backend's activations, sums, products and softmax by oneDNN. NaN stays NaN, as in numpy."""
 
     sigmoid = _method("sigmoid", Function, LOGISTIC)
     sigmoid_grad = _method("sigmoid_grad", Derivative, LOGISTIC_FROM_OUTPUT)

@@ -1,10 +1,7 @@
 """Gradients of convolution kernels as matrix products, without im2col, for shapes on which oneDNN is slow.
 
 dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is the contribution of
-output column x to kernel row i, summed over b and y. Its factors are the F numbers of an output, and the kw·C numbers
-that the kernel row meets there, contiguous in channels-last memory. With rows of the images outermost, then records,
-consecutive (y, b) are one stride apart. So the images are copied once, not kw·kh times as in im2col. Products use only
-pixels inside the image: nothing is padded, no zeros are multiplied.
+output column x to kernel row i, summed over b and y. The images are copied once, not kw·kh times as in im2col.
 """
 
 from __future__ import annotations
@@ -25,11 +22,7 @@ LINE = 16  # numbers in a line of the cache
 
 
 class RowProduct(NamedTuple):
-    """The product of a kernel row and a column of outputs; offsets are in bytes from the first number.
-
-    ``rows`` counts the rows of outputs, of all records, that the kernel row meets inside the images, ``width`` the
-    numbers at each. The offsets belong to the first image, the first output, and the weights.
-    """
+    """One matrix product: a kernel row with a column of outputs; offsets are in bytes from the first number."""
 
     rows: int
     width: int
@@ -39,10 +32,10 @@ class RowProduct(NamedTuple):
 
 
 class RowProducts:
-    """The products of the convolution of at most ``records`` records, and scratch memory.
+    """All matrix products of a convolution's kernel gradient for at most ``records`` records, and scratch memory.
 
-    Images are (step, ceil(H / step), n, stride): every step-th row, then the rows after them; each has W·C numbers,
-    then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
+    Images are (step, ceil(H / step), n, stride): every step-th row, then the rows after them. Outputs are (1, H', n,
+    stride) of W'·F numbers, a kernel is (kh, F, kw·C).
     """
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, records: int):
@@ -63,7 +56,7 @@ class RowProducts:
         return images, (1, self.outputs[0], count, self.output_stride)
 
     def scratch(self, count: int) -> tuple[Array, Array]:
-        """Return memory for images and outputs of ``count`` records, valid until the next kernel."""
+        """Return scratch memory for images and outputs of ``count`` records, valid until the next kernel."""
         images, outputs = self._shapes(count)
         middle, end = prod(images), prod(images) + prod(outputs)
         numbers = self._scratch.array[: 4 * end].view(np.float32)
@@ -93,7 +86,7 @@ class RowProducts:
 
 
 def copy_rows(rows: Array, scratch: Array) -> int:
-    """Copy (B, H, W, C) ``rows`` to scratch memory; return its address."""
+    """Copy rows (B, H, W, C) of images to scratch memory; return its address."""
     for source, target in _row_views(rows, scratch):
         np.copyto(target, source)  # which is noted, where a pass is recorded, by the class of the source
     return address(scratch)
@@ -110,7 +103,7 @@ def _row_views(rows: Array, scratch: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _odd_lines(numbers: int) -> int:
-    """Round up to an odd number of cache lines: powers of two apart, rows share few sets of caches."""
+    """Round a row's length up to an odd number of cache lines, so that rows do not compete for the same cache sets."""
     lines = -(-numbers // LINE)
     return (lines + 1 - lines % 2) * LINE
 
@@ -119,13 +112,13 @@ DEPTH = 512  # terms of the sums of one product: fewer make products many, more 
 
 
 def multiplications(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> int:
-    """Return the multiplications of one product."""
+    """Return the number of multiplications in one product, to decide whether it is worth a call."""
     rows, _ = output_sizes(x, w[2:], stride, pad)
     return w[0] * w[1] * w[3] * rows * min(x[0], _records(rows))
 
 
 class KernelGradient:
-    """The gradient (F, C, kh, kw) from rows (B, H, W, C) and (B, H', W', F)."""
+    """The gradient (F, C, kh, kw) for a kernel, from rows (B, H, W, C) and (B, H', W', F), by matrix products."""
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
         rows, _ = output_sizes(x, w[2:], stride, pad)

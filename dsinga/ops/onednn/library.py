@@ -1,7 +1,4 @@
-"""Finds and loads libdnnl 3, declares its C API, and makes handles and descriptors of arrays.
-
-Constants come from ``dnnl_types.h`` and ``dnnl_common_types.h``, which do not change in version 3.
-"""
+"""Finds and loads the library oneDNN 3 (libdnnl), declares its C API, and describes arrays to it."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ UNSUPPORTED = (2, 3, 4)  # "invalid arguments" also means a case that a primitiv
 
 
 def library_paths() -> Iterator[str]:
-    """Yield paths of the library: in the Python environment, in the PyPI wheel, on the loader's path."""
+    """Yield where to look for oneDNN: in the Python environment, in the PyPI wheel, on the loader's path."""
     for name in ("libdnnl.so.3", "libdnnl.3.dylib"):
         yield str(Path(sys.prefix, "lib", name))
     from importlib import metadata  # of the wheel in another folder, such as the user's
@@ -71,10 +68,7 @@ def library_paths() -> Iterator[str]:
 
 
 def load_library(paths: Iterable[str]) -> tuple[ctypes.CDLL, ctypes.PyDLL]:
-    """Return the library twice: releasing the interpreter's lock during a call, and keeping it.
-
-    Raises UserError if none of ``paths`` is oneDNN 3.
-    """
+    """Load oneDNN twice: one copy releases the interpreter's lock during a call, the other keeps it."""
     for path in paths:
         try:
             library = ctypes.CDLL(path)
@@ -120,16 +114,16 @@ lib.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
 
 
 def version() -> str:
-    """Return the version of the library, such as "3.2.0"."""
+    """Return oneDNN's version, such as "3.2.0"."""
     return ".".join(map(str, lib.dnnl_version()[:3]))
 
 
 class Unsupported(Exception):
-    """The library has no kernel for this case."""
+    """Error: oneDNN has no kernel for this case."""
 
 
 def check(status: int, function: str) -> None:
-    """Raise Unsupported or RuntimeError if a call of the library has failed, as its ``status`` says."""
+    """Raise Unsupported or RuntimeError if a call of oneDNN returned an error ``status``."""
     if status in UNSUPPORTED:
         raise Unsupported(function)
     if status:
@@ -137,7 +131,7 @@ def check(status: int, function: str) -> None:
 
 
 class Handle:
-    """A library object, made by ``function`` from ``arguments``, destroyed with its last reference."""
+    """Owns an object of the C library, made by ``function`` from ``arguments``, and destroys it in the end."""
 
     def __init__(self, kind: str, function: str, *arguments: Any):
         self._as_parameter_ = ctypes.c_void_p()  # ctypes passes this in place of the Handle
@@ -156,7 +150,7 @@ _Dims = ctypes.c_int64 * 12
 
 
 def dims(*values: int) -> Any:
-    """Return ``values`` as the library's array of sizes, strides or pads."""
+    """Convert sizes, strides or pads to a C array for oneDNN."""
     return _Dims(*values)
 
 
@@ -170,7 +164,7 @@ def _code(dtype: np.dtype) -> int:
 
 
 def strided(shape: Sequence[int], strides: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
-    """Describe a float32 or bfloat16 array by its strides, counted in elements."""
+    """Describe a float32 or bfloat16 array to oneDNN by its strides, counted in elements."""
     layout = len(shape), dims(*shape), _code(dtype), dims(*strides)
     return Handle("memory_desc", "memory_desc_create_with_strides", *layout)
 
@@ -181,7 +175,7 @@ def form_of(x: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def dense(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
-    """Describe a C-contiguous array."""
+    """Describe a C-contiguous array to oneDNN."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)
@@ -189,7 +183,7 @@ def dense(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
 
 
 def image(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
-    """Describe an image (B, C, H, W), or a volume (B, C, D, H, W), in channels-last memory."""
+    """Describe an image (B, C, H, W), or a volume (B, C, D, H, W), in channels-last memory to oneDNN."""
     strides = [shape[1]]
     for size in reversed(shape[2:]):
         strides.insert(0, strides[0] * size)
@@ -197,5 +191,5 @@ def image(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
 
 
 def free(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
-    """Describe an array with a layout that the primitive chooses."""
+    """Describe an array to oneDNN with a layout that the primitive chooses."""
     return Handle("memory_desc", "memory_desc_create_with_tag", len(shape), dims(*shape), _code(dtype), ANY)

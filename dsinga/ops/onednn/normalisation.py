@@ -40,14 +40,14 @@ BLOCK = 128 * 1024  # elements of a block: 512 KB; smaller ones cost more in cal
 
 
 class Workspace(NamedTuple):
-    """The values for :func:`backward`: k + alpha/size·Σx² of each element, and its power beta, both (pixels, C)."""
+    """What LRN's :func:`backward` needs: k + alpha/size·Σx² of each element, and its power beta, both (pixels, C)."""
 
     norm: Array
     power: Array
 
 
 class ShiftedSums:
-    """A normalisation of images (B, C, H, W), given as rows (B, H, W, C); returns them and a workspace to train."""
+    """Numpy's LRN of images (B, C, H, W), as rows (B, H, W, C); returns them and a workspace to train."""
 
     def __init__(self, x: tuple[int, ...], size: int, alpha: float, beta: float, k: float, train: bool):
         self.constants, self.train = (size, alpha, beta, k), train
@@ -58,7 +58,7 @@ class ShiftedSums:
 
 
 def forward(x: Array, size: int, alpha: float, beta: float, k: float) -> tuple[Array, Workspace]:
-    """Return x·norm^-beta for float32 images x (B, C, H, W) and the workspace of :func:`backward`."""
+    """Local response normalisation x·norm^-beta of float32 images (B, C, H, W), and :func:`backward`'s workspace."""
     y = buffers.empty(x.shape, channels_last=True)
     rows, out = contiguous(by_channel(x)), by_channel(y)
     norm, power = buffers.empty(rows.shape), buffers.empty(rows.shape)
@@ -75,7 +75,7 @@ def forward(x: Array, size: int, alpha: float, beta: float, k: float) -> tuple[A
 
 
 def backward(x: Array, workspace: Workspace, dy: Array, size: int, alpha: float, beta: float) -> Array:
-    """Return dx = dy·norm^-beta - 2·alpha·beta/size·x·Σ(dy·x·norm^(-beta-1)), the sum over windows."""
+    """Return LRN's gradient dx = dy·norm^-beta - 2·alpha·beta/size·x·Σ(dy·x·norm^(-beta-1)), the sum over windows."""
     dx = buffers.empty(x.shape, channels_last=True)
     rows, dy_rows, out = contiguous(by_channel(x)), contiguous(by_channel(dy)), by_channel(dx)
     norm, power = workspace
@@ -94,11 +94,7 @@ def backward(x: Array, workspace: Workspace, dy: Array, size: int, alpha: float,
 
 
 def _window_sums(rows: Array, reach: int, sums: Array) -> None:
-    """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over channels at most ``reach`` away.
-
-    Flat arrays are added, shifted by 1 to ``reach`` numbers. The first and last channels then include another pixel's
-    numbers, so their sums (all, if ``reach`` is 0) are computed again.
-    """
+    """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over channels at most ``reach`` away."""
     channels = rows.shape[1]
     flat, flat_sums = rows.reshape(-1), sums.reshape(-1)
     flat_sums[:1] = 0
@@ -137,7 +133,7 @@ def _blocks(rows: Array) -> list[slice]:
 
 
 class LRNForward:
-    """The library's normalisation, with its gradient's workspace in training."""
+    """oneDNN's local response normalisation, with its gradient's workspace in training."""
 
     def __init__(
         self, x: Shape, size: int, alpha: float, beta: float, k: float, train: bool, dtype: np.dtype = FLOAT32
@@ -162,7 +158,7 @@ class LRNForward:
 
 
 class LRNBackward:
-    """The library's gradient of the normalisation."""
+    """oneDNN's gradient of local response normalisation."""
 
     def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float, dtype: np.dtype = FLOAT32):
         forward = get_kernel(LRNForward, x, size, alpha, beta, k, True, dtype)
@@ -190,7 +186,7 @@ def _constants(size: int, alpha: float, beta: float, k: float) -> tuple[Any, ...
 def lrn_forward(
     x: Shape, size: int, alpha: float, beta: float, k: float, train: bool, dtype: np.dtype = FLOAT32
 ) -> LRNForward:
-    """Return the library's normalisation; raise Unsupported if it or, to train, its gradient is missing."""
+    """Create oneDNN's LRN; raise Unsupported if it or, to train, its gradient is missing."""
     forward = LRNForward(x, size, alpha, beta, k, train, dtype)
     if train and get_kernel(LRNBackward, x, size, alpha, beta, k, dtype) is None:
         raise Unsupported("without AVX-512 the library has the forward pass of some shapes without their backward pass")
@@ -198,7 +194,7 @@ def lrn_forward(
 
 
 class OnednnNormalisation(OnednnBatchNorm):
-    """Normalisation by the library, or by the table's replacements (choices.py)."""
+    """The backend's normalisation: oneDNN's, or the table's replacements (choices.py)."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         forward = choose_kernel("lrn", lrn_forward, x.shape, size, alpha, beta, k, train) if accepts(x) else None
@@ -216,7 +212,7 @@ class OnednnNormalisation(OnednnBatchNorm):
 
 
 class _ProductAndSum:
-    """x·factor + other on (n, C), in one pass over (n/g, g·C)."""
+    """Computes x·factor + other on (n, C), in one pass over (n/g, g·C)."""
 
     def __init__(self, rows: int, channels: int):
         self.group, x, row = wide_table(rows, channels, FLOAT32)
@@ -229,7 +225,7 @@ class _ProductAndSum:
 
 
 class OnednnGroupNorm(NumpyGroupNorm, OnednnBatchNorm):
-    """Batch normalisation's kernels on one row at a time, for images with rows of many points."""
+    """Group normalisation by batch normalisation's kernels on one row at a time, for rows of many points."""
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:
         if not _large(x):
@@ -277,7 +273,7 @@ def _large(*arrays: Array) -> bool:
 
 
 class PointSoftmax(MatrixSoftmax):
-    """The blocks of the softmax over the channels of channels-last fields, for fixed points and classes."""
+    """Softmax over the channels of channels-last fields by oneDNN, block by block."""
 
     def __call__(self, *arrays: Array) -> Iterator[Block]:
         x, p = arrays
@@ -291,7 +287,7 @@ class PointSoftmax(MatrixSoftmax):
 
 
 class SoftmaxByClass:
-    """The blocks of :class:`PointSoftmax` by numpy, for few classes."""
+    """Softmax over the channels of fields by numpy, for few classes."""
 
     def __init__(self, points: int, classes: int):
         pass
@@ -301,7 +297,7 @@ class SoftmaxByClass:
 
 
 class OnednnPoints(NumpyPoints):
-    """Softmax of the points of fields by the library."""
+    """The backend's softmax at each point of fields."""
 
     def softmax_blocks(self, x: Array, p: Array) -> Iterator[Block]:
         kernel: Any = None

@@ -1,7 +1,4 @@
-"""The oneDNN backend: float32 kernels by families, and bf16 on processors that support it (bf16_ops.py).
-
-Grouped convolutions are float32 even in bf16: depthwise ones have few products per number.
-"""
+"""The oneDNN backend: float32 kernels by families, and bf16 on processors that support it (bf16_ops.py)."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Float32Ops(
     OnednnAttention,
     NumpyOps,
 ):
-    """oneDNN kernels on float32, numpy for others such as float64 and empty batches."""
+    """oneDNN kernels on float32; numpy computes others, such as float64 and empty batches."""
 
     name = "onednn"
 

@@ -1,4 +1,4 @@
-"""Pooling on channels-last images by oneDNN."""
+"""Max and mean pooling of channels-last images by oneDNN."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
 
 class PoolingForward:
-    """The library's pooling; in training, max pooling stores each maximum's position in a workspace."""
+    """oneDNN's pooling; in training, max pooling stores each maximum's position in a workspace."""
 
     def __init__(
         self, algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool, dtype: np.dtype = FLOAT32
@@ -57,7 +57,7 @@ class PoolingForward:
 
 
 class PoolingBackward:
-    """The library's gradient of a pooling, from rows (B, H', W', C)."""
+    """oneDNN's gradient of a pooling, from rows (B, H', W', C)."""
 
     def __init__(self, algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32):
         forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, True, dtype)
@@ -83,7 +83,7 @@ def _geometry(window: Sizes, stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
 
 
 class OnednnPooling(NumpyPooling):
-    """Pooling by the library. Its workspace is 1-d; numpy's has the shape of the output."""
+    """The backend's pooling by oneDNN, with a 1-d workspace."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None

@@ -1,4 +1,4 @@
-"""Primitives: kernels of oneDNN for given shapes and layouts, which run on arrays."""
+"""Primitives: oneDNN kernels, each made for fixed shapes and layouts, then run on arrays."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class _Argument(ctypes.Structure):
 
 
 class Primitive:
-    """A kernel of the library for one thread.
+    """A oneDNN kernel for fixed shapes and one thread.
 
     ``kind`` and ``arguments`` call the C function ``dnnl_<kind>_primitive_desc_create``, without its last argument, the
-    attributes. These set a caller's scratchpad and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
-    function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are the arguments
-    of an execution, in the order of a call's arrays.
+    attributes. ``post_ops`` are (algorithm, alpha, beta) for an elementwise function, (algorithm, descriptor) for a
+    binary one, (SUM,) to add to the destination. ``operands`` are the arguments of an execution, in the order of a
+    call's arrays.
 
-    A kernel with few ``operations`` (0: few for each element) and bytes runs in the calling thread. The implementation
-    is the library's first, or the named ``implementation``. Raises Unsupported if it is missing, or reference code.
+    A kernel with few ``operations`` (0: few for each element) and bytes runs in the calling thread. Raises Unsupported
+    if the ``implementation`` is missing, or reference code.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Primitive:
         self._scratch_memory = self._memories[-1]._as_parameter_.value if scratch_size else None
 
     def __call__(self, *arrays: Array) -> None:
-        """Run on ``arrays``, which must have the descriptors' layout (unchecked)."""
+        """Run the kernel on ``arrays``, which must have the descriptors' layout (unchecked)."""
         recorded = recorder()
         if recorded is not None:
             arrays = plain(arrays)
@@ -100,7 +100,7 @@ class Primitive:
             self._note(recorded, arrays)
 
     def _note(self, recorder: Recorder, arrays: tuple[Array, ...]) -> None:
-        """Record the execution on ``arrays``, in separate memory objects: others use this primitive."""
+        """Add the execution on ``arrays`` to a recording, in separate memory objects: others use this primitive."""
         memory = [*arrays, self._scratch.array] if self._scratch_memory else list(arrays)
         handles = [
             Handle("memory", "memory_create", self.layout(operand), engine, ctypes.c_void_p(address(array)))
@@ -113,7 +113,7 @@ class Primitive:
         note(recorder, call, self._threads, self, self._stream, table, *handles, *memory)
 
     def layout(self, operand: int) -> ctypes.c_void_p:
-        """Return an operand's descriptor, which lives as long as the primitive."""
+        """Return oneDNN's descriptor of an operand's layout; it lives as long as the primitive."""
         return ctypes.c_void_p(lib.dnnl_primitive_desc_query_md(self.description, ARGUMENT, operand))
 
     def size(self, operand: int) -> int:
@@ -123,7 +123,7 @@ class Primitive:
 
     @property
     def implementation(self) -> str:
-        """The library's name for the primitive's code, such as "brgconv:avx512_core"."""
+        """oneDNN's name for the kernel's code, such as "brgconv:avx512_core"."""
         return implementation_of(self.description)
 
 
@@ -135,14 +135,14 @@ def _describe(description: tuple[Any, ...], implementation: str) -> Handle:
 
 
 def implementation_of(description: Handle) -> str:
-    """Return the library's name for a description's code."""
+    """Return oneDNN's name for the code that a primitive description selects."""
     name = ctypes.c_char_p()
     check(lib.dnnl_primitive_desc_query(description, IMPLEMENTATION, 0, ctypes.byref(name)), "query")
     return (name.value or b"").decode()
 
 
 def attributes(post_ops: tuple[Any, ...] = ()) -> Handle:
-    """Return attributes of a primitive with the caller's scratchpad and ``post_ops``."""
+    """Create a primitive's attributes: scratch memory from the caller, and ``post_ops``."""
     result = Handle("primitive_attr", "primitive_attr_create")
     check(lib.dnnl_primitive_attr_set_scratchpad_mode(result, 1), "set_scratchpad_mode")
     chain = Handle("post_ops", "post_ops_create")
@@ -159,17 +159,17 @@ def attributes(post_ops: tuple[Any, ...] = ()) -> Handle:
 
 
 def operand_of(post_op: int) -> int:
-    """Return the operand of the binary post-operation with this index."""
+    """Return the execution argument for the binary post-operation with this index."""
     return POST_OP * (post_op + 1) | SRC_1
 
 
 def accepts(*arrays: Array | None) -> bool:
-    """Whether the library supports these arrays: all float32 and not empty, or None."""
+    """Whether oneDNN supports these arrays: all float32 and not empty, or None."""
     return _are_of(FLOAT32, arrays)
 
 
 def accepts_alike(x: Array, *arrays: Array | None) -> bool:
-    """Whether a kernel with a bfloat16 form supports these: all bfloat16 or all float32, none empty."""
+    """Whether a kernel with a bfloat16 form supports these arrays: all bfloat16 or all float32, none empty."""
     return _are_of(x.dtype if x.dtype == BFLOAT16 else FLOAT32, (x, *arrays))
 
 
@@ -181,10 +181,7 @@ def _are_of(dtype: np.dtype, arrays: tuple[Array | None, ...]) -> bool:
 
 
 def shows_nan(x: Array) -> bool:
-    """Whether a matrix or an image (B, C, ...) has NaN in the middle of its first record.
-
-    NaN of a param reaches all records and points of a channel; checking all of x takes as long as pooling it.
-    """
+    """Whether a matrix or an image (B, C, ...) has NaN in the middle of its first record."""
     middle = x[(0, slice(None), *(size // 2 for size in x.shape[2:]))]
     if x.dtype != FLOAT32:
         middle = middle.astype(FLOAT32)
@@ -192,10 +189,10 @@ def shows_nan(x: Array) -> bool:
 
 
 def reorder(source: Any, destination: Any) -> Primitive | None:
-    """Return the primitive that copies between layouts, None if they are equal."""
+    """Create the primitive that copies an array to another layout; None if they are equal."""
     return None if lib.dnnl_memory_desc_equal(source, destination) else conversion(source, destination)
 
 
 def conversion(source: Any, destination: Any) -> Primitive:
-    """Return the primitive that copies between layouts or number formats."""
+    """Create the primitive that copies between layouts or number formats."""
     return Primitive("reorder", source, engine, destination, engine, operands=(SRC, DST))

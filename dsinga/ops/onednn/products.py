@@ -40,10 +40,7 @@ SGEMM = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_COR
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
-    """Compute the product of ``a`` and ``b`` into ``out``, or ``add`` it. No array is empty.
-
-    numpy computes it unless rows or columns of a and b, and rows of out, are contiguous.
-    """
+    """Multiply matrices ``a`` and ``b`` into ``out``, or ``add`` the product. No array is empty."""
     result = out
     (transpose_a, step_a), (transpose_b, step_b), (transpose_out, step_out) = _layout(a), _layout(b), _layout(out)
     if not (step_a and step_b and step_out) or transpose_out != b"N":
@@ -61,10 +58,7 @@ def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
 
 
 def _layout(matrix: Array) -> tuple[bytes, int]:
-    """Return for ``sgemm`` whether a matrix is transposed, b"N" or b"T", and the stride of its contiguous vectors.
-
-    The stride is 0 for a matrix that ``sgemm`` cannot read.
-    """
+    """Describe a matrix to ``sgemm``: b"T" or b"N" for transposed or not, and the stride of its contiguous vectors."""
     (down, across), (rows, columns) = matrix.strides, matrix.shape  # strides in bytes, of float32
     if across == 4 or columns == 1 != down // 4:
         step = max(down // 4, columns)
@@ -82,10 +76,7 @@ def column_sums(x: Array) -> Array:
 
 
 class TransposedProduct:
-    """x Wᵀ + b with x (n, I), W (O, I), both read along their rows, as the transpose of W xᵀ by the library.
-
-    It repacks a product's second operand, here x, usually smaller than W.
-    """
+    """Computes x Wᵀ + b with x (n, I), W (O, I) by oneDNN as the transpose of W xᵀ."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         self.multiply = Primitive(
@@ -109,7 +100,7 @@ class TransposedProduct:
 
 
 class SgemmProduct:
-    """x Wᵀ + b with x (n, I), W (O, I) by ``sgemm``."""
+    """Computes x Wᵀ + b with x (n, I), W (O, I) by ``sgemm``."""
 
     def __init__(self, *shape: int):
         pass  # one kernel for all shapes
@@ -126,7 +117,7 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
 
 
 class DirectProduct:
-    """x Wᵀ + b by a library kernel for these shapes, which adds the bias."""
+    """Computes x Wᵀ + b by a oneDNN kernel for these shapes, which adds the bias."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         self.shape = (rows, outputs)
@@ -149,7 +140,7 @@ class DirectProduct:
 
 
 class SourceGradient:
-    """y W, (n, I), from y (n, O) and W (O, I), by ``sgemm``."""
+    """Computes the gradient y W, (n, I), for a product's source, from y (n, O) and W (O, I), by ``sgemm``."""
 
     implementation = SGEMM
 
@@ -161,7 +152,7 @@ class SourceGradient:
 
 
 class DirectSourceGradient(SourceGradient):
-    """y W by a library kernel for these shapes."""
+    """Computes the gradient y W for a product's source by a oneDNN kernel for these shapes."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -175,7 +166,7 @@ class DirectSourceGradient(SourceGradient):
 
 
 class WeightGradient:
-    """yᵀ x, (O, I), from y (n, O) and x (n, I), by ``sgemm``."""
+    """Computes the weight gradient yᵀ x, (O, I), from y (n, O) and x (n, I), by ``sgemm``."""
 
     implementation = SGEMM
 
@@ -187,11 +178,7 @@ class WeightGradient:
 
 
 class WeightGradientByBlocks(WeightGradient):
-    """yᵀ x with the bits of one product, in blocks of rows that are contiguous in memory.
-
-    For sums of few terms the library writes by columns of registers, in rows far apart: twice the time of the sums if a
-    large gradient has left the caches.
-    """
+    """Computes the weight gradient yᵀ x in blocks of rows that are contiguous in memory, with one product's bits."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -206,7 +193,7 @@ class WeightGradientByBlocks(WeightGradient):
 
 
 class DirectWeightGradient(WeightGradient):
-    """The weight gradient yᵀ x by a oneDNN kernel made for these shapes, instead of ``sgemm``."""
+    """Computes the weight gradient yᵀ x by a oneDNN kernel for these shapes."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -220,16 +207,12 @@ class DirectWeightGradient(WeightGradient):
 
 
 def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a product is so small that numpy beats the library's call."""
+    """Whether a product is so small that numpy beats a call of oneDNN."""
     return 2 * rows * outputs * inputs <= SMALL_PRODUCT
 
 
 class OnednnProducts(NumpyConvolution):
-    """Inner products by the library, or by the table's replacements (choices.py).
-
-    With ``fast_rounding`` numpy computes small products, faster. Unlike the library's, their bits depend on the number
-    of rows and the arrays' addresses.
-    """
+    """The backend's inner products: oneDNN's, or the table's replacements (choices.py)."""
 
     fast_rounding = False
 
@@ -265,10 +248,7 @@ class OnednnProducts(NumpyConvolution):
 
 
 class Product:
-    """factor·(a b), or ``add`` it to the result: float32 products of matrices, or stacks, of ``dtype``.
-
-    ``a``, ``b`` and the float32 ``out`` are shapes and strides in numbers.
-    """
+    """Computes factor·(a b), or adds it to the result: float32 products of matrices, or stacks, of ``dtype``."""
 
     def __init__(
         self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], dtype: np.dtype = FLOAT32,

@@ -1,7 +1,6 @@
-"""Recurrent layers and attention with oneDNN's products.
+"""Recurrent layers and attention with oneDNN's matrix products.
 
-Recurrent weights are packed once for all steps. The table in choices.py selects attention block by block. The library's
-recurrent primitives are not used: they have other layouts of the gates and do not support lengths.
+oneDNN's recurrent primitives are not used: they do not support lengths.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ WIDEST_TRANSPOSED = 256  # columns
 
 
 class PackedProduct:
-    """x W for x (n, I) of ``dtype`` and W (I, O), in a layout of W that the library chooses, as float32.
-
-    ``transposed``: W is a view of Wᵀ.
-    """
+    """Computes x W for x (n, I) of ``dtype`` and W (I, O), packed in oneDNN's layout, as float32."""
 
     def __init__(self, rows: int, inputs: int, outputs: int, transposed: bool, dtype: np.dtype = FLOAT32):
         self.dtype = dtype
@@ -71,7 +67,7 @@ def is_tall(a: Array, out: Array) -> bool:
 
 
 class OnednnRecurrent(NumpyRecurrent):
-    """Kernels of recurrent layers, with matrix products and sigmoids by oneDNN, where it accepts the arrays."""
+    """The backend's recurrent layers, with matrix products and sigmoids by oneDNN where it accepts the arrays."""
 
     factor_dtype = FLOAT32
 
@@ -113,7 +109,7 @@ class OnednnRecurrent(NumpyRecurrent):
 
 
 class OnednnAttention(NumpyAttention):
-    """The library's float32 products for attention, with other layers' softmax and tanh."""
+    """The backend's attention, with float32 products by oneDNN."""
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
         kernel = None

@@ -1,4 +1,4 @@
-"""The state of each thread that calls oneDNN: OpenMP threads, stream, memory, kernels, signal stack."""
+"""What each thread needs to call oneDNN: OpenMP threads, stream, scratch memory, cached kernels, signal stack."""
 
 from __future__ import annotations
 
@@ -42,17 +42,16 @@ DISABLED = 2  # SS_DISABLE
 
 
 class Stack(ctypes.Structure):
-    """``stack_t`` of Linux."""
+    """Linux's C struct ``stack_t``, for a signal stack."""
 
     _fields_ = [("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
 
 
 class SignalStack:
-    """The alternate signal stack of its thread, unless that already has one; on Linux only.
+    """Gives the thread an alternate signal stack, unless it has one; on Linux only.
 
-    In the library's x86-64 products (``gemm:jit``, ``sgemm``), until the fix of its issue 4845 in 2026, the stack
-    pointer register holds a heap array's address. A signal such as Ctrl+C would overwrite memory below that array.
-    Python's handlers use a thread's alternate stack.
+    In oneDNN's x86-64 products, until the fix of its issue 4845, the stack pointer register holds a heap array's
+    address. A signal such as Ctrl+C would overwrite memory below that array.
     """
 
     def __init__(self) -> None:
@@ -71,7 +70,7 @@ class SignalStack:
 
 
 def current_stack() -> Stack:
-    """Return the alternate stack of the calling thread."""
+    """Return the calling thread's alternate signal stack."""
     stack = Stack()
     ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack))
     return stack
@@ -90,10 +89,9 @@ class Arena:
 
 
 class Team:
-    """The OpenMP threads of the calling thread's kernels: ``size`` for large ones, 1 for small ones.
+    """Sets how many OpenMP threads a kernel uses: ``size`` for large ones, 1 for small ones.
 
-    OpenMP would wait for threads that did not survive a fork: a child computes with ``most`` 1 if its parent had
-    threads.
+    After a fork a child computes with one thread if its parent had several, because OpenMP would wait for them.
     """
 
     most = sys.maxsize
@@ -113,7 +111,7 @@ class Team:
 
 
 class ThreadState(threading.local):
-    """The library's objects and scratch memory of one thread."""
+    """oneDNN's objects and scratch memory of one thread."""
 
     def __init__(self) -> None:
         self.signal_stack = SignalStack()
@@ -139,7 +137,7 @@ spin_limiter = SpinLimiter(lambda: SpareThreads(lib)) if limits_spinning and has
 
 
 def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
-    """Make a kernel once per thread, and return it; None if the library does not support it."""
+    """Return the calling thread's cached kernel, made on first use; None if oneDNN does not support it."""
     key = (make, arguments)
     kernels = thread_state.kernels
     try:
@@ -157,7 +155,7 @@ def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
 
 
 def set_threads(count: int) -> None:
-    """Let large kernels of the calling thread use ``count`` cores. Called before each iteration."""
+    """Let large kernels of the calling thread use ``count`` cores."""
     count = min(count, Team.most)
     if count > 1 and spin_limiter is not None:
         spin_limiter.check()
@@ -174,7 +172,7 @@ def is_small(operations: int, nbytes: int) -> bool:
 def sgemm(
     transpose_a: bytes, transpose_b: bytes, rows: int, columns: int, depth: int, *rest: Any, memory: Sequence[Any]
 ) -> None:
-    """Multiply matrices in the arrays ``memory`` with ``dnnl_sgemm``, large ones with all threads."""
+    """Multiply the matrices in ``memory`` by oneDNN's ``dnnl_sgemm``, large ones with all threads."""
     small = is_small(2 * rows * columns * depth, 4 * (rows * depth + depth * columns + rows * columns))
     call = quick_sgemm if small else full_sgemm
     thread_state.team.use(1 if small else thread_state.team.size)
@@ -188,7 +186,7 @@ def sgemm(
 
 
 def note(recorder: Recorder, call: Callable[[], Any], threads: int, *memory: Any) -> None:
-    """Add a call of the library to a recording; refuse a call with several threads."""
+    """Add a call of oneDNN to a recorded pass; refuse a call with several threads."""
     if threads > 1:
         raise NotCapturable("its kernels are large")
     if not recorder.calls_library:

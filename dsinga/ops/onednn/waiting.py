@@ -1,11 +1,10 @@
-"""Sets how kernel threads of GNU OpenMP wait for work: they spin briefly, and hardly while cores are scarce.
+"""Limits how long kernel threads of GNU OpenMP spin while they wait for work, so that they do not block others.
 
-A spinning thread starts the next kernel at once, but on a busy machine it blocks the very thread that it waits for. GNU
-OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set; if the user has set one,
-this module does nothing.
+On a busy machine a spinning thread blocks the very thread that it waits for. GNU OpenMP spins up to 300,000 turns (5 to
+20 ms). If the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT, this module does nothing.
 
-The library reads the number of turns when it is loaded. Later one rule remains, for :class:`SpinLimiter`: it spins for
-just 100 turns while the process has more OpenMP threads than cores.
+After loading, GNU OpenMP spins for just 100 turns while the process has more OpenMP threads than cores, which
+:class:`SpinLimiter` uses.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ RUN_TIMES = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a core,
 
 
 def limit_spinning() -> bool:
-    """Limit how long OpenMP threads of a library loaded later spin; False if the user did so.
-
-    The variable stays in the environment, for child processes and other copies of the library.
-    """
+    """Limit how long OpenMP threads of a library loaded later spin; False if the user did so."""
     if "OMP_WAIT_POLICY" in os.environ:
         return False
     return os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT)) == str(SPIN_COUNT)
@@ -48,10 +44,7 @@ def core_wait_seconds() -> float | None:
 
 
 class SpareThreads:
-    """Sleeping threads that make OpenMP count more threads than cores, so that waiting threads do not spin long.
-
-    ``library`` is GNU OpenMP, or linked with it.
-    """
+    """Sleeping threads that make OpenMP count more threads than cores, so that waiting threads do not spin long."""
 
     def __init__(self, library: Any):
         self._end, started = threading.Event(), threading.Event()
@@ -73,7 +66,7 @@ class SpareThreads:
 
 
 class SpinLimiter:
-    """Keeps spare threads while the threads that call :meth:`check` wait for cores."""
+    """Stops spinning by spare threads while the threads that call :meth:`check` wait for cores."""
 
     def __init__(self, create_spare_threads: Callable[[], SpareThreads]):
         self._create = create_spare_threads
@@ -87,7 +80,7 @@ class SpinLimiter:
         return self._spare is not None
 
     def check(self) -> None:
-        """Check whether the machine is busy, at most every CHECK_SECONDS per thread; called each iteration."""
+        """Check whether the machine is busy, at most every CHECK_SECONDS per thread."""
         now = time.monotonic()
         last: tuple[float, float | None] = getattr(self._thread, "last", (-CHECK_SECONDS, None))
         if now < last[0] + CHECK_SECONDS:
