@@ -1,4 +1,4 @@
-"""Describes which points of a source an array copies, padding included, as runs of neighbouring points."""
+"""Describes how a padded array copies source points along an axis, as slices that workers can exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales the columns of records to mean 0 and deviation 1, in float32."""
+"""Scales columns to mean 0 and deviation 1, or to [0, 1], in float32."""
 
 from __future__ import annotations
 

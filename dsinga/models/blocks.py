@@ -113,7 +113,7 @@ def loss(source: str, name: str = "loss", **conf: Any) -> LayerConf:
 
 
 def updater(type: str, rate: float, **settings: Any) -> dict[str, Any]:
-    """Return an optimizer's fields with a fixed learning rate and further settings, such as ``momentum``."""
+    """Return a job's updater as a dict: type, fixed learning rate, and settings such as ``momentum``."""
     return {"type": type, **settings, "learning_rate": {"type": "kFixed", "base_lr": rate}}
 
 

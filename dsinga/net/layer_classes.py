@@ -1,4 +1,4 @@
-"""Finds a layer's class by its type, and reads the class's declarations."""
+"""Finds layers' classes; gives losses weights, and dropout its members."""
 
 from __future__ import annotations
 

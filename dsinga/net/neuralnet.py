@@ -125,7 +125,7 @@ class NeuralNet:
 
 
 def usable_threads(net: NeuralNet, workers: int) -> int:
-    """Return how many threads each worker can use for kernels with this net.
+    """Return how many kernel threads of a worker pay off with this net.
 
     Small nets gain nothing from several. The number depends on the net alone, because it affects the order of sums and
     so the bits.

@@ -293,7 +293,7 @@ class Updater(Configured, ABC):
         return self.change
 
     def averages_at(self, step: int) -> bool:
-        """Whether the averages of params move at ``step``."""
+        """Whether ``step`` updates the averages of params (EMA)."""
         return decay_at(self.conf.ema_conf, step + self.conf.earlier_steps) is not None
 
     def decay_and_change(

@@ -60,7 +60,7 @@ class RestartedGroups:
         """Let the groups that are not ``restarting`` go on."""
 
     def restart_groups(self, steps: Mapping[int, int]) -> None:
-        """Begin some groups at their restarted steps."""
+        """Let restarted groups train from their ``steps``."""
 
 
 class RecoverableRun:

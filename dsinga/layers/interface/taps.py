@@ -66,7 +66,7 @@ class Taps:
 
 
 def taps_of_region(taps: Sequence[Taps], region: Region) -> tuple[Taps, ...]:
-    """Return the taps by axis for a worker's region."""
+    """Cut the taps of each axis to a worker's region."""
     ranges = {axis - 2: (start, stop) for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True)}
     return tuple(of_axis.part(*ranges[k]) if k in ranges else of_axis for k, of_axis in enumerate(taps))
 

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(module: str, size: int) -> Any:
-    """Import a module of compiled loops for ``size`` numbers; None if too few, or without numba."""
+    """Import a module of compiled loops; None without numba, or if ``size`` is too small to pay."""
     return _load(module) if size >= SMALLEST else None
 
 

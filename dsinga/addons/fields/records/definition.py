@@ -319,7 +319,7 @@ class WindowDefinition(RecordsDefinition):
         }
 
     def check_like(self, training: WindowDefinition) -> None:
-        """Raise OtherRecords if records, or labels if there are targets, mean something else than in training."""
+        """Raise OtherRecords if inputs, context, mask or, with targets, leads differ from those of training."""
         here, there = self._meaning(), training._meaning()
         for name in here if self.targets else list(here)[: list(here).index("targets")]:
             if here[name] != there[name]:

@@ -1,4 +1,4 @@
-"""Checks that the arrays of a zarr group and their coordinates can be read."""
+"""Finds a zarr group's first array with unreadable metadata or coordinates."""
 
 from __future__ import annotations
 
