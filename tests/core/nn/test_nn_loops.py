@@ -153,22 +153,6 @@ def test_names_of_metrics_mean_those_of_training_as_in_keras(monitor: str, tmp_p
     assert (tmp_path / "best" / "job.conf").exists() == (monitor != "r2")  # the first r2 is below 0
 
 
-def test_a_backup_lets_fit_go_on_and_is_removed_at_the_end(tmp_path: Path):
-    def fail(step: int, metrics: Any) -> None:
-        if step == 6:
-            raise RuntimeError("power")
-
-    unbroken, broken = net(), net()
-    unbroken.fit(X, Y, epochs=4, progress=False)
-    with pytest.raises(RuntimeError, match="power"):
-        broken.fit(X, Y, epochs=4, callbacks=[callbacks.BackupAndRestore(tmp_path), fail], progress=False)
-    again = net()
-    again.fit(X, Y, epochs=4, callbacks=[callbacks.BackupAndRestore(tmp_path)], progress=False)
-    for name, array in unbroken.params.items():
-        np.testing.assert_array_equal(again.params[name], array)
-    assert not (tmp_path / "checkpoint").exists()
-
-
 def test_a_resumed_fit_calls_the_events_before_its_first_step(tmp_path: Path):
     def noting(name: str) -> Any:
         return lambda number, logs: events.append(f"{name} {number}")
@@ -226,13 +210,10 @@ REFUSED = {
     "net().fit(X, Y, callbacks=callbacks.LearningRateScheduler(lambda epoch: None))": "the learning rate of epoch 0 is",
     "callbacks.LambdaCallback(on_epoch=print)": "LambdaCallback has no event 'on_epoch'; its events are on_train_begin",
     "callbacks.ModelCheckpoint('a', save_freq=10)": "give fit checkpoint_freq= for a number of steps",
-    "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('a', save_best_only=True))": "validation_data",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{val_loss}'))": "('val_loss'); there are {epoch}, {loss}",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{}'))": "there are {epoch}, {loss}",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{loss:d}'))": "there are {epoch}, {loss}",
-    "net().fit(X, Y, callbacks=callbacks.EarlyStopping('los'))": "no metric 'los' to monitor; did you mean 'loss'",
     "callbacks.EarlyStopping(verbose='yes')": "EarlyStopping has no argument 'verbose'",
-    "net().train_on_batch(X, Y[:, :2])": "give the last layer as many outputs as the target has",
 }
 
 
