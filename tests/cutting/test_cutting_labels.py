@@ -52,12 +52,7 @@ NETS: dict[str, list[LayerConf]] = {
         dense("top", "norm"),
         LOSS,
     ],
-    "numbered otherwise": [
-        dense("a", "data"),
-        layer("both", "OtherLabels", "a"),
-        dense("top", "both"),
-        LOSS,
-    ],
+    "numbered otherwise": [dense("a", "data"), layer("both", "OtherLabels", "a"), dense("top", "both"), LOSS],
     "sliced": [
         dense("a", "data"),
         layer("halves", "kSlice", "a", **HALVES),

@@ -21,16 +21,7 @@ from tools.reference.texts import arguments, markdown, meanings, paragraphs
 
 MADE = ("LayerBuilder", "UpdaterConf", "LRGenConf")  # what the functions of layers, optimizers and schedules return
 OTHER = {"glossary.md", "rooms.md", "cuts.md", "onnx-operators.md"}  # by hand, or by tests.support
-KINDS = (
-    "layer",
-    "updater",
-    "schedule",
-    "initialiser",
-    "algorithm",
-    "learning_algorithm",
-    "extension",
-    "augmentation",
-)
+KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "learning_algorithm", "extension", "augmentation")
 
 
 @pytest.fixture(scope="module")

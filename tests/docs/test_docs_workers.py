@@ -19,9 +19,7 @@ def test_the_message_is_that_of_the_package(monkeypatch):
     __import__("square").__file__ = "/home/me/square.py"
     reports = {
         "tcp://10.0.0.5:40123": {"dsinga": None},
-        "tcp://10.0.0.8:36007": {
-            "objects": {"layer 'act'": "ModuleNotFoundError: No module named 'square'"},
-        },
+        "tcp://10.0.0.8:36007": {"objects": {"layer 'act'": "ModuleNotFoundError: No module named 'square'"}},
     }
     lacks = {
         address: list(find_lacks({**REPORT, **report}, {"layer 'act'": layer})) for address, report in reports.items()

@@ -150,11 +150,7 @@ def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(
         ({}, None, "give those of at least one layer, and no y"),
         ({"b": np.zeros((8, 4))}, np.zeros(8, int), "give those of at least one layer, and no y"),
         ({"bb": np.zeros((8, 4))}, None, "no layer 'bb' in phase kTrain; did you mean 'b'"),
-        (
-            {"loss": np.zeros((8, 3))},
-            None,
-            r"'gradient of loss' gets records of shape \(3,\), but the net was",
-        ),
+        ({"loss": np.zeros((8, 3))}, None, r"'gradient of loss' gets records of shape \(3,\), but the net was"),
         ({"b": np.zeros((7, 4))}, None, "'gradient of b' gets 7 records in a batch of 8 records"),
     ],
 )
@@ -276,10 +272,7 @@ def test_metrics_are_weighted_over_all_batches(size: int) -> None:
     scores = x["data"] @ params["ip_weight"].T
     losses = np.logaddexp(0, scores) - scores * y["data"]
     right = ((scores > 0) == (y["data"] > 0.5)).mean(axis=1)
-    expected = {
-        "loss": (losses.sum(axis=1) * x["weights"]).mean(),
-        "accuracy": np.average(right, weights=x["weights"]),
-    }
+    expected = {"loss": (losses.sum(axis=1) * x["weights"]).mean(), "accuracy": np.average(right, weights=x["weights"])}
     assert net.evaluate(params, x, y, batchsize=size) == pytest.approx(expected, rel=1e-5)
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.job import Phase
 from dsinga.ops import Ops, get_ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
@@ -69,16 +68,6 @@ def test_it_keeps_the_size_of_images_with_the_padding_of_keras() -> None:
     case = case_of((2, 3, 2, 5, 6), num_filters=4, kernel=4, same=True)
     assert case.layer().shape == (2, 3, 4, 5, 6)
     assert_like_torch(case, get_ops(), 1, [1, 2, 1, 2])
-
-
-def test_without_training_it_keeps_nothing_and_gives_the_same_bits() -> None:
-    case = case_of((2, 3, 2, 5, 6), num_filters=8, same=True, last=True)
-    layer, ops = case.layer(), get_ops()
-    params, sources = case.inputs(ops, np.float32)
-    output = layer.compute_feature(params, sources, layer_context(ops, 2, Phase.kTest))
-    trained = layer.compute_feature(params, sources, layer_context(ops, 2))
-    assert output.saved is None
-    assert np.array_equal(output.feature, trained.feature)
 
 
 def test_what_it_saves_is_as_large_as_it_says() -> None:

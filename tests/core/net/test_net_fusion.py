@@ -159,10 +159,7 @@ def test_the_scores_and_the_loss_of_each_step_are_fused_without_changing_a_gradi
 
 @pytest.mark.parametrize(
     "more",
-    [
-        layer("best", "kArgSort", "scores", per_step=True),
-        layer("most", "kArgSort", "loss", per_step=True),
-    ],
+    [layer("best", "kArgSort", "scores", per_step=True), layer("most", "kArgSort", "loss", per_step=True)],
     ids=lambda more: more.name,
 )
 def test_scores_and_losses_that_other_layers_take_are_not_fused(more):

@@ -215,27 +215,6 @@ def test_an_updater_goes_on_from_a_state(way: str) -> None:
         np.testing.assert_array_equal(params[name], value)
 
 
-def test_params_that_get_gradients_by_turns_keep_their_state() -> None:
-    net = net_of("momentum")
-    params, updater = net.initial_params(), net.updater()
-    gradients = {name: np.ones_like(value) for name, value in params.items()}
-    for names in (("w1", "b1", "b2"), ("w1",), ("w1", "b2")):
-        updater.step(params, {name: gradients[name] for name in names})
-    history = -0.01 * (1 + 0.9 + 0.81)
-    np.testing.assert_allclose(updater.state["w1"]["history"], history, rtol=1e-5)
-    np.testing.assert_allclose(updater.state["b2"]["history"], -0.01 * (1 + 0.9), rtol=1e-5)
-
-
-def test_all_gradients_are_scaled_to_a_norm_together() -> None:
-    net = net_of("momentum")
-    for max_norm, factor in ((0.0, 1.0), (100.0, 1.0), (0.5, 0.5 / np.sqrt(66))):  # the net has 66 numbers
-        params, updater = net.initial_params(), net.updater()
-        before = copy.deepcopy(params)
-        updater.step(params, {name: np.ones_like(value) for name, value in params.items()}, max_norm)
-        np.testing.assert_allclose(before["w1"] - params["w1"], 0.01 * factor, rtol=1e-4)
-        np.testing.assert_allclose(before["b1"] - params["b1"], 0.02 * factor, rtol=1e-4)  # has an lr_scale of 2
-
-
 @pytest.mark.parametrize("max_norm", [0.0, 0.3])
 def test_the_norm_of_all_gradients_is_clipped_as_by_pytorch(max_norm: float) -> None:
     """torch divides by the norm + 1e-6."""

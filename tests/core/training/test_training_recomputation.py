@@ -84,23 +84,6 @@ def test_each_layer_is_computed_twice_at_most():
     assert Counted.passes == ["a", "b", "c", "d", "d", "a", "b"]
 
 
-def test_running_statistics_move_once():
-    """The bits of the state are those of a net that keeps its features: see convnet above; here their number."""
-    kept, again = (
-        build(
-            dense("ip", "data"), layer("bm", "kBM", "ip", recompute=recompute), dense("top", "bm"),
-            layer("loss", "kSoftmaxLoss", "top", "data"),
-        )
-        for recompute in (False, True)
-    )  # fmt: skip
-    values, pushed = values_of(kept), [dict[str, Any](), dict[str, Any]()]
-    for net, gradients in zip((kept, again), pushed, strict=True):
-        ctx = Context(kernels(values), net.phase, Rows(0, 4, 4))
-        bp(net, values, records_of(net), ctx, gradients.__setitem__)
-    np.testing.assert_array_equal(pushed[1]["bm_mean"], pushed[0]["bm_mean"])
-    np.testing.assert_array_equal(pushed[1]["bm_variance"], pushed[0]["bm_variance"])
-
-
 CHAIN = """
 layer { name: "data" type: kRecordInput store_conf { path: "x" batchsize: 10 shape: [3, 9, 9] } }
 layer { name: "conv1" type: kConvolution srclayers: "data" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }

@@ -249,16 +249,8 @@ def test_a_users_updater_has_typed_settings():
     assert ends == [-1.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("beta1: 0.5", "TypedLionConf has no field 'beta1'; did you mean 'beta'"),
-        ('beta: "a"', "TypedLionConf.beta takes a number, not 'a'"),
-        ("beta: 1", "beta must be in .0, 1., not 1.0"),
-    ],
-)
-def test_wrong_settings_of_a_users_updater_are_refused_with_their_line(settings, message):
-    refused(lambda: check(lion_job(settings)), f"job.conf:2: {message}")
+def test_a_wrong_setting_of_a_users_updater_is_refused_with_its_line():
+    refused(lambda: check(lion_job("beta: 1")), "job.conf:2: beta must be in .0, 1., not 1.0")
 
 
 def test_an_update_of_no_rows_changes_nothing():
