@@ -83,12 +83,6 @@ def test_the_padding_of_sequences_is_described():
     assert "steps" not in describe(open_records(codes.astype(np.float32)))
 
 
-def test_arrays_in_memory_are_described() -> None:
-    facts = describe(open_records((np.arange(12.0).reshape(6, 2), np.arange(6) % 2)))
-    assert (facts["kind"], facts["records"], facts["outputs"]) == ("numpy array", 6, 2)
-    assert facts["sample"] == pytest.approx({"rows": 6, "min": 0, "max": 11, "mean": 5.5, "std": (143 / 12) ** 0.5})
-
-
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_the_command_describes_any_group(tmp_path: Path, zarr_format: int) -> None:
     arrays = {"t/images": np.full((4, 2, 2), 7, np.uint8), "t/kinds": np.array([0, 1, 1, 5])}
