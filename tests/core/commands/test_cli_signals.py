@@ -337,35 +337,6 @@ except Terminated as error:
     assert run_script(text) == "cleaned up\nwent on\nthe run was complete\n"
 
 
-def test_children_that_are_forked_during_a_run_are_ended_by_signals():
-    text = """
-import multiprocessing
-from dsinga.loop.cancellation import Cancellation
-from dsinga.loop.cancellation import deferred_interrupts
-from dsinga.base.termination import raised_terminations
-
-context = multiprocessing.get_context("fork")
-started = context.Event()
-
-def spin():
-    started.set()
-    while True:
-        pass
-
-cancellation = Cancellation()
-with raised_terminations(), deferred_interrupts(cancellation):
-    cancellation.ends_in_order = True
-    child = context.Process(target=spin)
-    child.start()
-    started.wait(60)
-    child.terminate()
-    child.join(60)
-    print(child.exitcode)
-    child.kill()
-"""
-    assert run_script(text) == "-15\n"
-
-
 def test_signals_for_which_the_program_has_a_handler_are_left_to_it():
     """Python does not know the handler of ``faulthandler``. What has ended a command is ignored while it exits."""
     text = """
