@@ -42,35 +42,16 @@ JOIN = {"concate_conf": {"concate_dim": 0}}
 HALVES = {"slice_conf": {"slice_dim": 0, "num_slices": 2}}
 LOSS = layer("loss", "kSoftmaxLoss", "top", "both")
 
+A, B, TOP = dense("a", "data"), dense("b", "data"), dense("top", "both")
+SLICE, FIRST, SECOND = layer("halves", "kSlice", "a", **HALVES), dense("first", "halves"), dense("second", "halves")
+TANH = layer("second", "kSTanh", "halves")
+JOINED, NORM = layer("both", "kConcate", "a", "b", **JOIN), layer("norm", "kBM", "drop")
+ENDS = [layer(name, "kSoftmaxLoss", source, source) for name, source in (("one", "first"), ("two", "second"))]
 NETS: dict[str, list[LayerConf]] = {
-    "joined": [
-        dense("a", "data"),
-        dense("b", "data"),
-        layer("both", "kConcate", "a", "b", **JOIN),
-        layer("drop", "kDropout", "both"),
-        layer("norm", "kBM", "drop"),
-        dense("top", "norm"),
-        LOSS,
-    ],
-    "numbered otherwise": [dense("a", "data"), layer("both", "OtherLabels", "a"), dense("top", "both"), LOSS],
-    "sliced": [
-        dense("a", "data"),
-        layer("halves", "kSlice", "a", **HALVES),
-        dense("first", "halves"),
-        dense("second", "halves"),
-        layer("one", "kSoftmaxLoss", "first", "first"),
-        layer("two", "kSoftmaxLoss", "second", "second"),
-        layer("hits", "kAccuracy", "a", "halves"),
-    ],
-    "sliced, joined the other way round": [
-        dense("a", "data"),
-        layer("halves", "kSlice", "a", **HALVES),
-        dense("first", "halves"),
-        layer("second", "kSTanh", "halves"),
-        layer("both", "kConcate", "second", "first", **JOIN),
-        dense("top", "both"),
-        LOSS,
-    ],
+    "joined": [A, B, JOINED, layer("drop", "kDropout", "both"), NORM, dense("top", "norm"), LOSS],
+    "numbered otherwise": [A, layer("both", "OtherLabels", "a"), TOP, LOSS],
+    "sliced": [A, SLICE, FIRST, SECOND, *ENDS, layer("hits", "kAccuracy", "a", "halves")],
+    "joined the other way": [A, SLICE, FIRST, TANH, layer("both", "kConcate", "second", "first", **JOIN), TOP, LOSS],
 }
 
 
@@ -84,15 +65,9 @@ def test_labels_are_sent_with_their_rows(layers: list[LayerConf], workers: int):
 
 
 def test_mistakes_are_named_with_their_remedies() -> None:
-    net = build(
-        layer("dummy", "kDummy", dummy_conf={"input": True, "shape": [6, 4]}),
-        dense("a", "data", 4),
-        layer("both", "kConcate", "a", "dummy", **JOIN),
-        dense("top", "both"),
-        LOSS,
-        shape=(3,),
-        rows=6,
-    )
+    dummy = layer("dummy", "kDummy", dummy_conf={"input": True, "shape": [6, 4]})
+    both = layer("both", "kConcate", "a", "dummy", **JOIN)
+    net = build(dummy, dense("a", "data", 4), both, TOP, LOSS, shape=(3,), rows=6)
     refused(lambda: partition(net, 2), "a later layer takes its", "sources have labels")
     net = build(dense("a", "data"), layer("both", "Unsaid", "a"), dense("top", "both"), LOSS, shape=(3,), rows=6)
     values, batches = initial(net), batches_of(net, 1, classes=2)

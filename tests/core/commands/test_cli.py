@@ -195,11 +195,7 @@ def test_show_prints_the_parts_of_a_cut_net(dsinga: Dsinga) -> None:
 # One of each kind; the others are where each is found: tests/core/job, tests/core/net, tests/core/extensions.
 BAD_JOBS = {
     "unknown field": ("train_steps: 20", "train_step: 20", r"job.conf:2: .*'train_step'.*did you mean 'train_steps'"),
-    "unregistered layer": (
-        "type: kInnerProduct",
-        'user_type: "Swish"',
-        r"job.conf:12: .* 'Swish'; .* and --import FILE",
-    ),
+    "unregistered layer": ("type: kInnerProduct", 'user_type: "Swish"', r"job.conf:12: .* 'Swish'; .* and --import FI"),
     "wrong shape": ("20 shape: 8", "20 shape: 9", r"job.conf:9: .*'data'.*the shape 9.*records of 8"),
     "too few classes": ("num_output: 3", "num_output: 2", r"job.conf:15: .*'loss': label 2 is none of its 2 classes"),
     "missing store": ("train.zarr", "trian.zarr", r"trian.zarr was not found(.|\n)*did you mean 'train.zarr'"),

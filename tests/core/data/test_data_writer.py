@@ -186,10 +186,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "dask": (lambda folder: da.from_array(X, chunks=(10, 2)), "'x', column 1, has integers"),
     "xarray": (lambda folder: xr.DataArray(X, name="t"), "'t', column 1, has integers"),
     "frame": (lambda folder: frame_of("one"), "column 'one' of the data frame has integers"),
-    "frame of Dask": (
-        lambda folder: dd.from_pandas(frame_of("two"), npartitions=3),
-        "column 'two' of the data frame has",
-    ),
+    "frame of Dask": (lambda folder: dd.from_pandas(frame_of("two"), npartitions=3), "column 'two' of the data frame"),
 }
 
 

@@ -18,23 +18,11 @@ LABELLED = {"t/x": ZEROS, "t/y": LABELS, "t/label": LABELS}
 NOT_FOUND = 'in store_conf, as in data: "NAME" label: "NAME"; its arrays are\n  a (4, 2, 3) float32\n  b (2, 3) float32'
 FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "not found": ({"a": ZEROS, "b": ZEROS[0]}, {}, NOT_FOUND),
-    "ambiguous records": (
-        {"data": ZEROS, "images": ZEROS},
-        {},
-        "may be 'data' or 'images'; name them in store_conf, as",
-    ),
-    "ambiguous labels": (
-        LABELLED,
-        {"data": "t/x"},
-        "'label' or 'y'; name them in store_conf, as in label: \"t/label\"",
-    ),
+    "ambiguous records": ({"data": ZEROS, "images": ZEROS}, {}, "may be 'data' or 'images'; name them in store_conf,"),
+    "ambiguous labels": (LABELLED, {"data": "t/x"}, "'label' or 'y'; name them in store_conf, as in label: \"t/labe"),
     "nested only": ({"train/x": ZEROS}, {}, "; its arrays are\n  train/x (4, 2, 3) float32"),
     "no arrays": ({}, {}, "it has no arrays that can be listed"),
-    "missing records": (
-        {"t/images": ZEROS},
-        {"data": "t/image"},
-        "which data: names; did you mean 't/images'?; its arr",
-    ),
+    "missing records": ({"t/images": ZEROS}, {"data": "t/image"}, "which data: names; did you mean 't/images'?; its "),
     "missing labels": ({"x": ZEROS, "y": LABELS}, {"label": "why"}, "has no array 'why', which label: names"),
     "a group": ({"train/images": ZEROS}, {"data": "train"}, "data: 'train' is a group; name an array in it; its"),
     "strings": ({"x": STRINGS}, {}, "'x': records must be numbers, not strings; give codes of the strings"),

@@ -82,10 +82,7 @@ def test_settings_have_the_values_of_the_job_and_the_defaults_of_the_class():
         ("window_conf { width: 3\nplaces: [1, 0] }", "job.conf:3: layer 'a': places must be at least 1, not 0"),
         ("window_conf { width: 3 shape: kRoun }", "there is no Shape 'kRoun'; did you mean 'kRound'?"),
         ("", "job.conf:1: layer 'a': user_type 'Window' needs window_conf { ... }"),
-        (
-            "[windw_conf] { width: 3 }",
-            "job.conf:2: layer 'a': layer 'Window' has no extension [windw_conf]; did you mean [window_conf]?",
-        ),
+        ("[windw_conf] { width: 3 }", "'Window' has no extension [windw_conf]; did you mean [window_conf]?"),
         ("[window_conf] { widht: 3 }", "job.conf:2: layer 'a': WindowConf has no field 'widht'; did you mean 'width'?"),
         ("[window_conf] { width: 3 }\nwindow_conf { width: 3 }", "LayerConf.window_conf is given twice"),
         ("windw_conf { }", "job.conf:2: layer 'a': LayerConf has no field 'windw_conf'; did you mean 'window_conf'?"),

@@ -54,12 +54,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kBM", {}, [(6,)], ["takes (batch, channels, ...)"]),
     ("kPReLU", {}, [(6,)], ["takes (batch, channels, ...)"]),
     ("kRGBImage", {}, [ROWS], ["takes images"]),
-    (
-        "kConvolution",
-        {"num_filters": 2, "kernel": 13, "pad": 2},
-        [IMAGES],
-        ["13 x 13 does", "8 x 8 padded by 2 x 2", "pad larger"],
-    ),
+    ("kConvolution", {"num_filters": 2, "kernel": 13, "pad": 2}, [IMAGES], ["13 x 13 does", "by 2 x 2", "pad larger"]),
     ("kConvolution", {"num_filters": 2, "pad_x": 1, "same": True}, [IMAGES], ["both pad_x and same", "leave one"]),
     ("kPooling", {"global_pooling": True, "same": True}, [IMAGES], ["leave out same"]),
     ("kPooling", {"output_size": [3], "dilation": 2}, [IMAGES], ["says which windows there are; leave out dilation"]),
@@ -69,12 +64,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kPooling", {"kernel_x": 2, "pad_x": 2}, [IMAGES], ["3 x 2 would cover", "padding of 0 x 2"]),
     ("kImagePreprocess", {"rgbimage_conf": {"cropsize": 9}}, [IMAGES], ["cannot cut 9 x 9 out of images of 8 x 8"]),
     ("kRGBImage", {"meanfile": "m.bin"}, [IMAGES], ['mean_file: "m.bin"', "input layer"]),
-    (
-        "kPooling",
-        {"global_pooling": True, "kernel": 2, "pad": 1},
-        [IMAGES],
-        ["whole image", "leave out kernel and pad"],
-    ),
+    ("kPooling", {"global_pooling": True, "kernel": 2, "pad": 1}, [IMAGES], ["whole image", "out kernel and pad"]),
     ("kLayerNorm", {"first_axis": 2}, [ROWS], ["first_axis is 2", "'data' gives 6 x 12", "1 to 1"]),
     # Attention.
     ("kAttention", {}, [(6, 4, 8)], ["takes queries (batch, steps, n)", "not 1 source layers", "srclayers"]),
@@ -86,12 +76,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kAttentionWeights", ADDITIVE, [QUERIES, KEYS], ["by a param, kAdditive", 'param { share_from: "NAME_score" }']),
     ("kPositionalEncoding", {}, [ROWS], ["takes sequences (batch, steps, features)", "6 x 12", "kEmbedding"]),
     # Steps.
-    (
-        "kConvolution1D",
-        {"num_filters": 2, "kernel": 9},
-        [STEPS],
-        ["9 does not fit 7 steps padded by 0", "set same: true"],
-    ),
+    ("kConvolution1D", {"num_filters": 2, "kernel": 9}, [STEPS], ["9 does not fit 7 steps padded by 0", "same: true"]),
     ("kConvolution1D", {"num_filters": 2, "pad": 1, "same": True}, [STEPS], ["pad and same"]),
     ("kPooling1D", {"kernel": 8}, [STEPS], ["kernel of 8 does not fit 7 steps", "kernel smaller"]),
     ("kPooling1D", {"stride": 2}, [STEPS], ["pools over all steps", "no stride; give it a kernel"]),

@@ -75,10 +75,7 @@ X = 'layer { name: "x" type: kReLU srclayers: "below" }'
         ('layer { name: "x"\nuser_type: "kReLUU" }', r"job.conf:3: layer 'x': .*'kReLUU'; did you mean 'kReLU'\?"),
         (f'{DATA}layer {{ name: "data" type: kReLU srclayers: "data" }}', r"job.conf:3: layer 'data' .*twice.*line 2"),
         (f'{DATA}layer {{ name: "x" type: kReLU\nsrclayers: [{BOTH}] }}', r"job.conf:4: layer 'x'.*1 source.*not 2"),
-        (
-            f'{DATA}layer {{ name: "x" type: kConvolution srclayers: "data" }}',
-            r"job.conf:3: layer 'x'.*convolution_conf",
-        ),
+        (f'{DATA}layer {{ name: "x" type: kConvolution srclayers: "data" }}', "job.conf:3: layer 'x'.*convolution_con"),
         (f"{DATA}{SORTED}{X}", r"job.conf:4: layer 'x': cannot follow 'below', an output layer \(kArgSort\)"),
         (f"{DATA}{CUT}{X}", r"job.conf:3: layer 'below': hands out 3 parts, but is the source of 1 layers"),
     ],

@@ -49,10 +49,7 @@ CHAINS = {
     "kConvolution { num_filters: 4 kernel: 3 }": (nn.Conv2D(4, 3), IMAGES),
     "kConvolution { num_filters: 4 kernel_y: 5 kernel_x: 3 stride: 2 }": (nn.Conv2D(4, (5, 3), 2), IMAGES),
     "kConvolution { num_filters: 6 kernel: 3 pad: 1 group: 3 }": (nn.Conv2D(6, 3, padding="same", groups=3), IMAGES),
-    "kConvolution { num_filters: 6 kernel: 3 dilation_y: 1 dilation_x: 2 }": (
-        nn.Conv2D(6, 3, dilation_rate=(1, 2)),
-        IMAGES,
-    ),
+    "kConvolution { num_filters: 6 kernel: 3 dilation: 2 }": (nn.Conv2D(6, 3, dilation_rate=2), IMAGES),
     "kConvolution { num_filters: 6 kernel: 3 stride: 2 group: 3 bias_term: false }": (
         nn.DepthwiseConv2D(3, 2, depth_multiplier=2, use_bias=False),
         IMAGES,

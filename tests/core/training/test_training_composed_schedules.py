@@ -136,10 +136,7 @@ def test_a_sequence_in_a_job_file_is_written_as_it_was_read():
         ("type: kFixed\nwarmup_lr: 0.1", "job.conf:4: warmup_lr has no effect without warmup_steps"),
         ("type: kFixed\nwarmup_steps: 21", "job.conf:4: warmup_steps: 21 is more than the 20 steps of the run"),
         (f"{SEQUENTIAL} {TWO}\nboundary: [9, 5] }}", "job.conf:3: sequential_conf needs one boundary less than it has"),
-        (
-            f"{SEQUENTIAL} {TWO} {ONE}\nboundary: [9, 5] }}",
-            "job.conf:6: the boundaries of sequential_conf must rise; 5",
-        ),
+        (f"{SEQUENTIAL} {TWO} {ONE}\nboundary: [9, 5] }}", "job.conf:6: the boundaries of sequential_conf must rise"),
         (f"{SEQUENTIAL} schedule {{\ntype: kStep }} }}", "job.conf:4: type kStep needs step_conf"),
         (f"{SEQUENTIAL} schedule {{ type: kFixed\nwarmup_steps: 30 }} }}", "job.conf:4: warmup_steps: 30 is more than"),
         ("type: kPolynomial polynomial_conf {\nchange_freq: 9 power: 0 }", "job.conf:4: power must be above 0"),
@@ -155,11 +152,7 @@ def test_mistakes_are_reported_with_file_and_line(rate, message):
     [
         ("kFixed", "one_cycle: true", "job.conf:3: one_cycle needs learning_rate { type: kOne"),
         ("kFixed", "", "job.conf:2: momentum_conf needs saturation_step"),
-        (
-            "kOneCycle onecycle_conf { change_freq: 9 }",
-            "one_cycle: true saturation_step: 3",
-            "job.conf:3: gives one_cyc",
-        ),
+        ("kOneCycle onecycle_conf { change_freq: 9 }", "one_cycle: true saturation_step: 3", "job.conf:3: gives one_"),
     ],
 )
 def test_mistakes_in_a_momentum_are_reported_with_file_and_line(rate, momentum, message):

@@ -160,14 +160,14 @@ def test_a_setting_that_each_initialiser_has_with_another_type_is_refused():
     unregister("initialiser", "Whole")
 
 
+def unset():
+    return sparse_job("size: 2").net.layer[0].param[0].init
+
+
 MISTAKES = [
     refusal(lambda: check(sparse_job("share: 1.5")), "share must be in", "not 1"),
     refusal(lambda: check(sparse_job("size: 2")), "'Sparse'", "needs share"),
-    refusal(
-        lambda: initialise((2,), sparse_job("size: 2").net.layer[0].param[0].init, param_rng(0, "w")),
-        "'share'",
-        "needs the field",
-    ),
+    refusal(lambda: initialise((2,), unset(), param_rng(0, "w")), "'share'", "needs the field"),
 ]
 
 
