@@ -21,7 +21,7 @@ from dsinga.checkpoint import (
     write_checkpoint,
 )
 from tests.support.refusals import refused
-from tests.support.small_job import linear
+from tests.support.small_job import assert_same, linear
 
 ONE, TWO = np.full((2, 3), 1, np.float32), np.full((2, 3), 2, np.float32)
 SHAPES = {"w": (2, 3), "b": (3,), "fresh": (4,)}
@@ -153,8 +153,7 @@ def test_export_writes_a_valid_safetensors_file(tmp_path):
     exported = safetensors.numpy.load_file(path)
     assert exported.keys() == params.keys()
     assert list(read_params(path)) == ["w", "b"]  # the library sorts them by name
-    for name, array in params.items():
-        np.testing.assert_array_equal(exported[name], array)
+    assert_same(params, exported)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out.safetensors", "step4"]
 
 

@@ -37,8 +37,6 @@ def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             """Rows of float32 numbers in a plain file, the label first."""
 
             class Conf(Settings):
-                """Settings of Rows."""
-
                 width: Count = required("the numbers of a row")
                 classes: Count = setting(3, "the number of classes")
 

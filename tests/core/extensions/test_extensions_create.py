@@ -192,8 +192,6 @@ class StopBelow(Extension):
     """Ends training once the loss is low."""
 
     class Conf(Settings):
-        """Settings of StopBelow."""
-
         threshold: NonNegative = required("the loss below which training ends")
         every: Count = setting(2, "every how many steps it looks")
 

@@ -30,8 +30,6 @@ class Window(Layer):
     """A user's layer with settings of every type."""
 
     class Conf(Settings):
-        """Settings of Window."""
-
         known: ClassVar[int] = 3
         width: Count = required("how many steps a window has")
         share: Share = setting(0.5, "the share that is kept")
@@ -182,8 +180,6 @@ def test_what_contradicts_each_other_is_told_with_its_line(fault: Any, message: 
         """A user's layer whose settings contradict each other."""
 
         class Conf(Settings):
-            """Settings of Bounds."""
-
             low: NonNegative = setting(1.0, "the least value")
 
             def faults(self):
@@ -215,8 +211,6 @@ def test_two_components_with_one_field_are_refused_with_the_remedy():
         """Another layer with lrn_conf."""
 
         class Conf(Settings):
-            """Settings of it."""
-
             size: NonNegative = setting(1.0, "a size")
 
     register("layer", "MyLRN")(LRN)

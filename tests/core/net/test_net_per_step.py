@@ -10,6 +10,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp
 from tests.support.net_cases import net_of
+from tests.support.small_job import assert_same
 
 ROWS, STEPS, TAGS = 4, 5, 3
 INFO = RecordInfo((STEPS,), ROWS, label_range=(0, TAGS - 1), label_shape=(STEPS,))
@@ -46,8 +47,7 @@ def test_per_step_computes_the_same_as_unrolling():
     assert stepwise.layer("ip").shape == unrolled.layer("ip").shape == (ROWS, STEPS, TAGS)
     (metrics, gradients), (other_metrics, other_gradients) = train(stepwise), train(unrolled)
     assert metrics == other_metrics
-    for name, gradient in gradients.items():
-        np.testing.assert_array_equal(gradient, other_gradients[name])
+    assert_same(gradients, other_gradients)
 
 
 @pytest.mark.parametrize("merged", [True, False])

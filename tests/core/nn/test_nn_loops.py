@@ -10,6 +10,7 @@ from dsinga import RunError, nn
 from dsinga import extensions as callbacks
 from dsinga.api.workspaces import remove_checkpoints
 from tests.support.refusals import refused_with
+from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(96, 6)).astype(np.float32)
@@ -178,8 +179,7 @@ def test_a_resumed_fit_calls_the_events_before_its_first_step(tmp_path: Path):
             run(tmp_path / event, [callbacks.LambdaCallback(**{event: crash})])
         again = run(tmp_path / event, [])
         assert events == expected[expected.index("on_epoch_begin 2") + begun :]
-        for name, array in unbroken.params.items():
-            np.testing.assert_array_equal(again.params[name], array)
+        assert_same(unbroken.params, again.params)
 
 
 @pytest.mark.parametrize("place", ["folder", "memory://backup"])
@@ -189,8 +189,7 @@ def test_a_fit_with_a_backup_trains_as_one_without_each_time(place: str, tmp_pat
     for number in range(1, 4):
         plain.fit(X, Y, epochs=2, progress=False)
         backed.fit(X, Y, epochs=2, callbacks=[backup], progress=False)
-        for name, array in plain.params.items():
-            np.testing.assert_array_equal(backed.params[name], array)
+        assert_same(plain.params, backed.params)
         assert backed.train_on_batch(X, Y) == plain.train_on_batch(X, Y), number
 
 

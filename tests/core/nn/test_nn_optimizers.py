@@ -94,8 +94,6 @@ def test_updaters_and_schedules_of_the_users_own_have_functions():
     @register("updater", "Shrinking")
     class Shrinking(Updater):
         class Conf(Settings):
-            """Settings of Shrinking."""
-
             beta1: Share = required("the share that is left")
 
         def change(self, lr, w, g, slots, t, s):
@@ -104,8 +102,6 @@ def test_updaters_and_schedules_of_the_users_own_have_functions():
     @register("schedule", "Halving")
     class Halving(Schedule):
         class Conf(Settings):
-            """Settings of Halving."""
-
             change_freq: Count = setting(1, "every how many steps")
 
         def __call__(self, step):

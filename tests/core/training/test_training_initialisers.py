@@ -128,8 +128,6 @@ def sparse_job(settings):
     @register("initialiser", "Sparse")
     class Sparse(Initialiser):
         class Conf(Settings):
-            """Settings of Sparse."""
-
             share: Unit = required("the share of the numbers that are not 0")
             size: float = setting(2.0, "these numbers")
 
@@ -152,8 +150,6 @@ def test_a_setting_that_each_initialiser_has_with_another_type_is_refused():
     @register("initialiser", "Whole")
     class Whole(Initialiser):
         class Conf(Settings):
-            """Settings of Whole."""
-
             std: int = setting(1, "the standard deviation")
 
     refused(lambda: ParamGenConf(type="kUserInit", user_type="Whole"), "'Whole'", "with another type")

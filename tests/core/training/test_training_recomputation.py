@@ -15,6 +15,7 @@ from dsinga.training import bp
 from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, kernels, run_partitioned, run_whole
 from tests.support.random_nets import CLASSES
+from tests.support.small_job import assert_same
 from tests.support.training_cases import build, dense, layer, records_of, values_of
 
 MARKS = {"all": (1, 0), "even": (2, 0), "odd": (2, 1), "thirds": (3, 1)}
@@ -29,9 +30,7 @@ def marked(net: NeuralNet, every: int = 1, first: int = 0) -> NeuralNet:
 
 def assert_same_bits(first: Run, second: Run) -> None:
     for actual, expected in zip([first.params, *first.gradients], [second.params, *second.gradients], strict=True):
-        assert actual.keys() == expected.keys()
-        for name, array in expected.items():
-            np.testing.assert_array_equal(actual[name], array, err_msg=name)
+        assert_same(actual, expected)
     assert first.metrics == second.metrics
 
 

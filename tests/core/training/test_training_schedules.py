@@ -85,8 +85,6 @@ def wave_job(settings: str):
     @register("schedule", "Wave")
     class Wave(Schedule):
         class Conf(Settings):
-            """Settings of Wave."""
-
             decay_steps: Count = required("the number of steps from base_lr to the lowest rate")
             alpha: Unit = setting(0.0, "the lowest rate, as a share of base_lr")
 

@@ -223,8 +223,6 @@ def lion_job(settings):
     @register("updater", "TypedLion")
     class TypedLion(Updater):
         class Conf(Settings):
-            """Settings of TypedLion."""
-
             beta: Share = setting(0.9, "the decay of the mean")
 
         slots = ("mean",)
