@@ -219,15 +219,12 @@ if __name__ == "__main__":
     job = dsinga.load("job.conf", ["train_steps=TRAIN_STEPS", "test_freq=100"])
     print("before", flush=False)
     try:
-        dsinga.train(job, OPTIONS)
+        dsinga.train(job, workspace="work", resume="auto")
     finally:
         print("after", flush=False)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 """
-
-
-IN_WORKSPACE = 'workspace="work", resume="auto"'
 
 
 def start_program(folder: Path, handlers: str = "") -> subprocess.Popen[str]:
@@ -238,9 +235,9 @@ def start_program(folder: Path, handlers: str = "") -> subprocess.Popen[str]:
     return process
 
 
-def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000, options: str = IN_WORKSPACE) -> list[str]:
+def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000) -> list[str]:
     """Write a program that trains, and return its command."""
-    text = PROGRAM.replace("HANDLERS", handlers).replace("TRAIN_STEPS", str(steps)).replace("OPTIONS", options)
+    text = PROGRAM.replace("HANDLERS", handlers).replace("TRAIN_STEPS", str(steps))
     (folder / "program.py").write_text(text)
     return [sys.executable, "program.py"]
 
@@ -285,23 +282,6 @@ def test_the_error_of_the_run_is_raised_after_a_handler_that_returns(folder):
     assert (process.returncode, out) == (1, "before\nmine\nafter\n"), err
     said = r"dsinga\.base\.errors\.Cancelled: the run was cancelled; (\d+) steps were done; go on from "
     assert steps_done(err, said + r"work/checkpoint/step(\d+) with resume=True")
-
-
-FINALIZED = """
-    class Finalized:
-        def __del__(self):
-            signal.raise_signal(signal.SIGTERM)  # Python discards the exception
-"""
-
-
-@pytest.mark.ci
-def test_a_signal_in_a_finalizer_ends_a_program(folder):
-    """Without a workspace, the signal is an exception at once."""
-    options = "progress=False, extensions=[lambda step, metrics: Finalized() and None]"
-    command = write_program(folder, FINALIZED, options=options)
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "before\n"), ended.stderr
-    assert re.match(r"the run is ended: \d+ steps were done", ended.stderr.splitlines()[-1]), ended.stderr
 
 
 def run_script(text: str) -> str:

@@ -104,23 +104,6 @@ def test_arrays_train_to_the_bits_of_a_store(trained, tmp_path):
     assert_same(model.params, trained[0].params)
 
 
-def test_params_can_be_set_and_saved(trained, tmp_path):
-    model, _ = trained
-    other = blobs()
-    other.fit(X, Y, train_steps=1, progress=False)
-    other.set_weights(model.get_weights())
-    assert_same(other.params, model.params)
-    model.save(tmp_path / "saved")
-    loaded = nn.load_model(tmp_path / "saved")
-    assert_same(loaded.params, model.params)
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    assert loaded.evaluate(X, Y) == model.evaluate(X, Y)
-    loaded.fit(X, Y, epochs=1, progress=False)
-    assert loaded.result.step == 6  # of 25 rows, as in the fit that was saved
-    params = dsinga.load(tmp_path / "saved" / "job.conf")
-    assert params.name == "blobs"
-
-
 @pytest.mark.parametrize("length", [{"epochs": 2}, {"train_steps": 3}], ids=str)
 def test_a_model_that_was_trained_with_weights_is_usable_after_load(tmp_path, length):
     model = blobs()
@@ -133,6 +116,7 @@ def test_a_model_that_was_trained_with_weights_is_usable_after_load(tmp_path, le
     assert loaded.evaluate(X, Y) == model.evaluate(X, Y)
     loaded.fit(X[:120], Y[:120], progress=False)
     assert loaded.result.step == 3  # an epoch of batches of 50
+    assert dsinga.load(tmp_path / "job.conf").name == "blobs"
 
 
 def test_a_model_without_layers_has_a_repr():
@@ -162,31 +146,6 @@ def test_several_inputs_by_name_or_in_order():
         model.predict(X)
     with pytest.raises(UserError, match="x names 'lft', which is no input; did you mean 'left'"):
         model.predict({"lft": X, "right": X})
-
-
-def test_a_stack_of_machines_becomes_an_auto_encoder():
-    lines = (RNG.integers(0, 2, (400, 4, 1)) * np.ones((1, 1, 4), int)).reshape(400, 16).astype(np.uint8)
-    below, params, machines = [], {}, []
-    for number, units in enumerate((12, 4), 1):
-        machine = nn.RBM(units, gaussian=number == 2, name=f"rbm{number}")
-        model = nn.Sequential([nn.Input(16), *below, machine])
-        model.compile(nn.SGD(0.1 if number == 1 else 0.01, momentum=0.5), algorithm=nn.CD(1))
-        model.params = params
-        history = model.fit(lines, epochs=20, batch_size=50, progress=False)
-        errors = history.history["reconstruction_error"]
-        assert errors[-1] < errors[0]
-        params = model.params
-        machines.append(machine)
-        below.append(nn.encoder(machine))
-    auto = nn.Sequential([nn.Input(16), *below, nn.decoder(machines[1], 12), nn.decoder(machines[0], 16)])
-    auto.compile(nn.Adagrad(0.02), nn.EuclideanLoss())
-    auto.params = params
-    assert_same({name: auto.params[name] for name in ("rbm1_weight", "rbm2_bias")},
-                {name: params[name] for name in ("rbm1_weight", "rbm2_bias")})  # fmt: skip
-    before = auto.evaluate(lines)["loss"]
-    auto.fit(lines, epochs=10, batch_size=50, progress=False)
-    assert auto.evaluate(lines)["loss"] < before
-    assert auto.features(lines, "rbm2_encoder").shape == (400, 4)
 
 
 def shaped(loss="sparse_categorical_crossentropy") -> nn.Sequential:

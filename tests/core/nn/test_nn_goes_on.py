@@ -80,16 +80,12 @@ def test_params_that_were_frozen_begin_with_no_state():
     assert (model.params["dense_weight"] != before).any()
 
 
-def test_a_saved_model_goes_on(tmp_path: Path):
+def test_an_optimizer_is_saved_once_it_has_a_state_and_refused_when_damaged(tmp_path: Path):
     model = blobs()
     model.save(tmp_path)
     assert not (tmp_path / "optimizer.safetensors").exists()
-    model.fit(X, Y, epochs=3, **WHOLE)
+    model.fit(X, Y, epochs=1, **WHOLE)
     model.save(tmp_path)
-    loaded = nn.load_model(tmp_path)
-    for each in (model, loaded):
-        each.fit(X, Y, epochs=2, seed=5, **WHOLE)
-    assert_same(loaded.params, model.params)
     (tmp_path / "optimizer.safetensors").write_bytes(b"damaged")
     refused(lambda: nn.load_model(tmp_path), "optimizer.safetensors")
 

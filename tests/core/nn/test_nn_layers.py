@@ -231,31 +231,6 @@ def test_every_type_of_layer_can_be_written(name):
         assert conf == expected
 
 
-def test_layers_with_several_sources_and_parts():
-    x = nn.Input((8, 6), name="images")
-    left, right = nn.Slice(2, axis=1, name="halves")(x)
-    assert left.shape == right.shape == (None, 4, 6)
-    joined = nn.Concatenate(axis=1)([right, left])
-    both = nn.Add()([joined, nn.Multiply()([x, x])])
-    model = nn.Model(x, both)
-    rng = np.random.default_rng(0)
-    images = rng.normal(size=(5, 8, 6)).astype(np.float32)
-    found = model.predict(images)
-    np.testing.assert_allclose(found, np.concatenate([images[:, 4:], images[:, :4]], axis=1) + images**2, rtol=1e-6)
-    np.testing.assert_array_equal(nn.Model(x, right).predict(images), images[:, 4:])  # one part alone
-
-
-def test_a_layer_that_is_called_twice_shares_its_params():
-    x, y = nn.Input(ROWS, name="x"), nn.Input(ROWS, name="y")
-    shared = nn.Dense(4, name="shared")
-    model = nn.Model([x, y], nn.Add()([shared(x), shared(y)]))
-    assert list(model.params) == ["shared_weight", "shared_bias"]
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(2, 5, 12)).astype(np.float32)
-    weight = model.params["shared_weight"]
-    np.testing.assert_allclose(model.predict([a, b]), (a + b) @ weight.T, rtol=1e-4, atol=1e-5)
-
-
 def test_models_pickle_with_shared_layers_parts_and_params():
     shared = nn.Dense(4, "relu", lr_scale=(1, 2))
     x, z = nn.Input(6, name="a"), nn.Input((3, 6), name="b")

@@ -1,14 +1,10 @@
 """Learning rates against the table of SINGA's page."""
 
-import math
-
 import pytest
 
 from dsinga.base.registry import register
-from dsinga.job import Fault, LRGenConf, Settings, check, loads, required, setting
-from dsinga.job.limits import Count, Unit
+from dsinga.job import LRGenConf, loads
 from dsinga.training import schedule
-from dsinga.training.schedules import Schedule
 from tests.support.refusals import refused
 
 SHARED = ("minimum_lr", "start_step", "warmup_steps")  # of all schedules
@@ -77,34 +73,3 @@ def test_a_users_schedule_may_be_a_function_or_a_class():
 def test_mistakes_in_a_job_are_reported_with_file_and_line(text, message):
     conf = loads(f"updater {{ type: kSGD learning_rate {{\n{text} }} }}", "job.conf").updater.learning_rate
     refused(lambda: schedule(conf), message)
-
-
-def wave_job(settings: str):
-    """Return a job whose schedule, of the user's own, has settings on line 3."""
-
-    @register("schedule", "Wave")
-    class Wave(Schedule):
-        class Conf(Settings):
-            decay_steps: Count = required("the number of steps from base_lr to the lowest rate")
-            alpha: Unit = setting(0.0, "the lowest rate, as a share of base_lr")
-
-            def faults(self):
-                if self.decay_steps == 1 and self.alpha:
-                    yield Fault(f"alpha: {self.alpha} needs more than one of decay_steps", "alpha")
-
-        def __call__(self, step):
-            share = min(step / self.settings.decay_steps, 1)
-            return self.base * (self.settings.alpha + (1 - self.settings.alpha) * (1 + math.cos(math.pi * share)) / 2)
-
-    rate = f'learning_rate {{ user_type: "Wave" base_lr: 0.4\nwave_conf {{ {settings} }} }}'
-    return loads(f"train_steps: 9\nupdater {{ type: kSGD {rate} }}", "job.conf")
-
-
-def test_a_users_schedule_has_typed_settings():
-    rate = schedule(wave_job("decay_steps: 4 alpha: 0.5").updater.learning_rate)
-    assert [rate(step) for step in (0, 2, 4, 9)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
-
-
-def test_wrong_settings_of_a_users_schedule_are_refused_with_their_line():
-    refused(lambda: check(wave_job("decay_steps: 0")), "job.conf:3: decay_steps must be at least 1, not 0")
-    refused(lambda: check(wave_job("decay_steps: 1 alpha: 0.5")), "job.conf:3: alpha: 0.5 needs more than one of")
