@@ -5,25 +5,16 @@ import pytest
 from dsinga.base.registry import register
 from dsinga.cutting.partitioning import partition
 from dsinga.job import LayerConf, NetConf, Phase
-from dsinga.layers import Layer, Output, RecordInfo
+from dsinga.layers import Output, RecordInfo
 from dsinga.net import create_net
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
 from tests.support.refusals import refused
 from tests.support.training_cases import build, dense, layer
-
-
-class Same(Layer):
-    """Passes on its source."""
-
-    def compute_feature(self, params, sources, ctx):
-        return Output(sources[0])
-
-    def compute_gradient(self, params, sources, output, grad, needs, ctx):
-        return (grad,), ()
+from tests.support.user_layers import Identity
 
 
 @register("layer", "OtherLabels")
-class OtherLabels(Same):
+class OtherLabels(Identity):
     """Passes on the labels with other numbers."""
 
     def hand_on_labels(self, labels, ctx):
@@ -31,7 +22,7 @@ class OtherLabels(Same):
 
 
 @register("layer", "Unsaid")
-class Unsaid(Same):
+class Unsaid(Identity):
     """Makes labels without declaring it."""
 
     def compute_feature(self, params, sources, ctx):

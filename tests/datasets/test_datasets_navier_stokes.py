@@ -94,9 +94,7 @@ def test_chunks_and_workers_change_no_bit(script: Any, tmp_path: Path, chunk: in
         ([], "exists; give another path, or remove it"),
     ],
 )
-def test_what_is_wrong_is_said(
-    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_what_is_wrong_is_said(script, tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit):
         script.main([str(tmp_path), *arguments])
     assert message in capsys.readouterr().err

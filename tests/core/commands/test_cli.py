@@ -248,9 +248,7 @@ def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: 
         (["train", "job.conf", "--scheduler", "127.0.0.1:1"], "no Dask scheduler answers at 127.0.0.1:1"),
     ],
 )
-def test_bad_arguments_are_one_message_and_status_2(
-    dsinga: Dsinga, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_arguments_are_one_message_and_status_2(dsinga, arguments, message, monkeypatch):
     monkeypatch.setattr(embedded, "CONNECT_SECONDS", 1)
     refused = dsinga(*arguments)
     assert refused.returncode == 2, refused.stderr

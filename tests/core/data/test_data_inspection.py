@@ -29,9 +29,7 @@ from tools.faults.verdicts import run_dsinga
         (np.array([[0, 1, 1]] * 4), (), ({"0": 4, "1": 8}, 3)),
     ],
 )
-def test_integer_labels_are_counted(
-    tmp_path: Path, labels: np.ndarray, classes: tuple[str, ...], expected: tuple[Any, Any]
-) -> None:
+def test_integer_labels_are_counted(tmp_path, labels, classes, expected):
     write_store(tmp_path / "s.zarr", [(ZEROS, labels)], classes=classes)
     facts = describe(open_store(tmp_path / "s.zarr"))
     assert (facts["labels"], facts["outputs"]) == expected
@@ -150,9 +148,7 @@ def test_nothing_is_imported(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["images"]
 
 
-def test_the_command_says_what_it_found(
-    store: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_what_it_found(store, capfd, monkeypatch):
     monkeypatch.setattr("sys.argv", [])  # which run_dsinga sets
     assert run_dsinga(["data", "verify", str(store)]) == 0
     assert capfd.readouterr().out == f"{store}: 100 records in 5 chunks are intact\n"

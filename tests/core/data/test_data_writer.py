@@ -30,9 +30,7 @@ ONES = np.ones((4, 2), np.float32)
 
 @settings(max_examples=15)  # of up to 16 MiB each
 @given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=4), width=st.integers(1, 3))
-def test_batches_of_any_sizes_give_the_same_store(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], width: int
-) -> None:
+def test_batches_of_any_sizes_give_the_same_store(tmp_path_factory, sizes, width):
     # Records of 16 to 48 KiB, 65 to 21 per chunk: batches end before, at and after the ends of chunks.
     total = sum(sizes)
     data = np.arange(total, dtype=np.uint32).view(np.uint8).reshape(total, 4, 1, 1)

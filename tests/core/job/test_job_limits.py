@@ -4,7 +4,6 @@ import math
 import os
 import resource
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,9 +220,7 @@ made = pickle.Unpickler
         *("opens:made", "opens:pickle.loads", "opens:os.system"),
     ],
 )
-def test_a_job_of_somebody_else_calls_no_function_that_runs_what_it_reads(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_of_somebody_else_calls_no_function_that_runs_what_it_reads(name, tmp_path, monkeypatch):
     (tmp_path / "opens.py").write_text(LOADERS)
     monkeypatch.syspath_prepend(tmp_path)
     refused(lambda: find_function(name), "which jobs cannot call")

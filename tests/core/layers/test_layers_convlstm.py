@@ -56,9 +56,7 @@ def assert_like_torch(case: LayerCase, ops: Ops, stride: int, pad: Any, toleranc
     last=st.booleans(),
     bias=st.booleans(),
 )
-def test_a_convolutional_lstm_is_that_of_torch(
-    shape: tuple[int, ...], filters: int, kernel: tuple[int, int], stride: int, pad: int, last: bool, bias: bool
-) -> None:
+def test_a_convolutional_lstm_is_that_of_torch(shape, filters, kernel, stride, pad, last, bias):
     window = {"kernel_y": kernel[0], "kernel_x": kernel[1], "stride": stride, "pad": pad}
     case = case_of(shape, num_filters=filters, last=last, bias_term=bias, **window)
     assert_like_torch(case, get_ops(), stride, [pad] * 4)

@@ -46,9 +46,7 @@ def against_torch(case: LayerCase, peer: Callable[..., Any]) -> None:
 
 @SHARED
 @given(shape=SIZES, mode=st.tuples(*[st.sampled_from([*MODES])] * 2), sides=st.tuples(*[st.integers(0, 5)] * 4))
-def test_padding_is_that_of_numpy_along_each_axis_and_its_gradient_the_transpose(
-    shape: tuple[int, ...], mode: tuple[str, str], sides: tuple[int, ...]
-) -> None:
+def test_padding_is_that_of_numpy_along_each_axis_and_its_gradient_the_transpose(shape, mode, sides):
     most = [{"kReflect": n - 1, "kPeriodic": n}.get(m, 5) for n, m in zip(shape[2:], mode, strict=True)]
     before, after = [min(*pair) for pair in zip(sides[:2], most, strict=True)], [*map(min, sides[2:], most)]
     case = LayerCase("kPadding", [shape], {"padding_conf": {"before": before, "after": after, "mode": [*mode]}})
@@ -83,9 +81,7 @@ def test_upsampling_is_that_of_torch(shape: tuple[int, ...], factor: tuple[int, 
     stride=st.tuples(*[st.integers(1, 3)] * 2),
     data=st.data(),
 )
-def test_transposed_convolution_is_that_of_torch(
-    shape: tuple[int, ...], filters: int, kernel: tuple[int, int], stride: tuple[int, int], data: Any
-) -> None:
+def test_transposed_convolution_is_that_of_torch(shape, filters, kernel, stride, data):
     pad = [data.draw(st.integers(0, (kernel[axis] - 1) // 2)) for axis in (0, 1)]
     more = [data.draw(st.integers(0, stride[axis] - 1)) for axis in (0, 1)]
     settings_of = {"kernel": kernel, "stride": stride, "pad": pad, "output_pad": more}

@@ -26,7 +26,7 @@ from dsinga.job import (
     UpdaterConf,
     UpdaterType,
 )
-from dsinga.layers import Context, Layer, Output
+from dsinga.layers import Context, Output
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally, trains_locally
 from dsinga.testing import EngineContract
@@ -34,6 +34,7 @@ from tests.support.observers import Silent
 from tests.support.programs import python
 from tests.support.refusals import refused
 from tests.support.small_job import linear
+from tests.support.user_layers import Identity
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.int32)
@@ -95,22 +96,13 @@ def test_a_run_whose_step_fails_saves_the_steps_before(tmp_path: Path) -> None:
     faults = [dsinga.RunError("a device is lost")]
 
     @dsinga.register("layer", "FailsOnce")
-    class FailsOnce(Layer):
+    class FailsOnce(Identity):
         """Passes on its source, except in step 13 of training, the first time."""
-
-        source_count = 1
-
-        def __init__(self, conf: Any, source_shapes: Any, info: Any = None):
-            super().__init__(conf, source_shapes, info)
-            self.shape = self.source_shapes[0]
 
         def compute_feature(self, params: Any, sources: Any, ctx: Context) -> Output:
             if ctx.training and ctx.step == 13 and faults:
                 raise faults.pop()
-            return Output(np.array(sources[0]))
-
-        def compute_gradient(self, params: Any, sources: Any, output: Any, grad: Any, needs: Any, ctx: Any) -> Any:
-            return (grad,), ()
+            return super().compute_feature(params, sources, ctx)
 
     job = small_job(disp_freq=1)
     *layers, loss = job.neuralnet.layer

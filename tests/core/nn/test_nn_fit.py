@@ -14,6 +14,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import write_store
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -66,8 +67,7 @@ def test_records_of_another_shape_than_in_training_are_named(shape):
         lambda: model.evaluate(narrow, Y),
         lambda: model.fit(narrow, Y, progress=False),
     ):
-        with pytest.raises(UserError, match=message):
-            call()
+        refused(call, message)
     with pytest.raises(UserError, match=r"validation_data .*\(3,\).*\(4,\)"):
         model.fit(X, Y, validation_data=(narrow, Y), progress=False)
     with pytest.raises(UserError, match=r"records have shape \(\), .* \(4,\); for one record, give x\[None\]"):
@@ -183,9 +183,9 @@ def test_labels_of_two_outputs_by_path(tmp_path):
 @pytest.mark.parametrize("number", [0, -1, 2.5, True, "8"])
 def test_numbers_that_are_no_counts_are_refused_by_name(number):
     model = blobs()
-    refused = rf" is {number!r}; give a whole number of at least 1$"
+    said = rf" is {number!r}; give a whole number of at least 1$"
     for name in ("batch_size", "epochs", "train_steps", "workers"):
-        with pytest.raises(UserError, match=f"^{name}{refused}"):
+        with pytest.raises(UserError, match=f"^{name}{said}"):
             model.fit(X, Y, progress=False, **{name: number})
     for call in (
         lambda: model.job(X, Y, batch_size=number),
@@ -193,8 +193,7 @@ def test_numbers_that_are_no_counts_are_refused_by_name(number):
         lambda: model.predict(X, batch_size=number),
         lambda: model.features(X, "dense", batch_size=number),
     ):
-        with pytest.raises(UserError, match=f"^batch_size{refused}"):
-            call()
+        refused(call, f"^batch_size{said}")
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "with_folders"])

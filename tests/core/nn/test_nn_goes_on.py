@@ -113,9 +113,7 @@ def with_two_outputs() -> nn.Model:
         (with_two_outputs, [Y, X[:, :1]], {"sample_weight": X[:, 0] ** 2}),
     ],
 )
-def test_a_loaded_model_predicts_tests_and_goes_on_as_the_saved_one(
-    make: Any, labels: Any, options: dict[str, Any], tmp_path: Path
-):
+def test_a_loaded_model_predicts_tests_and_goes_on_as_the_saved_one(make, labels, options, tmp_path):
     model = make()
     model.fit(X, labels, epochs=2, **options, **WHOLE)
     model.save(tmp_path)

@@ -257,9 +257,7 @@ class RememberingIdentity(Identity):
         return super().compute_feature(params, [sources[0] + np.float32(0.01) * moved], ctx)
 
 
-def test_a_users_layer_is_called(
-    monkeypatch: pytest.MonkeyPatch, launches: list[int], caplog: pytest.LogCaptureFixture
-):
+def test_a_users_layer_is_called(monkeypatch, launches, caplog):
     def make() -> nn.Sequential:
         RememberingIdentity.seen = None
         return model_of(nn.Layer("RememberingIdentity", name="own"))

@@ -301,9 +301,7 @@ BN, CLASSES = [nn.BatchNormalization(name="bn")], "sparse_categorical_crossentro
         (BN, CLASSES, {"class_weight": {0: 2.0}}, r"other weights of records \(none\) than the job"),
     ],
 )
-def test_a_run_of_another_objective_is_not_resumed(
-    layers: Any, loss: Any, options: Any, message: str, checkpoint: Path
-) -> None:
+def test_a_run_of_another_objective_is_not_resumed(layers, loss, options, message, checkpoint):
     model = nn.Sequential([nn.Input(6), *layers, nn.Dense(2, name="fc")])
     model.compile(nn.SGD(0.05, momentum=0.9), loss)
     y = np.eye(2, dtype=np.float32)[Y] if loss == "mse" else Y

@@ -7,8 +7,8 @@ import pytest
 
 from dsinga.base.registry import register
 from dsinga.cutting.partitioning import partition
-from dsinga.job import JobError, LayerConf, NetConf, Phase, loads
-from dsinga.layers import Context, Layer, Output, RecordInfo, Rows
+from dsinga.job import JobError, NetConf, Phase, loads
+from dsinga.layers import Context, Output, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.build import choose_ends, narrow_places
 from dsinga.training import bp
@@ -17,6 +17,7 @@ from tests.support.partitioned_run import Run, batches_of, initial, kernels, run
 from tests.support.random_nets import CLASSES
 from tests.support.small_job import assert_same
 from tests.support.training_cases import build, dense, layer, records_of, values_of
+from tests.support.user_layers import Identity
 
 MARKS = {"all": (1, 0), "even": (2, 0), "odd": (2, 1), "thirds": (3, 1)}
 
@@ -52,22 +53,19 @@ def test_a_cut_net_does_so_too(name: str, strategy: str):
 
 
 @register("layer", "CountedPasses")
-class Counted(Layer):
-    """Passes on its source; counts its passes, and keeps a state that counts the first ones."""
+class Counted(Identity):
+    """Passes on its source, and notes its passes."""
 
     passes: list[str] = []
-
-    def __init__(self, conf: LayerConf, source_shapes: Any, info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
 
     def compute_feature(self, params: Any, sources: Any, ctx: Context) -> Output:
         self.passes.append(self.name)
         return Output(sources[0] + 0)
 
-    def compute_gradient(self, params: Any, sources: Any, output: Output, grad: Any, needs: Any, ctx: Context) -> Any:
+    def compute_gradient(self, params: Any, sources: Any, output: Output, *given: Any) -> Any:
         assert output.feature is not None
         assert sources[0] is not None
-        return (grad,), ()
+        return super().compute_gradient(params, sources, output, *given)
 
 
 def test_each_layer_is_computed_twice_at_most():
