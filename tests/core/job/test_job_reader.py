@@ -2,18 +2,7 @@
 
 import pytest
 
-from dsinga.job import (
-    ActivationType,
-    ChangeMethod,
-    Job,
-    JobError,
-    LayerType,
-    Phase,
-    PoolMethod,
-    UpdaterType,
-    load,
-    loads,
-)
+from dsinga.job import ActivationType, Job, JobError, LayerType, Phase, PoolMethod, UpdaterType, load, loads
 from dsinga.job.message import Where
 from tests.support.refusals import refused
 
@@ -54,7 +43,7 @@ def test_a_text_with_all_spellings_of_job_files_is_read():
     assert (job.name, job.train_steps, job.test_steps, job.cluster.workspace) == ("small", 100, 4, "out")
     assert (job.updater.type, job.updater.momentum) == (UpdaterType.kSGD, 0.9)
     rate = job.updater.learning_rate
-    assert rate.type is ChangeMethod.kFixedStep
+    assert rate.type.name == "kFixedStep"
     assert (rate.fixedstep_conf.step, rate.fixedstep_conf.step_lr) == ([0, 60], [0.1, 0.01])
     assert (train.store_conf.path, train.store_conf.shape) == ("a/b.bin", [1, 28, 28])
     assert (train.store_conf.batchsize, train.include) == ([64, 32], [Phase.kTrain])

@@ -6,20 +6,7 @@ from typing import Any
 import pytest
 
 from dsinga import register
-from dsinga.job import (
-    GRUConf,
-    InnerProductConf,
-    Job,
-    JobError,
-    LayerConf,
-    LSTMConf,
-    Phase,
-    PoolingConf,
-    UpdaterConf,
-    check,
-    load,
-    loads,
-)
+from dsinga.job import GRUConf, InnerProductConf, Job, JobError, LayerConf, LSTMConf, Phase, check, load, loads
 from dsinga.job.textformat import parse_value
 from tests.support.refusals import check_refusal, refusal
 
@@ -30,7 +17,7 @@ MISTAKES = [
     refusal(lambda: check(chain("conv")), "'relu1': there is no layer 'conv'", "did you mean 'conv1'", error=JobError),
     refusal(lambda: LayerConf(type="kReLU"), "'name'", "needs the field"),
     refusal(lambda: LayerConf(name="a", type="kRelu"), "'kRelu'", "did you mean 'kReLU'"),
-    refusal(lambda: UpdaterConf(type="kADAM", learning_rate={"type": "kFixed"}), "'kADAM'", "did you mean 'kAdam'"),
+    refusal(lambda: Job(updater={"type": "kADAM"}), "'kADAM'", "did you mean 'kAdam'"),
     refusal(lambda: LayerConf(name="a", type="Swoosh"), "'Swoosh'", "name a class"),
     refusal(lambda: GRUConf(dim_hidden=3, gate_activation="sigmoid"), "'sigmoid'", "did you mean 'SIGMOID'"),
     refusal(lambda: LSTMConf(dim_hidden=3, cell_activation="swish"), "'swish'", "these are SIGMOID"),
@@ -40,7 +27,7 @@ MISTAKES = [
     refusal(lambda: LayerConf(name="a", innerproduct_conf=3), "InnerProductConf", "not 3"),
     refusal(lambda: InnerProductConf(num_output=True), "takes a whole number", "not True"),
     refusal(lambda: InnerProductConf(num_output=3, bias_term=1), "takes true or false, not 1"),
-    refusal(lambda: PoolingConf(kernel=[3]), "takes a whole number", "not [3]"),
+    refusal(lambda: InnerProductConf(num_output=[3]), "takes a whole number", "not [3]"),
     refusal(lambda: LayerConf(name="a", type="kConv2D"), "'kConv2D'", "write kConvolution"),
     refusal(lambda: LayerConf(name="a", type="kDense"), "'kDense'", "write kInnerProduct"),
     refusal(lambda: loads("updater { learning_rate: 0.05 }"), "not 0.05", "{ type: kFixed base_lr: 0.05 }"),

@@ -49,7 +49,7 @@ def case(name: str, *shapes: tuple[int, ...], **fields: Any) -> LayerCase:
 OBLONG = {"num_filters": 4, "kernel_y": 2, "kernel_x": 3, "stride_y": 2, "pad_x": 2}
 DILATED = {"dilation_y": 2, "dilation_x": 3, "pad_y": 1, "pad_x": 3}
 CHANNELS, VOLUMES = (BATCH, 6, 3, 2), (BATCH, 2, 5, 4, 3)
-EMBEDDING = {"vocab_size": 6, "feature_dim": 3, "dense_gradient": True}
+TABLE = {"vocab_size": 6, "feature_dim": 3, "dense_gradient": True}
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -108,16 +108,13 @@ def contrastive(_: Any, x: Any, y: Any, labels: Any) -> Any:
     return (labels * d**2 + (1 - labels) * (3 - d).clamp(min=0) ** 2).sum() / 2 / BATCH
 
 
-EXACT = {"exclude_outside": True, "antialias": True}
+EXACT, CORNERS = {"exclude_outside": True, "antialias": True}, {"coordinates": "kAlignCorners"}
 RESIZED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"size": [5, 11]}, {"size": (5, 11), "mode": "bilinear"}),
-    ({"size": [1, 11], "coordinates": "kAlignCorners"}, {"size": (1, 11), "mode": "bilinear", "align_corners": True}),
+    ({"size": [1, 11], **CORNERS}, {"size": (1, 11), "mode": "bilinear", "align_corners": True}),
     ({"scale": [0.7, 1.3]}, {"scale_factor": (0.7, 1.3), "mode": "bilinear"}),
     ({"size": [5, 11], "method": "kCubic"}, {"size": (5, 11), "mode": "bicubic"}),
-    (
-        {"size": [5, 11], "method": "kCubic", "coordinates": "kAlignCorners"},
-        {"size": (5, 11), "mode": "bicubic", "align_corners": True},
-    ),
+    ({"size": [5, 11], "method": "kCubic", **CORNERS}, {"size": (5, 11), "mode": "bicubic", "align_corners": True}),
     ({"size": [3, 11], **EXACT}, {"size": (3, 11), "mode": "bilinear", "antialias": True}),
     (
         {"size": [3, 4], "method": "kCubic", "cubic_coeff": -0.5, **EXACT},
@@ -168,10 +165,7 @@ PEERS: list[tuple[LayerCase, Callable[..., Any]]] = [
         for size in ([3, 4], [7, 9], [1, 2])
     ],
     (case("kPooling", VOLUMES, pool="AVG", output_size=[3, 2, 2]), lambda _, x: F.adaptive_avg_pool3d(x, (3, 2, 2))),
-    *[
-        (case("kResize", IMAGES, **settings), lambda _, x, how=how: F.interpolate(x, **how))
-        for settings, how in RESIZED
-    ],
+    *[(case("kResize", IMAGES, **conf), lambda _, x, how=how: F.interpolate(x, **how)) for conf, how in RESIZED],
     *[
         (case("kIndex", IMAGES, index=index), take)
         for index, take in {
@@ -189,14 +183,8 @@ PEERS: list[tuple[LayerCase, Callable[..., Any]]] = [
     (case("kPooling", IMAGES, pool="MAX", global_pooling=True), lambda _, x: F.adaptive_max_pool2d(x, 1)),
     (case("kPooling", IMAGES, pool="AVG", global_pooling=True), lambda _, x: F.adaptive_avg_pool2d(x, 1)),
     (case("kLRN", CHANNELS, local_size=5, alpha=2, beta=1, knorm=2), lambda _, x: F.local_response_norm(x, 5, 2, 1, 2)),
-    *[
-        (case("kBM", shape), lambda p, x: F.batch_norm(x, None, None, *p[:2], training=True, eps=1e-5))
-        for shape in (IMAGES, ROWS)
-    ],
-    (
-        case("kBM", IMAGES, use_global_stats=True),
-        lambda p, x: F.batch_norm(x, *(each.detach() for each in p[2:]), *p[:2], eps=1e-5),
-    ),
+    *[(case("kBM", size), lambda p, x: F.batch_norm(x, None, None, *p[:2], training=True)) for size in (IMAGES, ROWS)],
+    (case("kBM", IMAGES, use_global_stats=True), lambda p, x: F.batch_norm(x, *(q.detach() for q in p[2:]), *p[:2])),
     *[
         (case(kind, IMAGES, first_axis=k), lambda p, x, k=k, norm=norm: getattr(F, norm)(x, IMAGES[k:], *p, eps=1e-5))
         for kind, norm in (("kLayerNorm", "layer_norm"), ("kRMSNorm", "rms_norm"))
@@ -219,10 +207,7 @@ PEERS: list[tuple[LayerCase, Callable[..., Any]]] = [
     (case("kPReLU", IMAGES), lambda p, x: F.prelu(x, p[0])),
     (case("kPReLU", ROWS, shared=True), lambda p, x: F.prelu(x, p[0])),
     (case("kSoftmax", ROWS), lambda _, x: x.softmax(1)),
-    (
-        case("kEmbedding", (BATCH, 4), **EMBEDDING, codes=6),
-        lambda p, codes: F.embedding(codes.clamp(0), p[0]) * (codes >= 0)[..., None],
-    ),
+    (case("kEmbedding", (5, 4), **TABLE, codes=6), lambda p, x: F.embedding(x.clamp(0), p[0]) * (x >= 0)[..., None]),
     (case("kSoftmaxLoss", ROWS, ROWS, scale=0.5, classes=12), lambda _, x, labels: F.cross_entropy(x, labels) * 0.5),
     (
         case("kSoftmaxLoss", ROWS, ROWS, label_smoothing=0.1),
@@ -255,10 +240,7 @@ PEERS: list[tuple[LayerCase, Callable[..., Any]]] = [
     ),
     (case("kCosineLoss", ROWS, ROWS, scale=2), lambda _, x, y: F.cosine_embedding_loss(x, y, torch.ones(BATCH)) * 2),
     (case("kContrastiveLoss", (BATCH, 3), (BATCH, 3), ROWS, margin=3, classes=2), contrastive),
-    (
-        case("kTripletLoss", ROWS, ROWS, ROWS, margin=0.5),
-        lambda _, x, y, z: F.triplet_margin_loss(x, y, z, margin=0.5, eps=0),
-    ),
+    (case("kTripletLoss", *[ROWS] * 3, margin=0.5), lambda _, x, y, z: F.triplet_margin_loss(x, y, z, 0.5, eps=0)),
 ]
 
 

@@ -14,18 +14,7 @@ from dsinga.api.jobs_with_data import job_with_data
 from dsinga.api.runners import THIS_PROCESS
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import RescuedParams
-from dsinga.job import (
-    ChangeMethod,
-    ClusterConf,
-    Job,
-    LayerConf,
-    LayerType,
-    LRGenConf,
-    Phase,
-    StepConf,
-    UpdaterConf,
-    UpdaterType,
-)
+from dsinga.job import ClusterConf, Job, LayerConf, LRGenConf, Phase, UpdaterConf
 from dsinga.layers import Context, Output
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally, trains_locally
@@ -87,7 +76,7 @@ def test_jobs_that_ask_for_a_cluster_get_one(conf: ClusterConf) -> None:
 def test_an_updater_that_is_refused_leaves_an_earlier_run_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     rate = LRGenConf(user_type="Unknown")
-    job = small_job(updater=UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate))
+    job = small_job(updater=UpdaterConf(type="kSGD", learning_rate=rate))
     refused(lambda: dsinga.train(job, data=DATA, workspace=tmp_path, progress=False), "'Unknown'", "is registered as")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -106,7 +95,7 @@ def test_a_run_whose_step_fails_saves_the_steps_before(tmp_path: Path) -> None:
 
     job = small_job(disp_freq=1)
     *layers, loss = job.neuralnet.layer
-    once = LayerConf(name="once", type=LayerType.kUserLayer, user_type="FailsOnce", srclayers=loss.srclayers[:1])
+    once = LayerConf(name="once", type="kUserLayer", user_type="FailsOnce", srclayers=loss.srclayers[:1])
     loss = loss.replace(srclayers=["once", *loss.srclayers[1:]])
     job = job.replace(neuralnet=job.neuralnet.replace(layer=[*layers, once, loss]))
     options: dict[str, Any] = {"data": DATA, "progress": False, "workspace": tmp_path / "failing"}
@@ -161,8 +150,8 @@ def trained(job: Job) -> RescuedParams:
 
 
 def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
-    rate = LRGenConf(type=ChangeMethod.kStep, base_lr=0.1, step_conf=StepConf(change_freq=10, gamma=0.5))
-    updater_conf = UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate)
+    rate = LRGenConf(type="kStep", base_lr=0.1, step_conf={"change_freq": 10, "gamma": 0.5})
+    updater_conf = UpdaterConf(type="kSGD", learning_rate=rate)
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
     freezing, outcomes = Freezing(), []
     for steps, extensions in zip((12, 20), ([], [freezing]), strict=True):
@@ -176,9 +165,7 @@ def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
 
 
 def test_a_run_that_fails_leaves_the_state_with_which_it_went_on() -> None:
-    updater_conf = UpdaterConf(
-        type=UpdaterType.kSGD, momentum=0.9, learning_rate=LRGenConf(type=ChangeMethod.kFixed, base_lr=0.1)
-    )
+    updater_conf = UpdaterConf(type="kSGD", momentum=0.9, learning_rate=LRGenConf(type="kFixed", base_lr=0.1))
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
     first = trained(job.replace(train_steps=5))
     histories = {name: slots["history"].copy() for name, slots in first.slots.items()}

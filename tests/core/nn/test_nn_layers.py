@@ -67,10 +67,7 @@ CHAINS = {
         nn.AveragePooling2D(3, padding=(0, 1)),
         IMAGES,
     ),
-    "kPadding { before: 1 before: 2 after: 1 after: 2 mode: kEdge mode: kPeriodic }": (
-        nn.Padding2D((1, 2), ("edge", "periodic")),
-        IMAGES,
-    ),
+    "kPadding { before: 1 after: 1 mode: [kEdge, kPeriodic] }": (nn.Padding2D(1, ("edge", "periodic")), IMAGES),
     "kPadding { before: [1, 2] after: [0, 2] }": (nn.ZeroPadding2D(((1, 0), (2, 2))), IMAGES),
     "kCropping { before: 1 after: 1 }": (nn.Cropping2D(1), IMAGES),
     "kUpsampling { factor: 3 }": (nn.UpSampling2D(3), IMAGES),

@@ -10,16 +10,8 @@ from dsinga.base.registry import lookup, register
 from dsinga.job import AlgConf, LRGenConf, ParamGenConf, Phase, UpdaterConf
 from dsinga.layers import Context, Layer, Output, ParamSpec, Records, Rows
 from dsinga.ops import get_ops
-from dsinga.training import (
-    Updater,
-    algorithm,
-    bp,
-    check_algorithm_metrics,
-    create_updater,
-    initial_values,
-    initialise,
-    schedule,
-)
+from dsinga.training import Updater, bp, check_algorithm_metrics, create_updater, initial_values, initialise, schedule
+from dsinga.training.algorithms import algorithm
 from tests.support.refusals import check_refusal, refusal, refused
 from tests.support.training_cases import build, dense, layer, records_of
 
