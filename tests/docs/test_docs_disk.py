@@ -19,7 +19,7 @@ def test_copies_become_links_and_links_and_other_libraries_stay(tmp_path: Path, 
     (tmp_path / "python").write_text(f"#!/bin/sh\necho {folder.parent}\n")
     (tmp_path / "python").chmod(0o755)
     for name in (LIBRARY, *LINKS):
-        (folder / name).write_bytes(b"another library" if of_conda and name == LINKS[0] else b"a library")
+        (folder / name).write_bytes(b"another" if of_conda and name == LINKS[0] else b"a library")
     if of_conda:
         (folder / LIBRARY).unlink()
         (folder / LIBRARY).symlink_to(LINKS[1])
@@ -31,6 +31,4 @@ def test_copies_become_links_and_links_and_other_libraries_stay(tmp_path: Path, 
     links = {path.name: path.readlink() for path in folder.iterdir() if path.is_symlink()}
     assert links == ({LIBRARY: Path(LINKS[1])} if of_conda else dict.fromkeys(LINKS, Path(LIBRARY)))
     texts = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert texts == dict.fromkeys((LIBRARY, *LINKS), b"a library") | (
-        {LINKS[0]: b"another library"} if of_conda else {}
-    )
+    assert texts == dict.fromkeys((LIBRARY, *LINKS), b"a library") | ({LINKS[0]: b"another"} if of_conda else {})

@@ -49,9 +49,7 @@ def test_the_pages_name_what_is_built_in_and_what_each_setting_means(kind, writt
     assert builtin(kind)
     assert not [name for name in builtin(kind) if f"`{name}`" not in text]
     for name, conf in component_settings(kind):
-        empty = [
-            setting for setting, meaning in meanings(conf).items() if name in builtin(kind) and not meaning.strip()
-        ]
+        empty = [field for field, meaning in meanings(conf).items() if name in builtin(kind) and not meaning.strip()]
         assert not empty, f"{name} does not say what {empty} mean"
 
 

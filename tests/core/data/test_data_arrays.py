@@ -204,7 +204,6 @@ MISTAKES = [
     refusal(lambda: open_records(("x.zarr", [1, 2])), "zarr was not found", "make a store"),
     refusal(lambda: open_records((X, "y.csv")), "csv is a file", "as pandas"),
     refusal(lambda: open_records("zip://::x.zip"), "zip is a zip", "unpack it first"),
-    refusal(lambda: open_records((X, "y.zarr")), "zarr was not found", "make a store"),
     refusal(lambda: open_records("a.npz"), "npz is a file", "data import npz"),
     refusal(lambda: open_records(("x.npy", "y.npy")), "npy is a file", "give the array"),
     refusal(lambda: open_records((scipy.sparse.eye(2).tocsr(), [1, 2])), "csr_matrix", "sparse matrices are"),

@@ -320,9 +320,7 @@ def test_nan_in_arrays_is_refused_with_record_and_column(number: float) -> None:
 def test_micro_batches_give_the_gradients_of_the_batch(workers: int) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(12, 8)).astype(np.float32), rng.integers(0, 3, 12)
-    whole, parts = (
-        LocalNet(dsinga.loads(WHOLE).replace(micro_batches=count), x, y, workers=workers) for count in (1, 3)
-    )
+    whole, parts = (LocalNet(dsinga.loads(WHOLE).replace(micro_batches=n), x, y, workers=workers) for n in (1, 3))
     params = whole.initial_params()
     first, second = whole.backward(params, x, y), parts.backward(params, x, y)
     assert_close(second.gradients, first.gradients, 1e-6)

@@ -69,12 +69,6 @@ def test_fields_of_singa_make_triggers_by_its_rule(train_steps: int, display, va
         assert not trigger.never_due(train_steps)
 
 
-def test_a_phase_is_evaluated_if_it_has_a_frequency() -> None:
-    job = Job(train_steps=10, test_freq=4, validate_steps=3)
-    assert names(job) == ["Display", "Evaluation", "Checkpointing"]
-    assert create_extensions(job)[1].phase == "test"
-
-
 def outcome(extension: Extension) -> tuple[Any, ...]:
     """Return what an extension does to a run whose loss falls to 0.9 and whose score falls from 100."""
     metrics = {"loss": lambda step: max(0.9, 2 - step / 10), "score": lambda step: float(100 - step)}

@@ -36,9 +36,7 @@ def complaint(of: Job, phases=None) -> str:
 def test_a_sound_job_passes():
     check(job())
     check(job("test_steps: 3 test_freq: 1"))
-    check(
-        job('extension { type: kEarlyStopping monitor: "val/loss" patience: 5 } extension { user_type: "Own" freq: 2 }')
-    )
+    check(job('extension { type: kEarlyStopping monitor: "val/loss" } extension { user_type: "Own" freq: 2 }'))
     check(job("updater { type: kSGD learning_rate { type: kFixedStep fixedstep_conf { step: 0 step_lr: 1 } } }"))
 
 
@@ -204,9 +202,7 @@ def test_a_job_made_in_python_is_checked_without_places():
     job_ = Job(train_steps=1, net={"layer": [{"name": "a", "type": "kReLU", "srclayers": "b"}]})
     assert complaint(job_).startswith("layer 'a': there is no layer 'b'")
     twice = {"name": "a", "type": "kReLU"}
-    assert complaint(Job(train_steps=1, net={"layer": [twice, twice]})).startswith(
-        "layer 'a' is in phase kTrain twice; "
-    )
+    assert complaint(Job(train_steps=1, net={"layer": [twice, twice]})).startswith("layer 'a' is in phase kTrain twice")
 
 
 def test_a_job_without_steps_is_a_net_to_look_at():

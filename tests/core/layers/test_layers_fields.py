@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.ops import BACKENDS, get_ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
 from tests.support.later_import import functional, torch
+from tests.support.refusals import refused_with
 
 NUMPY = BACKENDS["numpy"]()
 MODES = {"kZero": "constant", "kEdge": "edge", "kReflect": "reflect", "kPeriodic": "wrap"}  # numpy's
@@ -115,12 +115,6 @@ def test_group_norm_of_large_images_is_that_of_numpy_in_float64() -> None:
         np.testing.assert_allclose(ops.to_numpy(single), exact, rtol=1e-5, atol=2e-5)
 
 
-def refused(kind: str, shape: tuple[int, ...], conf: dict[str, Any]) -> str:
-    with pytest.raises(UserError) as error:
-        LayerCase(kind, [shape], conf).layer()
-    return str(error.value)
-
-
 IMAGE = (2, 4, 3, 5)
 
 
@@ -140,4 +134,4 @@ IMAGE = (2, 4, 3, 5)
     ],
 )
 def test_settings_that_do_not_fit_are_refused(kind: str, shape: tuple[int, ...], conf: Any, says: str) -> None:
-    assert says in refused(kind, shape, {f"{kind[1:].lower()}_conf": conf})
+    refused_with(lambda: LayerCase(kind, [shape], {f"{kind[1:].lower()}_conf": conf}).layer(), says)

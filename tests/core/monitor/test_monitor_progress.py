@@ -115,11 +115,6 @@ def test_duration(seconds, text):
     assert duration(seconds) == text
 
 
-def test_values_leave_out_step_phase_and_time():
-    assert values(TRAIN) == "loss 0.26  accuracy 0.93"
-    assert values(NOW) == "loss 0.25  accuracy 0.9375"
-
-
 def test_a_script_is_not_a_notebook():
     assert not in_notebook()
     code = "import sys, dsinga.monitor; sys.exit('IPython' in sys.modules or dsinga.base.advice.in_notebook())"

@@ -238,11 +238,9 @@ def test_a_loader_says_which_records_are_read_and_in_which_order():
 
 
 def test_samplers_of_the_users_choose_records_in_each_epoch():
-    data, dataset = torch_data(), of_torch()
+    data, dataset, weights = torch_data(), of_torch(), [0.0] * 30 + [1.0] * 10
     loaders = {
-        "weights": data.DataLoader(
-            dataset, batch_size=8, sampler=data.WeightedRandomSampler([0.0] * 30 + [1.0] * 10, 24, replacement=True)
-        ),
+        "weights": data.DataLoader(dataset, batch_size=8, sampler=data.WeightedRandomSampler(weights, 24)),
         "own": data.DataLoader(dataset, batch_size=8, sampler=[39, 38, 37, 36, 35, 34, 33, 32]),
         "in batches": data.DataLoader(dataset, batch_sampler=[[30, 31], [38, 39]]),
         "whole batches": data.DataLoader(dataset, batch_size=16, shuffle=True, drop_last=True, collate_fn=joined),

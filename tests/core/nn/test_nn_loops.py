@@ -141,12 +141,11 @@ def test_models_and_weights_are_saved_after_epochs(tmp_path: Path):
 def test_names_of_metrics_mean_those_of_training_as_in_keras(monitor: str, tmp_path: Path):
     """A learning rate of 0: no value is better than the first, and the rate stays 0."""
     validation = {"validation_data": (X, Y)} if monitor == "val_loss" else {}
+    above_0 = {"initial_value_threshold": 0.0, "mode": "max"}
     chosen = [
         callbacks.EarlyStopping(monitor, patience=2, min_delta=1e-4, verbose=1),
         callbacks.ReduceLROnPlateau(monitor, patience=1, min_lr=0.05, verbose=0),
-        callbacks.ModelCheckpoint(
-            tmp_path / "best", monitor, save_best_only=True, initial_value_threshold=0.0, mode="max"
-        ),
+        callbacks.ModelCheckpoint(tmp_path / "best", monitor, save_best_only=True, **above_0),
     ]
     model = net(nn.SGD(0.0), metrics=["r2"])
     history = model.fit(X, Y, epochs=9, batch_size=96, callbacks=chosen, progress=False, **validation)
