@@ -28,19 +28,10 @@ def complaint(cluster: str, **changes: object) -> str:
     ("cluster", "expected"),
     [
         ("nserver_groups: 3", "nserver_groups: 3 must divide nworker_groups: 4"),
-        (
-            "update: kWorker",
-            "update: kWorker keeps a copy of the params in every worker, and the copies of 4 worker groups",
-        ),
-        (
-            "fullc_gather: true",
-            "fullc_gather keeps weights in the workers, and the copies of 4 worker groups would drift",
-        ),
+        ("update: kWorker", "keeps a copy of the params in every worker, and the copies of 4 worker group"),
+        ("fullc_gather: true", "keeps weights in the workers, and the copies of 4 worker groups would drift"),
         ("block_size: 4096", "block_size is for slicing: kBlock; set that, or leave block_size out"),
-        (
-            "nserver_groups: 4 staleness: 1",
-            "each of the 4 server groups has one worker group only; leave it out, or use",
-        ),
+        ("nserver_groups: 4 staleness: 1", "each of the 4 server groups has one worker group only; leave it out,"),
         ("nserver_groups: 4 sync_edge { group: 0 }", "sync_edge joins two server groups, as in sync_edge { group: 0"),
         ("nserver_groups: 4 sync_edge { group: 0 group: 4 }", "sync_edge names server group 4, but the job has 4, num"),
         ("nserver_groups: 4 sync_edge { group: 2 group: 2 }", "sync_edge joins server group 2 to itself"),

@@ -8,14 +8,12 @@ from dsinga.job import ClusterConf, Job, SyncEdgeConf, SyncTopology
 
 def asked(groups: int, server_groups: int, workers: int, servers: int, separate: bool = False) -> Topology:
     """Return a topology by the five figures that SINGA's documents name a framework with."""
-    conf = ClusterConf(
-        nworker_groups=groups,
-        nserver_groups=server_groups,
-        nworkers_per_group=workers,
-        nservers_per_group=servers,
-        server_worker_separate=separate,
-    )
+    names = ("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group", "server_worker_separate")
+    conf = ClusterConf(**dict(zip(names, (groups, server_groups, workers, servers, separate), strict=True)))
     return topology(Job(cluster=conf), 1, 1)
+
+
+SYNC, EVERY = "synchronised along", " every update"
 
 
 @pytest.mark.parametrize(
@@ -27,13 +25,9 @@ def asked(groups: int, server_groups: int, workers: int, servers: int, separate:
         ((2, 1, 2, 2, True), "Downpour: 2 groups of 2 workers, 1 group of 2 servers in processes of their own"),
         (
             (3, 3, 1, 1, False),
-            "distributed Hogwild: 3 groups of 1 worker, 3 groups of 1 server, synchronised along 0-1, 0-2, 1-2 every "
-            "update",
+            f"distributed Hogwild: 3 groups of 1 worker, 3 groups of 1 server, {SYNC} 0-1, 0-2, 1-2{EVERY}",
         ),
-        (
-            (4, 2, 2, 2, False),
-            "hybrid: 4 groups of 2 workers, 2 groups of 2 servers, synchronised along 0-1 every update",
-        ),
+        ((4, 2, 2, 2, False), f"hybrid: 4 groups of 2 workers, 2 groups of 2 servers, {SYNC} 0-1{EVERY}"),
     ],
 )
 def test_singas_figures_name_the_frameworks(figures: tuple[int, int, int, int, bool], words: str) -> None:

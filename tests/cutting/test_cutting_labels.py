@@ -5,25 +5,16 @@ import pytest
 from dsinga.base.registry import register
 from dsinga.cutting.partitioning import partition
 from dsinga.job import LayerConf, NetConf, Phase
-from dsinga.layers import Layer, Output, RecordInfo
+from dsinga.layers import Output, RecordInfo
 from dsinga.net import create_net
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
 from tests.support.refusals import refused
 from tests.support.training_cases import build, dense, layer
-
-
-class Same(Layer):
-    """Passes on its source."""
-
-    def compute_feature(self, params, sources, ctx):
-        return Output(sources[0])
-
-    def compute_gradient(self, params, sources, output, grad, needs, ctx):
-        return (grad,), ()
+from tests.support.user_layers import Identity
 
 
 @register("layer", "OtherLabels")
-class OtherLabels(Same):
+class OtherLabels(Identity):
     """Passes on the labels with other numbers."""
 
     def hand_on_labels(self, labels, ctx):
@@ -31,7 +22,7 @@ class OtherLabels(Same):
 
 
 @register("layer", "Unsaid")
-class Unsaid(Same):
+class Unsaid(Identity):
     """Makes labels without declaring it."""
 
     def compute_feature(self, params, sources, ctx):
@@ -42,40 +33,16 @@ JOIN = {"concate_conf": {"concate_dim": 0}}
 HALVES = {"slice_conf": {"slice_dim": 0, "num_slices": 2}}
 LOSS = layer("loss", "kSoftmaxLoss", "top", "both")
 
+A, B, TOP = dense("a", "data"), dense("b", "data"), dense("top", "both")
+SLICE, FIRST, SECOND = layer("halves", "kSlice", "a", **HALVES), dense("first", "halves"), dense("second", "halves")
+TANH = layer("second", "kSTanh", "halves")
+JOINED, NORM = layer("both", "kConcate", "a", "b", **JOIN), layer("norm", "kBM", "drop")
+ENDS = [layer(name, "kSoftmaxLoss", source, source) for name, source in (("one", "first"), ("two", "second"))]
 NETS: dict[str, list[LayerConf]] = {
-    "joined": [
-        dense("a", "data"),
-        dense("b", "data"),
-        layer("both", "kConcate", "a", "b", **JOIN),
-        layer("drop", "kDropout", "both"),
-        layer("norm", "kBM", "drop"),
-        dense("top", "norm"),
-        LOSS,
-    ],
-    "numbered otherwise": [
-        dense("a", "data"),
-        layer("both", "OtherLabels", "a"),
-        dense("top", "both"),
-        LOSS,
-    ],
-    "sliced": [
-        dense("a", "data"),
-        layer("halves", "kSlice", "a", **HALVES),
-        dense("first", "halves"),
-        dense("second", "halves"),
-        layer("one", "kSoftmaxLoss", "first", "first"),
-        layer("two", "kSoftmaxLoss", "second", "second"),
-        layer("hits", "kAccuracy", "a", "halves"),
-    ],
-    "sliced, joined the other way round": [
-        dense("a", "data"),
-        layer("halves", "kSlice", "a", **HALVES),
-        dense("first", "halves"),
-        layer("second", "kSTanh", "halves"),
-        layer("both", "kConcate", "second", "first", **JOIN),
-        dense("top", "both"),
-        LOSS,
-    ],
+    "joined": [A, B, JOINED, layer("drop", "kDropout", "both"), NORM, dense("top", "norm"), LOSS],
+    "numbered otherwise": [A, layer("both", "OtherLabels", "a"), TOP, LOSS],
+    "sliced": [A, SLICE, FIRST, SECOND, *ENDS, layer("hits", "kAccuracy", "a", "halves")],
+    "joined the other way": [A, SLICE, FIRST, TANH, layer("both", "kConcate", "second", "first", **JOIN), TOP, LOSS],
 }
 
 
@@ -89,15 +56,9 @@ def test_labels_are_sent_with_their_rows(layers: list[LayerConf], workers: int):
 
 
 def test_mistakes_are_named_with_their_remedies() -> None:
-    net = build(
-        layer("dummy", "kDummy", dummy_conf={"input": True, "shape": [6, 4]}),
-        dense("a", "data", 4),
-        layer("both", "kConcate", "a", "dummy", **JOIN),
-        dense("top", "both"),
-        LOSS,
-        shape=(3,),
-        rows=6,
-    )
+    dummy = layer("dummy", "kDummy", dummy_conf={"input": True, "shape": [6, 4]})
+    both = layer("both", "kConcate", "a", "dummy", **JOIN)
+    net = build(dummy, dense("a", "data", 4), both, TOP, LOSS, shape=(3,), rows=6)
     refused(lambda: partition(net, 2), "a later layer takes its", "sources have labels")
     net = build(dense("a", "data"), layer("both", "Unsaid", "a"), dense("top", "both"), LOSS, shape=(3,), rows=6)
     values, batches = initial(net), batches_of(net, 1, classes=2)

@@ -139,7 +139,5 @@ def receiving_first(net: NeuralNet) -> NeuralNet:
     """Return the net with its receiving bridges moved to the front, which causes a deadlock."""
     order = sorted(range(len(net.nodes)), key=lambda position: not isinstance(net.nodes[position].layer, BridgeDst))
     moved = {old: new for new, old in enumerate(order)}
-    turned = [
-        net.nodes[old]._replace(sources=tuple(moved[source] for source in net.nodes[old].sources)) for old in order
-    ]
+    turned = [net.nodes[k]._replace(sources=tuple(moved[source] for source in net.nodes[k].sources)) for k in order]
     return NeuralNet(tuple(turned), net.params, net.phase)

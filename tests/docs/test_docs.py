@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import dask.config
@@ -119,23 +119,6 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_no_page_begins_with_the_job_of_another_page():
-    """Such a page begins with the other page's blocks, by ``<!-- begins with PAGE -->``."""
-    lines = {page_id(page): first_lines_of_code(page) for page in PAGES}
-    assert sum(map(bool, lines.values())) > 20
-    repeated = {(page, other): lines[page] & lines[other] for page, other in combinations(lines, 2)}
-    assert not {pages: shared for pages, shared in repeated.items() if len(shared) > 1}
-
-
-def first_lines_of_code(page: Path) -> set[str]:
-    """Return the longer lines of the blocks in the first 30 lines of a page, without blanks, imports and comments."""
-    lines: list[str] = []
-    for block in blocks(page.read_text(encoding="utf-8")):
-        lines += block.text.splitlines()[: max(0, 31 - block.line)]
-    code = ["".join(line.split()) for line in lines if not line.lstrip().startswith(("import ", "from ", "#", "$"))]
-    return {line for line in code if len(line) > 20}
 
 
 def broken_tables(text: str) -> list[str]:

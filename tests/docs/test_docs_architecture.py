@@ -1,11 +1,11 @@
-"""The files that docs/design/architecture.md and CONTRIBUTING.md name exist, and the tables of rooms are fresh."""
+"""The files that pages name exist, and the tables of rooms and of cuts are fresh."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.support import room_tables
+from tests.support import cut_table, room_tables
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dsinga"
@@ -37,3 +37,8 @@ def test_the_tables_of_rooms_are_those_of_importlinter(page):
     assert room_tables.page_with_rooms(page) == (ROOT / page).read_text(encoding="utf-8"), (
         "write them again: python -m tests.support.room_tables"
     )
+
+
+def test_the_table_of_cuts_agrees_with_the_classes():
+    shown = cut_table.PATH.read_text(encoding="utf-8")
+    assert shown == cut_table.page(), "write it again: python -m tests.support.cut_table"

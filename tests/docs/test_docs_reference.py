@@ -17,20 +17,11 @@ from tests.support.registries import entries
 from tools.reference.components import built_in
 from tools.reference.names import OTHERS
 from tools.reference.pages import FOLDER, MESSAGES
-from tools.reference.texts import arguments, markdown, meanings, paragraphs
+from tools.reference.texts import meanings
 
 MADE = ("LayerBuilder", "UpdaterConf", "LRGenConf")  # what the functions of layers, optimizers and schedules return
 OTHER = {"glossary.md", "rooms.md", "cuts.md", "onnx-operators.md"}  # by hand, or by tests.support
-KINDS = (
-    "layer",
-    "updater",
-    "schedule",
-    "initialiser",
-    "algorithm",
-    "learning_algorithm",
-    "extension",
-    "augmentation",
-)
+KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "learning_algorithm", "extension", "augmentation")
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +49,7 @@ def test_the_pages_name_what_is_built_in_and_what_each_setting_means(kind, writt
     assert builtin(kind)
     assert not [name for name in builtin(kind) if f"`{name}`" not in text]
     for name, conf in component_settings(kind):
-        empty = [
-            setting for setting, meaning in meanings(conf).items() if name in builtin(kind) and not meaning.strip()
-        ]
+        empty = [field for field, meaning in meanings(conf).items() if name in builtin(kind) and not meaning.strip()]
         assert not empty, f"{name} does not say what {empty} mean"
 
 
@@ -102,31 +91,3 @@ def test_the_settings_and_commands_are_there(written):
 
 def test_metrics_have_all_registered_functions(written):
     assert all(f"| `{name}` |" in written["metrics.md"] for name in builtin("metric"))
-
-
-class Documented:
-    """Returns rows, (B, *space), of :class:`dsinga.Job` by ``name`` where x < 3; see kReLU.
-
-        x = 1
-
-    - an item
-
-    Examples:
-        >>> 1 + 1
-        2
-
-    Args:
-        name: what it is called,
-            in two lines.
-    """
-
-
-def test_docstrings_become_markdown():
-    assert paragraphs(Documented) == [
-        "Returns rows, (B, \\*space), of `dsinga.Job` by `name` where x &lt; 3; see `kReLU`.",
-        "```text\nx = 1\n```",
-        "- an item",
-        "```pycon\n>>> 1 + 1\n2\n```",
-    ]
-    assert arguments(Documented.__doc__) == {"name": "what it is called, in two lines"}
-    assert markdown("the *whole* batch") == "the *whole* batch"

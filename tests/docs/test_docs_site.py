@@ -169,19 +169,6 @@ def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: P
     assert "```" not in text
 
 
-def test_the_front_page_says_what_this_is_and_shows_it(site: Path, pages: dict[str, Links]) -> None:
-    text = (site / "index.html").read_text("utf-8")
-    article = text[text.index("<article") : text.index('id="reference"')]
-    assert "trains neural networks in Python" in article
-    assert "pip install" in article
-    assert "confusion_matrix" in article, "an example"
-    assert "<img" in article, "a picture"
-    assert 'href="project/index.html"' in article, "the source"
-    titles = re.findall(r'<span class="md-ellipsis">\s*([^<]+?)\s*<', text)
-    assert titles.index("Start") < titles.index("Reference") < titles.index("The Book") < titles.index("API")
-    assert article.index("confusion_matrix") < article.index("<img") < article.index("<table")
-
-
 @pytest.mark.skipif(NODE is None, reason="needs node")
 def test_a_search_finds_the_page_of_the_subject_first(site: Path) -> None:
     found = search(site, list(SEARCHES))
@@ -252,34 +239,3 @@ def test_the_source_is_the_origin_of_the_clone(remote: str, address: str | None)
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
     assert hooks.web_address(remote) == address
-
-
-INDEX = """# Title
-
-## I want to ...
-
-- begin: [First](start/first.md), or [Slurm](howto/slurm.md#time)
-
-## Start
-
-| page | what |
-| --- | --- |
-| [First](start/first.md), [Second](start/second.md) | [source](../README.md) |
-
-## How to
-
-- [Slurm](howto/slurm.md)
-
-## For contributors
-
-[Testing](dev/testing.md)
-"""
-
-
-def test_the_navigation_has_the_pages_of_each_section_in_tables_or_lists() -> None:
-    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / ".ci" / "site.py")
-    assert spec
-    assert spec.loader
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    assert hooks.sections(INDEX) == {"Start": ["start/first.md", "start/second.md"], "How to": ["howto/slurm.md"]}

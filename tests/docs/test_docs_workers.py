@@ -3,7 +3,7 @@
 import types
 
 from dsinga.base.version import __version__
-from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, PYTHON, describe_lacks, find_lacks
+from dsinga.cluster.preflight.worker_lacks import PYTHON, describe_lacks, find_lacks
 from tests.support.executed_pages import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "howto" / "run-on-a-cluster.md").read_text(encoding="utf-8")
@@ -19,16 +19,8 @@ def test_the_message_is_that_of_the_package(monkeypatch):
     __import__("square").__file__ = "/home/me/square.py"
     reports = {
         "tcp://10.0.0.5:40123": {"dsinga": None},
-        "tcp://10.0.0.8:36007": {
-            "objects": {"layer 'act'": "ModuleNotFoundError: No module named 'square'"},
-        },
+        "tcp://10.0.0.8:36007": {"objects": {"layer 'act'": "ModuleNotFoundError: No module named 'square'"}},
     }
-    lacks = {
-        address: list(find_lacks({**REPORT, **report}, {"layer 'act'": layer})) for address, report in reports.items()
-    }
+    lacks = {at: list(find_lacks({**REPORT, **report}, {"layer 'act'": layer})) for at, report in reports.items()}
     (shown,) = (block.text for block in blocks(PAGE) if block.text.startswith("dsinga: "))
     assert shown == f"dsinga: {describe_lacks(lacks)}\n"
-
-
-def test_the_oldest_dask_is_named():
-    assert f"Dask {OLDEST_DASK} or newer" in PAGE

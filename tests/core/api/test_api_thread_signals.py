@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -59,9 +58,7 @@ threading.Event().wait(60)
         ("submit", 1, signal.SIGTERM),
     ],
 )
-def test_runs_in_threads_end_in_order_before_the_signal_ends_the_program(
-    face: str, count: int, number: signal.Signals, tmp_path: Path
-):
+def test_runs_in_threads_end_in_order_before_the_signal_ends_the_program(face, count, number, tmp_path):
     folders = [tmp_path / str(run) for run in range(count)]
     with default_signals():
         ended = subprocess.run(

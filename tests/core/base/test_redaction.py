@@ -28,10 +28,7 @@ from dsinga.base.redaction import redact, redacted_cause
         ("abfs://name:key@account.net/x", "abfs://***@account.net/x"),
         ("simplecache::ftp://u:p@host/x.zarr", "simplecache::ftp://***@host/x.zarr"),
         ("zip://a@b::s3://k:p@bucket/a.zip", "zip://***@b::s3://***@bucket/a.zip"),
-        (
-            "{'key': 'AK', 'secret': 'a b', \"sas_token\": \"t\"}",
-            "{'key': 'AK', 'secret': '***', \"sas_token\": \"***\"}",
-        ),
+        ("{'key': 'K', 'secret': 'a', \"sas_token\": \"t\"}", "{'key': 'K', 'secret': '***', \"sas_token\": \"***\"}"),
         ("aws_secret_access_key=abc, region=eu", "aws_secret_access_key=***, region=eu"),
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
         ("an unknown token: 'x'; the signal is=1", "an unknown token: 'x'; the signal is=1"),

@@ -147,16 +147,8 @@ def test_what_another_distribution_brings_is_imported_when_it_is_asked_for(tmp_p
         ({"metric.wave": "waves"}, "wave", r"waves and ripples both have a metric called 'wave'; uninstall one"),
         ({"metric.roc_auc": "waves"}, "roc_auc", r"dsinga and ripples both have a metric called 'roc_auc'"),
         ({"metric.swell": "waves"}, "swell", r"the add-on ripples registers no metric 'swell' in waves"),
-        (
-            {"metric.swell": "waves:nothing"},
-            "swell",
-            r"metric 'swell' of the add-on ripples cannot be imported: .*nothing",
-        ),
-        (
-            {"metric.swell": "broken"},
-            "swell",
-            r"metric 'swell' of the add-on ripples cannot be imported: .*broken.py:1:",
-        ),
+        ({"metric.swell": "waves:nothing"}, "swell", r"'swell' of the add-on ripples cannot be imported: .*nothing"),
+        ({"metric.swell": "broken"}, "swell", r"'swell' of the add-on ripples cannot be imported: .*broken.py:1:"),
     ],
 )
 def test_faulty_addons_are_named(tmp_path, points, name, sentence):
@@ -175,7 +167,7 @@ def test_faulty_addons_are_named(tmp_path, points, name, sentence):
         distribution(tmp_path / "more", "ripples", points),
         folder,
     )
-    assert re.match(sentence, lines[0].replace("ripples and waves", "waves and ripples")), lines
+    assert re.search(sentence, lines[0].replace("ripples and waves", "waves and ripples")), lines
 
 
 @pytest.mark.parametrize(

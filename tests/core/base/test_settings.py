@@ -94,10 +94,7 @@ except UserError as error:
     ("environment", "printed"),
     [
         ({"DASK_DSINGA__TIMEOUT": "30s"}, "30.0"),
-        (
-            {"DASK_DSINGA__TIMEOUT": "soon"},
-            "the setting dsinga.timeout is 'soon' (from the environment variable DASK_DSINGA__TIMEOUT); give a time",
-        ),
+        ({"DASK_DSINGA__TIMEOUT": "soon"}, "'soon' (from the environment variable DASK_DSINGA__TIMEOUT); give a"),
         (
             {"DASK_DSINGA__TIMOUT": "30s"},
             "there is no setting dsinga.timout (from the environment variable DASK_DSINGA__TIMOUT); did you mean "

@@ -11,17 +11,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import dsinga
 from dsinga.base.errors import RunError, UserError
-from dsinga.checkpoint import (
-    Checkpoint,
-    export_safetensors,
-    params_of,
-    port,
-    read_checkpoint,
-    read_params,
-    write_checkpoint,
-)
+from dsinga.checkpoint import export_safetensors, params_of, port, read_checkpoint, read_params, write_checkpoint
 from tests.support.refusals import refused
-from tests.support.small_job import linear
+from tests.support.small_job import assert_same, linear
 
 ONE, TWO = np.full((2, 3), 1, np.float32), np.full((2, 3), 2, np.float32)
 SHAPES = {"w": (2, 3), "b": (3,), "fresh": (4,)}
@@ -153,8 +145,7 @@ def test_export_writes_a_valid_safetensors_file(tmp_path):
     exported = safetensors.numpy.load_file(path)
     assert exported.keys() == params.keys()
     assert list(read_params(path)) == ["w", "b"]  # the library sorts them by name
-    for name, array in params.items():
-        np.testing.assert_array_equal(exported[name], array)
+    assert_same(params, exported)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out.safetensors", "step4"]
 
 
@@ -162,7 +153,7 @@ def test_an_export_that_fails_leaves_the_old_file(tmp_path, small_disk):
     path = tmp_path / "out.safetensors"
     path.write_text("something older")
     with pytest.raises(RunError, match="cannot be written"):
-        export_safetensors(Checkpoint(1, {"w": np.zeros(1 << 20, np.float32)}, {}, {}), path)
+        export_safetensors(dsinga.checkpoint.Checkpoint(1, {"w": np.zeros(1 << 20, np.float32)}, {}, {}), path)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     assert path.read_text() == "something older"
 

@@ -219,15 +219,12 @@ if __name__ == "__main__":
     job = dsinga.load("job.conf", ["train_steps=TRAIN_STEPS", "test_freq=100"])
     print("before", flush=False)
     try:
-        dsinga.train(job, OPTIONS)
+        dsinga.train(job, workspace="work", resume="auto")
     finally:
         print("after", flush=False)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 """
-
-
-IN_WORKSPACE = 'workspace="work", resume="auto"'
 
 
 def start_program(folder: Path, handlers: str = "") -> subprocess.Popen[str]:
@@ -238,9 +235,9 @@ def start_program(folder: Path, handlers: str = "") -> subprocess.Popen[str]:
     return process
 
 
-def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000, options: str = IN_WORKSPACE) -> list[str]:
+def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000) -> list[str]:
     """Write a program that trains, and return its command."""
-    text = PROGRAM.replace("HANDLERS", handlers).replace("TRAIN_STEPS", str(steps)).replace("OPTIONS", options)
+    text = PROGRAM.replace("HANDLERS", handlers).replace("TRAIN_STEPS", str(steps))
     (folder / "program.py").write_text(text)
     return [sys.executable, "program.py"]
 
@@ -287,23 +284,6 @@ def test_the_error_of_the_run_is_raised_after_a_handler_that_returns(folder):
     assert steps_done(err, said + r"work/checkpoint/step(\d+) with resume=True")
 
 
-FINALIZED = """
-    class Finalized:
-        def __del__(self):
-            signal.raise_signal(signal.SIGTERM)  # Python discards the exception
-"""
-
-
-@pytest.mark.ci
-def test_a_signal_in_a_finalizer_ends_a_program(folder):
-    """Without a workspace, the signal is an exception at once."""
-    options = "progress=False, extensions=[lambda step, metrics: Finalized() and None]"
-    command = write_program(folder, FINALIZED, options=options)
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "before\n"), ended.stderr
-    assert re.match(r"the run is ended: \d+ steps were done", ended.stderr.splitlines()[-1]), ended.stderr
-
-
 def run_script(text: str) -> str:
     """Run a program that must succeed, and return what it prints."""
     process = popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -335,35 +315,6 @@ except Terminated as error:
     print(error)
 """
     assert run_script(text) == "cleaned up\nwent on\nthe run was complete\n"
-
-
-def test_children_that_are_forked_during_a_run_are_ended_by_signals():
-    text = """
-import multiprocessing
-from dsinga.loop.cancellation import Cancellation
-from dsinga.loop.cancellation import deferred_interrupts
-from dsinga.base.termination import raised_terminations
-
-context = multiprocessing.get_context("fork")
-started = context.Event()
-
-def spin():
-    started.set()
-    while True:
-        pass
-
-cancellation = Cancellation()
-with raised_terminations(), deferred_interrupts(cancellation):
-    cancellation.ends_in_order = True
-    child = context.Process(target=spin)
-    child.start()
-    started.wait(60)
-    child.terminate()
-    child.join(60)
-    print(child.exitcode)
-    child.kill()
-"""
-    assert run_script(text) == "-15\n"
 
 
 def test_signals_for_which_the_program_has_a_handler_are_left_to_it():

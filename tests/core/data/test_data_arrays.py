@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from dsinga.data import open_records, write_store
 from dsinga.data.sources.dask_arrays import DaskColumn
-from dsinga.data.stores.record_store import RecordStore
 from tests.support.refusals import check_refusal, refusal, refused
 
 X, Y = np.arange(60, dtype=np.float32).reshape(20, 3), np.arange(20) % 4
@@ -41,14 +40,6 @@ def test_a_dask_array_has_the_rows_of_the_numpy_array(length: int, cuts: list[in
     np.testing.assert_array_equal(source.read(rows)[0], x[rows])
     assert (source.dtype, source.block, source.label_dtype) == (expected.dtype, expected.block, np.float32)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).read(rows)[0], expected.read(rows)[0])
-
-
-def test_blocks_are_those_of_a_store(tmp_path: Any) -> None:
-    x = np.zeros((3000, 3, 32, 32), np.uint8)
-    write_store(tmp_path / "x.zarr", [(x, None)])
-    block = RecordStore(tmp_path / "x.zarr").block
-    for chunk in (64, 341, 1000, 3000):
-        assert open_records(da.from_array(x, chunks=(chunk, -1, -1, -1))).block == open_records(x).block == block
 
 
 def test_a_large_array_with_large_chunks_has_these_as_blocks() -> None:
@@ -213,7 +204,6 @@ MISTAKES = [
     refusal(lambda: open_records(("x.zarr", [1, 2])), "zarr was not found", "make a store"),
     refusal(lambda: open_records((X, "y.csv")), "csv is a file", "as pandas"),
     refusal(lambda: open_records("zip://::x.zip"), "zip is a zip", "unpack it first"),
-    refusal(lambda: open_records((X, "y.zarr")), "zarr was not found", "make a store"),
     refusal(lambda: open_records("a.npz"), "npz is a file", "data import npz"),
     refusal(lambda: open_records(("x.npy", "y.npy")), "npy is a file", "give the array"),
     refusal(lambda: open_records((scipy.sparse.eye(2).tocsr(), [1, 2])), "csr_matrix", "sparse matrices are"),

@@ -142,9 +142,7 @@ def test_unreadable_metadata(store: Path, damage: Callable[[Path], Any], message
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_store_of_an_earlier_version_is_read_and_said_to_have_no_checksums(
-    store: Path, version: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_of_an_earlier_version_is_read_and_said_to_have_no_checksums(store, version, caplog):
     remove_checksums(store, version)
     with caplog.at_level(logging.INFO, "dsinga"):
         read_all(store)
@@ -194,9 +192,7 @@ def replace_folder_by_file(path: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_chunk_of_another_program(
-    tmp_path: Path, zarr_format: int, options: dict[str, Any], damage: Callable[[Path], Any], message: str
-) -> None:
+def test_a_damaged_chunk_of_another_program(tmp_path, zarr_format, options, damage, message):
     path = write(tmp_path / "g", zarr_format, **options)
     damage(path)
     refused(lambda: open_store(path).read([0]), message)

@@ -44,9 +44,7 @@ def stored(folder: Path, settings: dict[str, Any]) -> zarr.Array:
 
 
 @pytest.mark.parametrize("number", range(len(PLAIN)))
-def test_files_of_chunks_have_the_numbers_that_zarr_reads(
-    tmp_path_factory: pytest.TempPathFactory, number: int
-) -> None:
+def test_files_of_chunks_have_the_numbers_that_zarr_reads(tmp_path_factory, number):
     array = stored(tmp_path_factory.mktemp("plain"), PLAIN[number])
     assert has_plain_chunks(array)
     files = RegionReader(array)

@@ -29,9 +29,7 @@ from tools.faults.verdicts import run_dsinga
         (np.array([[0, 1, 1]] * 4), (), ({"0": 4, "1": 8}, 3)),
     ],
 )
-def test_integer_labels_are_counted(
-    tmp_path: Path, labels: np.ndarray, classes: tuple[str, ...], expected: tuple[Any, Any]
-) -> None:
+def test_integer_labels_are_counted(tmp_path, labels, classes, expected):
     write_store(tmp_path / "s.zarr", [(ZEROS, labels)], classes=classes)
     facts = describe(open_store(tmp_path / "s.zarr"))
     assert (facts["labels"], facts["outputs"]) == expected
@@ -81,12 +79,6 @@ def test_the_padding_of_sequences_is_described():
     assert describe(open_records(codes))["steps"] == {"longest": 3, "mean": 2.0, "padding": 0.5}
     assert "steps" not in describe(open_records(np.abs(codes)))
     assert "steps" not in describe(open_records(codes.astype(np.float32)))
-
-
-def test_arrays_in_memory_are_described() -> None:
-    facts = describe(open_records((np.arange(12.0).reshape(6, 2), np.arange(6) % 2)))
-    assert (facts["kind"], facts["records"], facts["outputs"]) == ("numpy array", 6, 2)
-    assert facts["sample"] == pytest.approx({"rows": 6, "min": 0, "max": 11, "mean": 5.5, "std": (143 / 12) ** 0.5})
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -156,9 +148,7 @@ def test_nothing_is_imported(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["images"]
 
 
-def test_the_command_says_what_it_found(
-    store: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_what_it_found(store, capfd, monkeypatch):
     monkeypatch.setattr("sys.argv", [])  # which run_dsinga sets
     assert run_dsinga(["data", "verify", str(store)]) == 0
     assert capfd.readouterr().out == f"{store}: 100 records in 5 chunks are intact\n"

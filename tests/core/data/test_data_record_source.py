@@ -76,9 +76,7 @@ def test_a_block_is_laid_out_for_gathering_once(layout: str) -> None:
     [((), (), ""), ((4,), (2,), ", column 2"), ((2, 3, 4), (1, 0, 3), r", index \(1, 0, 3\)")],
 )
 @pytest.mark.parametrize(("value", "text"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
-def test_a_number_that_is_not_finite_is_named(
-    shape: tuple[int, ...], index: tuple[int, ...], place: str, value: float, text: str
-) -> None:
+def test_a_number_that_is_not_finite_is_named(shape, index, place, value, text):
     data = np.zeros((20, *shape), np.float32)
     data[(13, *index)] = value
     for column in (ArrayColumn(data, 8), whole_column(data, 8)):
@@ -107,9 +105,7 @@ def test_large_finite_numbers_are_read() -> None:
 
 
 @given(length=st.integers(1, 1 << 24), record_bytes=st.integers(1, 1 << 24), chunk=st.integers(1, 1 << 24))
-def test_blocks_are_those_of_a_record_store_unless_chunks_are_larger(
-    length: int, record_bytes: int, chunk: int
-) -> None:
+def test_blocks_are_those_of_a_record_store_unless_chunks_are_larger(length, record_bytes, chunk):
     stored = shared_block_rows(length, record_bytes, chunk_rows(record_bytes))
     assert block_rows(length, record_bytes) == stored
     large = chunk > stored and length * record_bytes > SMALL_BYTES

@@ -16,13 +16,9 @@ MISTAKES = [
     refusal(lambda: as_labels(np.array([1j])), "labels must be integers", "give the real"),
     refusal(lambda: as_records(np.array(["a"])), "records must be numbers", "give codes of"),
     refusal(lambda: as_labels(np.array(["a"])), "labels must be integers", "codes of the strings, as in [classes"),
-    refusal(lambda: as_records(np.array([b"a"])), "records must be numbers", "give codes"),
-    refusal(lambda: as_labels(np.array([b"a"])), "labels must be integers", "give codes"),
     refusal(lambda: as_records(np.array([None])), "records must be numbers", "give an array"),
     refusal(lambda: as_records(np.array([[1, 2], [3, "a"]], object)), "record 1 has 'a' in column 1", "the column out"),
-    refusal(
-        lambda: open_records(np.ones((2, 2), object)), "'x': records must", "all are numbers", ".astype('float32')"
-    ),
+    refusal(lambda: open_records(np.ones((2, 2), object)), "'x': records must", "all are numbers", "'float32')"),
     refusal(lambda: as_labels(np.array([None])), "labels must be integers", "give an array"),
     refusal(lambda: as_records(np.array(["2020-01-01"], "M8[D]")), "records must be numbers", "give a number"),
     refusal(lambda: as_labels(np.array(["2020-01-01"], "M8[D]")), "labels must be integers", "give a number"),
@@ -34,21 +30,18 @@ MISTAKES = [
     refusal(lambda: open_records("x.npy"), "x.npy is a file of numpy", "numpy.load('x.npy', mmap_mode=\"r\")"),
     refusal(lambda tmp_path: missing_store(tmp_path), "train_x.zarr was not found; make a store"),
     refusal(lambda: RecordStore("nope://x"), "nope://x cannot be opened", "not known: nope"),
-    refusal(
-        lambda tmp_path: ((tmp_path / "file").touch(), write_csv(tmp_path / "file" / "o.csv", [np.zeros((1, 1))])),
-        "o.csv cannot be written:",
-    ),
-    refusal(
-        lambda tmp_path: open_store(write_group(tmp_path / "g", {"x": np.full((4, 1), 1e300)})).read([0]),
-        "g: 'x', rows 0 to 3",
-        "beyond the range of float32",
-    ),
+    refusal(lambda: write_csv(Path(__file__) / "o.csv", [np.zeros((1, 1))]), "o.csv cannot be written:"),
+    refusal(lambda tmp_path: open_store(large(tmp_path)).read([0]), "g: 'x', rows 0 to 3", "the range of float32"),
 ]
 
 
 @pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
 def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
     check_refusal(call, words, error, request)
+
+
+def large(folder: Path) -> Path:
+    return write_group(folder / "g", {"x": np.full((4, 1), 1e300)})
 
 
 def missing_store(folder: Path) -> None:

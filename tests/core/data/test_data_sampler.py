@@ -58,9 +58,7 @@ class TestOrder:
     @given(
         length=lengths, batchsize=batchsizes, chunk=chunks, steps=st.lists(st.integers(0, 200), min_size=1, max_size=9)
     )
-    def test_a_step_has_the_same_rows_in_any_order_of_calls(
-        self, length: int, batchsize: int, chunk: int, steps: list[int]
-    ) -> None:
+    def test_a_step_has_the_same_rows_in_any_order_of_calls(self, length, batchsize, chunk, steps):
         in_order = {step: Sampler(length, batchsize, 3, chunk).rows(step) for step in sorted(steps)}
         sampler = pickle.loads(pickle.dumps(Sampler(length, batchsize, 3, chunk)))
         records, part = open_records(np.arange(length)), Rows(0, batchsize, batchsize)
@@ -73,9 +71,7 @@ class TestOrder:
             np.testing.assert_array_equal(rows, in_order[step])
 
     @given(length=lengths, batchsize=batchsizes, chunk=chunks, shuffle=st.booleans(), data=st.data())
-    def test_a_part_of_a_batch_has_the_rows_of_the_batch(
-        self, length: int, batchsize: int, chunk: int, shuffle: bool, data: st.DataObject
-    ) -> None:
+    def test_a_part_of_a_batch_has_the_rows_of_the_batch(self, length, batchsize, chunk, shuffle, data):
         sampler = Sampler(length, batchsize, 2, chunk, shuffle)
         start, stop = sorted(data.draw(st.tuples(*[st.integers(0, batchsize)] * 2)))
         rows = sampler.rows(3, start, stop)
@@ -83,9 +79,7 @@ class TestOrder:
         np.testing.assert_array_equal(rows, sampler.rows(3)[start:stop])
 
     @given(length=lengths, batchsize=batchsizes, chunk=chunks, skip=st.integers(0, 2000), shuffle=st.booleans())
-    def test_skip_leaves_out_the_first_records(
-        self, length: int, batchsize: int, chunk: int, skip: int, shuffle: bool
-    ) -> None:
+    def test_skip_leaves_out_the_first_records(self, length, batchsize, chunk, skip, shuffle):
         plain = np.concatenate(
             [Sampler(length, 1, 5, chunk, shuffle).rows(step) for step in range(skip, skip + batchsize)]
         )

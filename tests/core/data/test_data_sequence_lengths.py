@@ -42,9 +42,7 @@ def by_length(sampler: Sampler, x: np.ndarray, grouped: int = 10) -> Sampler:
     skip=st.integers(0, 400),
     grouped=st.integers(1, 9),
 )
-def test_each_epoch_has_every_record_once_and_parts_are_those_of_the_batch(
-    length: int, batchsize: int, chunk: int, skip: int, grouped: int
-) -> None:
+def test_each_epoch_has_every_record_once_and_parts_are_those_of_the_batch(length, batchsize, chunk, skip, grouped):
     plain = Sampler(length, batchsize, 5, chunk, skip=skip)
     sampler = by_length(plain, codes(length), grouped)
     steps = range(-(-3 * length // batchsize))

@@ -118,9 +118,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[FailingHand
 
 
 @pytest.mark.parametrize("errors", [(503, 429), (RESET, RESET), (500, RESET, 504)])
-def test_errors_that_pass(
-    tmp_path: Path, failing: type[FailingHandler], errors: tuple[int, ...], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_errors_that_pass(tmp_path, failing, errors, caplog):
     failing.errors = errors
     with serve(tmp_path, failing) as address, caplog.at_level(logging.INFO, "dsinga"):
         np.testing.assert_array_equal(open_store(f"http://{address}/x.zarr").read(range(50))[0], NUMBERS)

@@ -30,9 +30,7 @@ ONES = np.ones((4, 2), np.float32)
 
 @settings(max_examples=15)  # of up to 16 MiB each
 @given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=4), width=st.integers(1, 3))
-def test_batches_of_any_sizes_give_the_same_store(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], width: int
-) -> None:
+def test_batches_of_any_sizes_give_the_same_store(tmp_path_factory, sizes, width):
     # Records of 16 to 48 KiB, 65 to 21 per chunk: batches end before, at and after the ends of chunks.
     total = sum(sizes)
     data = np.arange(total, dtype=np.uint32).view(np.uint8).reshape(total, 4, 1, 1)
@@ -54,18 +52,15 @@ def test_batches_of_any_sizes_give_the_same_store(
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
-        ([], "there are no records"),
         ([(ONES, None), (ONES[:, :1], None)], r"record 4: float32 \(1,\) where the records before are float32 \(2,\)"),
         ([(ONES, None), (ONES.astype(np.uint8), None)], "record 4: uint8"),
         ([(ONES, None), (ONES, [1, 2, 3, 4])], "record 4: some records have a label and some have none"),
-        ([(ONES, [1, 2, 3, 4]), (ONES, None)], "record 4: some records have a label and some have none"),
         ([(ONES, [1, 2, 3])], r"labels must be one number per record, or .*, not int64 \(3,\) for 4 records"),
         ([(ONES, np.zeros((4, 2, 2), int))], r"must be one number per record, or .*, not int64 \(4, 2, 2\) for 4"),
         ([(ONES, np.zeros((4, 2), int)), (ONES, np.zeros((4, 3), int))], r"4: int32 \(3,\) where the records bef"),
         ([(ONES, ["a"] * 4)], "labels must be one number per record, or .*, not <U1"),
         ([(ONES, [1, 2, 3, 4]), (ONES, [0.5] * 4)], r"record 4: float32 \(\) where the records before are int32"),
         ([(ONES, [0.5] * 4), (ONES, [0, np.nan, 1, 2])], "record 5: its label is NaN or infinite; leave such records"),
-        ([(ONES, [[0.5, np.inf]] * 4)], "record 0: its label is NaN or infinite"),
         ([(ONES, [1, -(2**40), 3, 4])], "label 1099511627776 does not fit|label -1099511627776 does not fit"),
     ],
 )
@@ -93,7 +88,10 @@ class TestDestination:
         write_store(tmp_path / "x.zarr", [(ONES, None)])
         assert len(RecordStore(tmp_path / "x.zarr")) == 4
 
-    def test_one_of_several_concurrent_writers_succeeds(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_concurrent_writers_leave_the_store_of_one(self, tmp_path: Path, overwrite: bool) -> None:
+        if overwrite:
+            write_store(tmp_path / "x.zarr", [(ONES, None)])
         barrier = threading.Barrier(6)
 
         def batches(value: int) -> Iterator[tuple[np.ndarray, None]]:
@@ -102,7 +100,7 @@ class TestDestination:
 
         def write(value: int) -> str:
             try:
-                write_store(tmp_path / "x.zarr", batches(value))
+                write_store(tmp_path / "x.zarr", batches(value), overwrite=overwrite)
             except UserError as error:
                 return str(error)
             return f"wrote {value}"
@@ -110,9 +108,12 @@ class TestDestination:
         with ThreadPoolExecutor(6) as pool:
             outcomes = list(pool.map(write, range(6), timeout=60))
         wrote = [outcome for outcome in outcomes if outcome.startswith("wrote")]
-        assert len(wrote) == 1
-        assert sum("exists; --overwrite (overwrite=True in Python) replaces it" in outcome for outcome in outcomes) == 5
-        assert (RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0] == int(wrote[0].split()[1])).all()
+        assert len(wrote) == (6 if overwrite else 1)
+        refusals = sum("exists; --overwrite (overwrite=True in Python) replaces it" in outcome for outcome in outcomes)
+        assert refusals == 6 - len(wrote)
+        records = RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0]
+        assert len(np.unique(records)) == 1
+        assert f"wrote {records[0, 0]}" in wrote
         assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
     def test_a_store_that_others_replace_meanwhile_is_no_other_kind_of_folder(self, tmp_path: Path) -> None:
@@ -136,23 +137,6 @@ class TestDestination:
         finally:
             stopped.set()
             thread.join(30)
-
-    def test_several_writers_may_replace_a_store_concurrently(self, tmp_path: Path) -> None:
-        write_store(tmp_path / "x.zarr", [(ONES, None)])
-        barrier = threading.Barrier(6)
-
-        def write(value: int) -> None:
-            def batches() -> Iterator[tuple[np.ndarray, None]]:
-                barrier.wait(60)
-                yield np.full((3, 2), value, np.uint8), None
-
-            write_store(tmp_path / "x.zarr", batches(), overwrite=True)
-
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(write, range(6), timeout=60))
-        records = RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0]
-        assert len(np.unique(records)) == 1
-        assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
 
 def test_each_row_is_a_line_that_reads_back_exactly(tmp_path: Path) -> None:
@@ -200,10 +184,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "dask": (lambda folder: da.from_array(X, chunks=(10, 2)), "'x', column 1, has integers"),
     "xarray": (lambda folder: xr.DataArray(X, name="t"), "'t', column 1, has integers"),
     "frame": (lambda folder: frame_of("one"), "column 'one' of the data frame has integers"),
-    "frame of Dask": (
-        lambda folder: dd.from_pandas(frame_of("two"), npartitions=3),
-        "column 'two' of the data frame has",
-    ),
+    "frame of Dask": (lambda folder: dd.from_pandas(frame_of("two"), npartitions=3), "column 'two' of the data frame"),
 }
 
 

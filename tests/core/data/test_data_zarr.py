@@ -41,9 +41,7 @@ def chunked(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, ...]]:
 
 @settings(max_examples=25)
 @given(case=chunked(), zarr_format=st.sampled_from([2, 3]), seed=st.integers(0, 99))
-def test_records_are_those_that_a_store_would_have(
-    case: tuple[np.ndarray, tuple[int, ...]], zarr_format: int, seed: int
-) -> None:
+def test_records_are_those_that_a_store_would_have(case, zarr_format, seed):
     data, chunks = case
     rng = np.random.default_rng(seed)
     labels = rng.integers(-3, 50, len(data))
@@ -80,9 +78,7 @@ ZEROS, LABELS = np.zeros((4, 2, 3), np.float32), np.arange(4)
         ({"a/b": ZEROS, "c/d": LABELS}, ("a/b", "/c/d"), ("a/b", "c/d")),
     ],
 )  # fmt: skip
-def test_arrays_are_named_or_guessed(
-    tmp_path: Path, zarr_format: int, arrays: dict[str, Any], names: tuple[Any, ...], expected: tuple[Any, Any]
-) -> None:
+def test_arrays_are_named_or_guessed(tmp_path, zarr_format, arrays, names, expected):
     source = ZarrSource(write_group(tmp_path / "g", arrays, zarr_format), *names)
     assert source.data_array.path == expected[0]
     assert (source.label_array.path if source.label_array else None) == expected[1]

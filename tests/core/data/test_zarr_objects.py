@@ -81,9 +81,7 @@ def check_missing_chunks(act: Callable[[str], Any], folder: Path, caplog: pytest
         for face in FACES
     ],
 )
-def test_chunks_that_are_not_stored_are_said_or_refused_as_of_a_path(
-    given: str, face: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_chunks_that_are_not_stored_are_said_or_refused_as_of_a_path(given, face, tmp_path, caplog):
     check_missing_chunks(lambda path: FACES[face](GIVEN[given](path)), tmp_path, caplog)
 
 

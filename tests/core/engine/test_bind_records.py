@@ -29,9 +29,7 @@ def pathless(job: Job) -> Job:
 
 
 def inputs(job: Job) -> list[tuple[list[Phase], list[Phase], object]]:
-    return [
-        (layer.include, layer.exclude, layer.store_conf.records) for layer in job.neuralnet.layer if layer.store_conf
-    ]
+    return [(each.include, each.exclude, each.store_conf.records) for each in job.neuralnet.layer if each.store_conf]
 
 
 def test_each_phase_reads_its_own_data(pathless: Job, stores: Path) -> None:

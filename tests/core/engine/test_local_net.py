@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga import RunError, UserError, nn
+from dsinga import RunError, nn
 from dsinga.api import roots
 from dsinga.cutting import cut_runner as local_cut
 from dsinga.data import open_store
@@ -123,9 +123,7 @@ def test_the_quickest_kernels_of_a_small_net_give_the_gradients_of_the_usual_one
 
 @settings(max_examples=20)
 @given(a=CUT, b=CUT, workers=st.integers(2, 4), rows=st.integers(4, 11), step=st.integers(0, 3))
-def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(
-    a: str, b: str, workers: int, rows: int, step: int
-) -> None:
+def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(a, b, workers, rows, step):
     job = dsinga.loads(CUTS.replace("A inner", f"{a} inner").replace("B inner", f"{b} inner"))
     rng = np.random.default_rng(rows)
     x, y = rng.normal(size=(rows, 5)), rng.integers(0, 4, rows)
@@ -150,11 +148,7 @@ def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(
         ({}, None, "give those of at least one layer, and no y"),
         ({"b": np.zeros((8, 4))}, np.zeros(8, int), "give those of at least one layer, and no y"),
         ({"bb": np.zeros((8, 4))}, None, "no layer 'bb' in phase kTrain; did you mean 'b'"),
-        (
-            {"loss": np.zeros((8, 3))},
-            None,
-            r"'gradient of loss' gets records of shape \(3,\), but the net was",
-        ),
+        ({"loss": np.zeros((8, 3))}, None, r"'gradient of loss' gets records of shape \(3,\), but the net was"),
         ({"b": np.zeros((7, 4))}, None, "'gradient of b' gets 7 records in a batch of 8 records"),
     ],
 )
@@ -276,10 +270,7 @@ def test_metrics_are_weighted_over_all_batches(size: int) -> None:
     scores = x["data"] @ params["ip_weight"].T
     losses = np.logaddexp(0, scores) - scores * y["data"]
     right = ((scores > 0) == (y["data"] > 0.5)).mean(axis=1)
-    expected = {
-        "loss": (losses.sum(axis=1) * x["weights"]).mean(),
-        "accuracy": np.average(right, weights=x["weights"]),
-    }
+    expected = {"loss": (losses.sum(axis=1) * x["weights"]).mean(), "accuracy": np.average(right, weights=x["weights"])}
     assert net.evaluate(params, x, y, batchsize=size) == pytest.approx(expected, rel=1e-5)
 
 
@@ -321,8 +312,7 @@ def test_nan_in_arrays_is_refused_with_record_and_column(number: float) -> None:
     bad, value = x.copy(), "NaN" if np.isnan(number) else "infinity"
     bad[13, 2] = number
     for call in (lambda: model.predict(bad, batch_size=8), lambda: model.evaluate(bad, y, batch_size=8)):
-        with pytest.raises(UserError, match=f"'x' of layer '.*' has {value} in record 13, column 2; leave such"):
-            call()
+        refused(call, f"'x' of layer '.*' has {value} in record 13, column 2; leave such")
     refused(lambda: model.evaluate(x, bad[:, 2]), f"'y' of layer '.*' has {value} in record 13")
 
 
@@ -330,9 +320,7 @@ def test_nan_in_arrays_is_refused_with_record_and_column(number: float) -> None:
 def test_micro_batches_give_the_gradients_of_the_batch(workers: int) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(12, 8)).astype(np.float32), rng.integers(0, 3, 12)
-    whole, parts = (
-        LocalNet(dsinga.loads(WHOLE).replace(micro_batches=count), x, y, workers=workers) for count in (1, 3)
-    )
+    whole, parts = (LocalNet(dsinga.loads(WHOLE).replace(micro_batches=n), x, y, workers=workers) for n in (1, 3))
     params = whole.initial_params()
     first, second = whole.backward(params, x, y), parts.backward(params, x, y)
     assert_close(second.gradients, first.gradients, 1e-6)

@@ -125,10 +125,6 @@ class TestKeepBest:
 
 
 class TestReduceOnPlateau:
-    def test_the_rate_falls_from_the_step_on_at_which_it_was_seen(self) -> None:
-        loop = simulate([0.5] * 8, ReduceOnPlateau("val/loss", factor=0.5, patience=2))
-        assert loop.rate_factors == {30: 0.5, 50: 0.25, 70: 0.125}
-
     def test_after_a_fall_values_are_not_counted_for_a_while(self) -> None:
         loop = simulate([0.5] * 8, ReduceOnPlateau("val/loss", factor=0.5, patience=2, cooldown=1))
         assert loop.rate_factors == {30: 0.5, 60: 0.25}
@@ -136,10 +132,6 @@ class TestReduceOnPlateau:
     def test_the_rate_does_not_fall_below_a_limit(self) -> None:
         loop = simulate([0.5] * 8, ReduceOnPlateau("val/loss", factor=0.5, patience=1, min_factor=0.3))
         assert loop.rate_factors == {20: 0.5, 30: 0.3}
-
-    def test_improvements_keep_the_rate(self) -> None:
-        loop = simulate([0.5, 0.4, 0.4, 0.3, 0.3, 0.2], ReduceOnPlateau("val/loss", patience=2))
-        assert loop.rate_factors == {}
 
     @given(LOSSES, st.integers(1, 4))
     def test_it_agrees_with_pytorch(self, losses: list[float], patience: int) -> None:
@@ -230,14 +222,12 @@ class TestTriggersInARun:
     [
         (lambda: EarlyStopping("val/loss", patience=0), "patience is 0; give a whole number of at least 1"),
         (lambda: ReduceOnPlateau("val/loss", factor=1.5), "factor is 1.5; give a number between 0 and 1"),
-        (lambda: ReduceOnPlateau("val/loss", factor=1), r"factor must be in \(0, 1\), not 1"),
         (lambda: EarlyStopping(min_delta="a"), "min_delta is 'a'; give a number of at least 0"),
         (lambda: EarlyStopping(restore_best_weights="no"), "restore_best_weights is 'no'; give True or False"),
         (lambda: EarlyStopping(5), "monitor is 5; give the name of a metric"),
         (lambda: StopBeyond(), "kStopBeyond needs above, as in above: 0.99, or below"),
         (lambda: StopBeyond(above=0.1, below=0.5), "above is 0.1 and below 0.5, so that every value ends training"),
         (lambda: StopOnTime([]), r"time is \[\]; give a text such as '2h'"),
-        (lambda: StopOnTime(0), "'0' is no time to stop after; give seconds above 0"),
         (lambda: ReduceOnPlateau("val/loss", cooldown=-1), "cooldown is -1; give a whole number of at least 0"),
     ],
 )

@@ -69,11 +69,6 @@ def test_a_trigger_that_can_never_fire_says_so(freq: int, after: int, train_step
         assert f"but train_steps is {train_steps}; give " in reason
 
 
-def test_the_reason_names_the_field() -> None:
-    assert "(freq: 100), but train_steps is 60; give freq: 60 or less" in EverySteps(100).never_due(60)
-    assert "(after: 70), but train_steps is 60; give after: 60 or less" in EverySteps(10, 70).never_due(60)
-
-
 def test_the_next_step_of_a_long_run_is_found_at_once() -> None:
     assert EverySteps(7, 10**15).next_step(0) == 10**15
 

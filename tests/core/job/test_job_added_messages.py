@@ -60,10 +60,7 @@ def test_settings_of_a_message_are_overridden_by_their_path():
     ("before", "after", "expected"),
     [
         ('place: "Zugspitze"', "", "job.conf:2: WeatherConf needs the field 'place'"),
-        ('place: "Zugspitze"', "plaice: 3", "job.conf:3: WeatherConf has no field 'plaice'; did you mean 'place'?"),
-        ('place: "Zugspitze"', "place: 3", "job.conf:3: WeatherConf.place takes a string, not 3"),
         ('place: "Zugspitze"', 'place: "a" hours: -1', "job.conf:3: hours must be at least 0, not -1"),
-        ("weather {", "wether {", "job.conf:2: Job has no field 'wether'; did you mean 'weather'?"),
         ("train_steps: 1", 'place: "a"', "job.conf:1: Job has no field 'place'; it belongs in weather"),
         ('weather {\n  place: "Zugspitze"\n}', "weather: 3", "job.conf:2: Job.weather takes a block weather { ... }"),
     ],

@@ -30,8 +30,6 @@ class Window(Layer):
     """A user's layer with settings of every type."""
 
     class Conf(Settings):
-        """Settings of Window."""
-
         known: ClassVar[int] = 3
         width: Count = required("how many steps a window has")
         share: Share = setting(0.5, "the share that is kept")
@@ -82,10 +80,7 @@ def test_settings_have_the_values_of_the_job_and_the_defaults_of_the_class():
         ("window_conf { width: 3\nplaces: [1, 0] }", "job.conf:3: layer 'a': places must be at least 1, not 0"),
         ("window_conf { width: 3 shape: kRoun }", "there is no Shape 'kRoun'; did you mean 'kRound'?"),
         ("", "job.conf:1: layer 'a': user_type 'Window' needs window_conf { ... }"),
-        (
-            "[windw_conf] { width: 3 }",
-            "job.conf:2: layer 'a': layer 'Window' has no extension [windw_conf]; did you mean [window_conf]?",
-        ),
+        ("[windw_conf] { width: 3 }", "'Window' has no extension [windw_conf]; did you mean [window_conf]?"),
         ("[window_conf] { widht: 3 }", "job.conf:2: layer 'a': WindowConf has no field 'widht'; did you mean 'width'?"),
         ("[window_conf] { width: 3 }\nwindow_conf { width: 3 }", "LayerConf.window_conf is given twice"),
         ("windw_conf { }", "job.conf:2: layer 'a': LayerConf has no field 'windw_conf'; did you mean 'window_conf'?"),
@@ -185,8 +180,6 @@ def test_what_contradicts_each_other_is_told_with_its_line(fault: Any, message: 
         """A user's layer whose settings contradict each other."""
 
         class Conf(Settings):
-            """Settings of Bounds."""
-
             low: NonNegative = setting(1.0, "the least value")
 
             def faults(self):
@@ -218,8 +211,6 @@ def test_two_components_with_one_field_are_refused_with_the_remedy():
         """Another layer with lrn_conf."""
 
         class Conf(Settings):
-            """Settings of it."""
-
             size: NonNegative = setting(1.0, "a size")
 
     register("layer", "MyLRN")(LRN)

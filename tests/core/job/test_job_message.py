@@ -6,19 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from dsinga.job import (
-    InnerProductConf,
-    Job,
-    JobError,
-    LayerConf,
-    LayerType,
-    NetConf,
-    Phase,
-    PoolingConf,
-    StoreConf,
-    UpdaterConf,
-    loads,
-)
+from dsinga.job import InnerProductConf, Job, JobError, LayerConf, NetConf, Phase, PoolingConf, UpdaterConf, loads
 from dsinga.job.component import Settings, setting
 from dsinga.job.message import Where
 
@@ -30,9 +18,9 @@ def test_values_are_converted_to_the_types_of_the_fields():
         srclayers="data",
         include=("kTrain", 4),
         innerproduct_conf={"num_output": np.int64(3)},
-        store_conf=StoreConf(shape=np.array([1, 28, 28]), batchsize=8, std_value=255),
+        store_conf={"shape": np.array([1, 28, 28]), "batchsize": 8, "std_value": 255},
     )
-    assert layer.type is LayerType.kInnerProduct
+    assert layer.type.name == "kInnerProduct"
     assert layer.srclayers == ["data"]
     assert layer.include == [Phase.kTrain, Phase.kTest]
     assert layer.innerproduct_conf == InnerProductConf(num_output=3)

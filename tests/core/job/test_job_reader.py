@@ -2,18 +2,7 @@
 
 import pytest
 
-from dsinga.job import (
-    ActivationType,
-    ChangeMethod,
-    Job,
-    JobError,
-    LayerType,
-    Phase,
-    PoolMethod,
-    UpdaterType,
-    load,
-    loads,
-)
+from dsinga.job import ActivationType, Job, JobError, LayerType, Phase, PoolMethod, UpdaterType, load, loads
 from dsinga.job.message import Where
 from tests.support.refusals import refused
 
@@ -54,7 +43,7 @@ def test_a_text_with_all_spellings_of_job_files_is_read():
     assert (job.name, job.train_steps, job.test_steps, job.cluster.workspace) == ("small", 100, 4, "out")
     assert (job.updater.type, job.updater.momentum) == (UpdaterType.kSGD, 0.9)
     rate = job.updater.learning_rate
-    assert rate.type is ChangeMethod.kFixedStep
+    assert rate.type.name == "kFixedStep"
     assert (rate.fixedstep_conf.step, rate.fixedstep_conf.step_lr) == ([0, 60], [0.1, 0.01])
     assert (train.store_conf.path, train.store_conf.shape) == ("a/b.bin", [1, 28, 28])
     assert (train.store_conf.batchsize, train.include) == ([64, 32], [Phase.kTrain])
@@ -99,50 +88,26 @@ LAYER = "net {{ layer {{ name: 'ip1'\n type: kInnerProduct\n {} }} }}"
         (LAYER.format("num_output: 3"), 3, ["layer 'ip1'", "'num_output'; it belongs in innerproduct_conf"]),
         (LAYER.format("innerproduct_conf { layer { } }"), 3, ["but NetConf has it: is a '}' missing before it?"]),
         (LAYER.format("param { train_steps: 1 }"), 3, ["layer 'ip1': ParamConf", "but Job has it: is a '}' missing"]),
-        (
-            "net { layer { type: kInnerProdct name: 'a' } }",
-            1,
-            ["layer 'a'", "'kInnerProdct'; did you mean 'kInnerProduct'?"],
-        ),
+        ("net { layer { type: kReLUU name: 'a' } }", 1, ["layer 'a'", "'kReLUU'; did you mean 'kReLU'?"]),
         (LAYER.format("include: 3"), 3, ["layer 'ip1': LayerConf.include: there is no Phase 3"]),
         (LAYER.format("include: [kTrain, kTset]"), 3, ["there is no Phase 'kTset'; did you mean 'kTest'?"]),
         ("train_steps: 1.5", 1, ["Job.train_steps takes a whole number, not 1.5"]),
-        ("train_steps: '5'", 1, ["Job.train_steps takes a whole number, not '5'"]),
-        ("train_steps: many", 1, ["Job.train_steps takes a whole number, not 'many'"]),
         ("train_steps: true", 1, ["Job.train_steps takes a whole number, not 'true'"]),
-        ("train_steps: [1, 2]", 1, ["Job.train_steps takes a whole number, not a list"]),
         ("train_steps { }", 1, ["Job.train_steps takes a whole number, not a block { ... }"]),
         ("updater { momentum: high }", 1, ["UpdaterConf.momentum takes a number, not 'high'"]),
         ("updater: kSGD", 1, ["Job.updater takes a block updater { ... }, not 'kSGD'"]),
         ("debug: yes", 1, ["Job.debug takes true or false, not 'yes'"]),
-        ("debug: 2", 1, ["Job.debug takes true or false, not 2"]),
-        ("debug: 1.0", 1, ["Job.debug takes true or false, not 1.0"]),
-        ("debug: 't'", 1, ["Job.debug takes true or false, not 't'"]),
         ("name: small", 1, ['Job.name takes a string: write "small", with quotes']),
         ("name: 3", 1, ["Job.name takes a string, not 3"]),
         ("seed: 1\n\nseed: 2", 3, ["Job.seed is given twice, first at job.conf:1"]),
-        ("net { }\nneuralnet { }", 2, ["Job.neuralnet is given twice, first at job.conf:1"]),
         ("updater { }\nupdater { }", 2, ["Job.updater is given twice, first at job.conf:1"]),
         (LAYER.format("innerproduct_conf { }"), 3, ["layer 'ip1': InnerProductConf needs the field 'num_output'"]),
         ("updater { learning_rate {\nlinear_conf { } } }", 2, ["needs the fields 'change_freq' and 'final_lr'"]),
         ("net {\nlayer { type: kReLU } }", 2, ["LayerConf needs the field 'name'"]),
-        (
-            LAYER.format("innerproduct_conf { num_output: 1 [x]: 1 }"),
-            3,
-            ["InnerProductConf takes no extension [x]; that would be settings of a component of your own"],
-        ),
-        ("\n[nonsense] { y: 1 }", 2, ["Job takes no extension [nonsense]"]),
-        (
-            "net { layer {\n type: kLRN [lrn_cof] { } name: 'n' } }",
-            2,
-            ["no extension [lrn_cof]; did you mean 'lrn_conf'?"],
-        ),
+        (LAYER.format("relu_conf { [x]: 1 }"), 3, ["takes no extension [x]; that would be settings of a component of"]),
+        ("net { layer {\n type: kLRN [lrn_cof] { } name: 'n' } }", 2, ["[lrn_cof]; did you mean 'lrn_conf'?"]),
         ("net { layer {\n [x] { } user_type: 'kMine' name: 'n' } }", 2, ["no layer is registered as 'kMine'"]),
-        (
-            "net {\n layer {\n  name: 'a'\n layer {\n }\n}",
-            4,
-            ["layer 'a'", "but NetConf has it: is a '}' missing before it?"],
-        ),
+        ("net {\n layer {\n  name: 'a'\n layer {\n }\n}", 4, ["layer 'a'", "but NetConf has it: is a '}' missing"]),
     ],
 )
 def test_a_mistake_is_one_message_with_its_place_and_a_remedy(text, line, expected):

@@ -6,70 +6,36 @@ from typing import Any
 import pytest
 
 from dsinga import register
-from dsinga.job import (
-    GRUConf,
-    InnerProductConf,
-    Job,
-    JobError,
-    LayerConf,
-    LSTMConf,
-    Phase,
-    PoolingConf,
-    UpdaterConf,
-    check,
-    load,
-    loads,
-)
+from dsinga.job import GRUConf, InnerProductConf, Job, JobError, LayerConf, LSTMConf, Phase, check, load, loads
 from dsinga.job.textformat import parse_value
 from tests.support.refusals import check_refusal, refusal
 
+MANY = {"nworker_groups": 1000, "nworkers_per_group": 1000}
 MISTAKES = [
-    refusal(
-        lambda: (register("message", "Job.climate")(lambda: None), Job(climate={})),
-        "the message Job",
-        "register a subclass",
-    ),
-    refusal(
-        lambda: check(Job(train_steps=1, cluster={"nworker_groups": 1000, "nworkers_per_group": 1000})),
-        "nworkers_per_group",
-        "more than 100,000",
-        error=JobError,
-    ),
+    refusal(lambda: (register("message", "Job.own")(lambda: None), Job(own={})), "the message Job", "register a sub"),
+    refusal(lambda: check(Job(train_steps=1, cluster=MANY)), "nworkers_per_group", "more than 100,000", error=JobError),
     refusal(lambda: check(chain("conv")), "'relu1': there is no layer 'conv'", "did you mean 'conv1'", error=JobError),
-    refusal(lambda: Job(nett=3), "'nett'", "did you mean 'net'"),
     refusal(lambda: LayerConf(type="kReLU"), "'name'", "needs the field"),
     refusal(lambda: LayerConf(name="a", type="kRelu"), "'kRelu'", "did you mean 'kReLU'"),
-    refusal(lambda: UpdaterConf(type="kADAM", learning_rate={"type": "kFixed"}), "'kADAM'", "did you mean 'kAdam'"),
+    refusal(lambda: Job(updater={"type": "kADAM"}), "'kADAM'", "did you mean 'kAdam'"),
     refusal(lambda: LayerConf(name="a", type="Swoosh"), "'Swoosh'", "name a class"),
     refusal(lambda: GRUConf(dim_hidden=3, gate_activation="sigmoid"), "'sigmoid'", "did you mean 'SIGMOID'"),
     refusal(lambda: LSTMConf(dim_hidden=3, cell_activation="swish"), "'swish'", "these are SIGMOID"),
     refusal(lambda: LayerConf(name="a", type=True), "there is no LayerType True"),
     refusal(lambda: LayerConf(name="a", include=[Phase.kTrain | Phase.kTest]), "there is no Phase"),
     refusal(lambda: LayerConf(name=3), "LayerConf", "string, not 3"),
-    refusal(lambda: LayerConf(name="a", innerproduct_conf={"num_outputs": 3}), "has no field 'num_outputs'"),
     refusal(lambda: LayerConf(name="a", innerproduct_conf=3), "InnerProductConf", "not 3"),
     refusal(lambda: InnerProductConf(num_output=True), "takes a whole number", "not True"),
-    refusal(lambda: InnerProductConf(num_output=None), "takes a whole number", "not None"),
     refusal(lambda: InnerProductConf(num_output=3, bias_term=1), "takes true or false, not 1"),
-    refusal(lambda: PoolingConf(kernel=[3]), "takes a whole number", "not [3]"),
+    refusal(lambda: InnerProductConf(num_output=[3]), "takes a whole number", "not [3]"),
     refusal(lambda: LayerConf(name="a", type="kConv2D"), "'kConv2D'", "write kConvolution"),
     refusal(lambda: LayerConf(name="a", type="kDense"), "'kDense'", "write kInnerProduct"),
     refusal(lambda: loads("updater { learning_rate: 0.05 }"), "not 0.05", "{ type: kFixed base_lr: 0.05 }"),
     refusal(lambda: loads("train_steps: 5 // few"), "'/'", "comments begin with #"),
     refusal(lambda: load("digit/job.conf"), "no folder 'digit' in the", "dsinga example digits digits", error=JobError),
-    refusal(
-        lambda tmp_path: ((tmp_path / "job.conf").touch(), load(tmp_path / "job")),
-        "/job': No such file",
-        "; did you mean",
-        "/job.conf'?",
-        error=JobError,
-    ),
-    refusal(lambda tmp_path: load(python_file(tmp_path)), "x.py:1", "give one, such as job.conf"),
-    refusal(lambda: loads("net {", "job.conf"), "1 is", "never closed", error=JobError),
+    refusal(lambda tmp_path: load(file(tmp_path, "a.conf").with_suffix("")), "mean", "/a.conf'?", error=JobError),
+    refusal(lambda tmp_path: load(file(tmp_path, "x.py")), "x.py:1", "give one, such as job.conf"),
     refusal(lambda: parse_value("", "--set x"), "--set x", error=JobError),
-    refusal(lambda: parse_value("1 2", "--set x"), "--set x", error=JobError),
-    refusal(lambda: parse_value("a: 1", "--set x"), "--set x", error=JobError),
-    refusal(lambda: parse_value("}", "--set x"), "--set x", error=JobError),
 ]
 
 
@@ -78,9 +44,9 @@ def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, r
     check_refusal(call, words, error, request)
 
 
-def python_file(folder: Path) -> Path:
-    (folder / "x.py").write_text("import numpy")
-    return folder / "x.py"
+def file(folder: Path, name: str) -> Path:
+    (folder / name).write_text("import numpy")
+    return folder / name
 
 
 def chain(source: str) -> Job:

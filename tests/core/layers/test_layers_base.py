@@ -90,9 +90,7 @@ small = st.integers(1, 5)
     pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     pooling=st.booleans(),
 )
-def test_any_window_gives_the_declared_shape(
-    size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int], pooling: bool
-):
+def test_any_window_gives_the_declared_shape(size, kernel, stride, pad, pooling):
     assume(all(k <= s + 2 * p and p < k for k, s, p in zip(kernel, size, pad, strict=True)))
     names = ("kernel_y", "kernel_x", "stride_y", "stride_x", "pad_y", "pad_x")
     window = dict(zip(names, kernel + stride + pad, strict=True))

@@ -48,9 +48,7 @@ def test_uneven_slices_follow_array_split(length: int, data: st.DataObject):
     axis=st.sampled_from([0, 1]),
 )
 @example(batch=1, size=(2, 3), lengths=[1, 1], axis=1)
-def test_slicing_and_joining_keep_the_layout_of_images(
-    batch: int, size: tuple[int, int], lengths: list[int], axis: int
-):
+def test_slicing_and_joining_keep_the_layout_of_images(batch, size, lengths, axis):
     bounds = [0, *accumulate(lengths)]
     rows, channels = (bounds[-1], batch) if axis == 0 else (batch, bounds[-1])
     image = np.arange(rows * channels * math.prod(size), dtype=np.float32).reshape(rows, *size, channels)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.job import Phase
 from dsinga.ops import Ops, get_ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
@@ -57,9 +56,7 @@ def assert_like_torch(case: LayerCase, ops: Ops, stride: int, pad: Any, toleranc
     last=st.booleans(),
     bias=st.booleans(),
 )
-def test_a_convolutional_lstm_is_that_of_torch(
-    shape: tuple[int, ...], filters: int, kernel: tuple[int, int], stride: int, pad: int, last: bool, bias: bool
-) -> None:
+def test_a_convolutional_lstm_is_that_of_torch(shape, filters, kernel, stride, pad, last, bias):
     window = {"kernel_y": kernel[0], "kernel_x": kernel[1], "stride": stride, "pad": pad}
     case = case_of(shape, num_filters=filters, last=last, bias_term=bias, **window)
     assert_like_torch(case, get_ops(), stride, [pad] * 4)
@@ -69,16 +66,6 @@ def test_it_keeps_the_size_of_images_with_the_padding_of_keras() -> None:
     case = case_of((2, 3, 2, 5, 6), num_filters=4, kernel=4, same=True)
     assert case.layer().shape == (2, 3, 4, 5, 6)
     assert_like_torch(case, get_ops(), 1, [1, 2, 1, 2])
-
-
-def test_without_training_it_keeps_nothing_and_gives_the_same_bits() -> None:
-    case = case_of((2, 3, 2, 5, 6), num_filters=8, same=True, last=True)
-    layer, ops = case.layer(), get_ops()
-    params, sources = case.inputs(ops, np.float32)
-    output = layer.compute_feature(params, sources, layer_context(ops, 2, Phase.kTest))
-    trained = layer.compute_feature(params, sources, layer_context(ops, 2))
-    assert output.saved is None
-    assert np.array_equal(output.feature, trained.feature)
 
 
 def test_what_it_saves_is_as_large_as_it_says() -> None:

@@ -37,9 +37,7 @@ def registries() -> Iterator[None]:
 
 def figures_of(predictions: np.ndarray, labels: np.ndarray, cuts: Sequence[int], *metrics: str) -> dict[str, Any]:
     """Return the figures of all rows, of which each part was given to the layer by itself, the last one first."""
-    layer = layer_of(
-        "kGatheredMetrics", predictions.shape, labels.shape, gatheredmetrics_conf={"metric": list(metrics)}
-    )
+    layer = layer_of("kGatheredMetrics", predictions.shape, labels.shape, gatheredmetrics_conf={"metric": [*metrics]})
     parts = list(zip(np.split(predictions, cuts), np.split(labels, cuts), strict=True))
     return metric_values(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in reversed(parts)]))
 
@@ -149,9 +147,7 @@ def test_many_parts_are_pickled_without_deep_recursion() -> None:
 def test_moments_lose_no_digits_far_from_zero() -> None:
     labels = 1e6 + np.random.default_rng(0).normal(size=(1000, 2))
     errors = np.random.default_rng(1).normal(size=(1000, 2)) / 10
-    parts = [
-        RunningMoments.of(part, error) for part, error in zip(np.split(labels, 8), np.split(errors, 8), strict=True)
-    ]
+    parts = [RunningMoments.of(*pair) for pair in zip(np.split(labels, 8), np.split(errors, 8), strict=True)]
     value = metric_values({"r2:moments": (sum(parts, 0.0), 1000)})["r2"]
     assert value == pytest.approx(measures.r2_score(labels, labels + errors), abs=1e-12)
     same = RunningMoments.of(np.ones((3, 1)), np.zeros((3, 1)))

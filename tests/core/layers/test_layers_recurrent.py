@@ -43,9 +43,7 @@ class Peer:
                     leaves = [torch.cat([leaves[k + 1], leaves[k], leaves[k + 2]]) for k in range(0, count, 3)]
                 zeros = torch.zeros_like(leaves[2])
                 names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-                self.named.update(
-                    {f"{name}{suffix}": value for name, value in zip(names, [*leaves, zeros], strict=True)}
-                )
+                self.named.update({f"{name}{suffix}": leaf for name, leaf in zip(names, [*leaves, zeros], strict=True)})
 
     def __call__(self, x: Any, lengths: np.ndarray | None, state: Any = None) -> tuple[Any, Any]:
         import torch

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from dsinga import nn
 from dsinga.base.errors import UserError
-from dsinga.layers import RecordInfo
 from dsinga.ops import Ops, get_ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
@@ -104,13 +103,6 @@ def test_volumes_are_bfloat16_between_layers() -> None:
     assert (dx.dtype, dw.dtype) == (np.float32, np.float32)
 
 
-def test_records_that_are_volumes_with_the_channels_last_come_with_the_channels_first() -> None:
-    info = RecordInfo((4, 5, 6, 2), 3, mean=np.arange(2.0), std=np.arange(1.0, 3))
-    case = LayerCase("kRecordInput", [], {"store_conf": {"channels_last": True}}, info=info)
-    layer = case.layer()
-    assert layer.shape == (3, 2, 4, 5, 6)
-
-
 @pytest.mark.parametrize(
     ("kind", "shape", "conf", "says"),
     [
@@ -162,24 +154,3 @@ def test_a_net_may_make_volumes_larger_again() -> None:
     t = torch.cat([grown, functional.interpolate(t, scale_factor=2, mode="trilinear")], 1)[:, :, 1:-1, :-1]
     found = net.predict(params, records, "wide").reshape(3, 8, 2, 5, 8)
     np.testing.assert_allclose(found, functional.pad(t, (1, 1)).numpy(), atol=1e-5)
-
-
-def test_a_net_of_volumes_is_fitted() -> None:
-    """A net that tells where along the depth a volume is bright."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=96)
-    x = rng.normal(0, 0.3, (96, 6, 5, 4, 1)).astype(np.float32)
-    for row, place in enumerate(y):
-        x[row, 2 * place : 2 * place + 2] += 1
-    model = nn.Sequential(
-        [
-            nn.Input((6, 5, 4, 1), data_format="channels_last"),
-            nn.Conv3D(8, 3, padding="same", activation="relu"),
-            nn.MaxPooling3D((2, 5, 4)),
-            nn.Flatten(),
-            nn.Dense(3, activation="softmax"),
-        ]
-    )
-    model.compile(nn.Adam(0.02), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = model.fit(x, y, batch_size=32, epochs=12, progress=False)
-    assert history.history["accuracy"][-1] > 0.95

@@ -14,19 +14,8 @@ from dsinga.api.jobs_with_data import job_with_data
 from dsinga.api.runners import THIS_PROCESS
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import RescuedParams
-from dsinga.job import (
-    ChangeMethod,
-    ClusterConf,
-    Job,
-    LayerConf,
-    LayerType,
-    LRGenConf,
-    Phase,
-    StepConf,
-    UpdaterConf,
-    UpdaterType,
-)
-from dsinga.layers import Context, Layer, Output
+from dsinga.job import ClusterConf, Job, LayerConf, LRGenConf, Phase, UpdaterConf
+from dsinga.layers import Context, Output
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally, trains_locally
 from dsinga.testing import EngineContract
@@ -34,6 +23,7 @@ from tests.support.observers import Silent
 from tests.support.programs import python
 from tests.support.refusals import refused
 from tests.support.small_job import linear
+from tests.support.user_layers import Identity
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.int32)
@@ -86,7 +76,7 @@ def test_jobs_that_ask_for_a_cluster_get_one(conf: ClusterConf) -> None:
 def test_an_updater_that_is_refused_leaves_an_earlier_run_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     rate = LRGenConf(user_type="Unknown")
-    job = small_job(updater=UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate))
+    job = small_job(updater=UpdaterConf(type="kSGD", learning_rate=rate))
     refused(lambda: dsinga.train(job, data=DATA, workspace=tmp_path, progress=False), "'Unknown'", "is registered as")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -95,26 +85,17 @@ def test_a_run_whose_step_fails_saves_the_steps_before(tmp_path: Path) -> None:
     faults = [dsinga.RunError("a device is lost")]
 
     @dsinga.register("layer", "FailsOnce")
-    class FailsOnce(Layer):
+    class FailsOnce(Identity):
         """Passes on its source, except in step 13 of training, the first time."""
-
-        source_count = 1
-
-        def __init__(self, conf: Any, source_shapes: Any, info: Any = None):
-            super().__init__(conf, source_shapes, info)
-            self.shape = self.source_shapes[0]
 
         def compute_feature(self, params: Any, sources: Any, ctx: Context) -> Output:
             if ctx.training and ctx.step == 13 and faults:
                 raise faults.pop()
-            return Output(np.array(sources[0]))
-
-        def compute_gradient(self, params: Any, sources: Any, output: Any, grad: Any, needs: Any, ctx: Any) -> Any:
-            return (grad,), ()
+            return super().compute_feature(params, sources, ctx)
 
     job = small_job(disp_freq=1)
     *layers, loss = job.neuralnet.layer
-    once = LayerConf(name="once", type=LayerType.kUserLayer, user_type="FailsOnce", srclayers=loss.srclayers[:1])
+    once = LayerConf(name="once", type="kUserLayer", user_type="FailsOnce", srclayers=loss.srclayers[:1])
     loss = loss.replace(srclayers=["once", *loss.srclayers[1:]])
     job = job.replace(neuralnet=job.neuralnet.replace(layer=[*layers, once, loss]))
     options: dict[str, Any] = {"data": DATA, "progress": False, "workspace": tmp_path / "failing"}
@@ -169,8 +150,8 @@ def trained(job: Job) -> RescuedParams:
 
 
 def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
-    rate = LRGenConf(type=ChangeMethod.kStep, base_lr=0.1, step_conf=StepConf(change_freq=10, gamma=0.5))
-    updater_conf = UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate)
+    rate = LRGenConf(type="kStep", base_lr=0.1, step_conf={"change_freq": 10, "gamma": 0.5})
+    updater_conf = UpdaterConf(type="kSGD", learning_rate=rate)
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
     freezing, outcomes = Freezing(), []
     for steps, extensions in zip((12, 20), ([], [freezing]), strict=True):
@@ -184,9 +165,7 @@ def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
 
 
 def test_a_run_that_fails_leaves_the_state_with_which_it_went_on() -> None:
-    updater_conf = UpdaterConf(
-        type=UpdaterType.kSGD, momentum=0.9, learning_rate=LRGenConf(type=ChangeMethod.kFixed, base_lr=0.1)
-    )
+    updater_conf = UpdaterConf(type="kSGD", momentum=0.9, learning_rate=LRGenConf(type="kFixed", base_lr=0.1))
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
     first = trained(job.replace(train_steps=5))
     histories = {name: slots["history"].copy() for name, slots in first.slots.items()}

@@ -74,9 +74,7 @@ class TestFailures:
         ],
         ids=["run", "validation", "run without a pause", "observe", "row of training", "row of val", "end"],
     )
-    def test_a_checkpoint_is_written_from_which_the_run_goes_on(
-        self, job: Job, tmp_path: Path, unbroken: Result, extension: Breaking, step: int
-    ) -> None:
+    def test_a_checkpoint_is_written_from_which_the_run_goes_on(self, job, tmp_path, unbroken, extension, step):
         job = validating(job, train_steps=STEPS)
         with pytest.raises(Broken) as caught:
             train(job, workspace=tmp_path, extensions=[extension], progress=False)

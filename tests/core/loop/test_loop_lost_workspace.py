@@ -104,9 +104,7 @@ def test_a_loss_after_the_last_step_is_said_in_the_result(job: Job, tmp_path: Pa
     assert len(read_metrics(workspace / "metrics.jsonl")) == len(result.history)
 
 
-def test_a_metrics_file_that_is_deleted_is_written_again(
-    job: Job, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_metrics_file_that_is_deleted_is_written_again(job, tmp_path, caplog):
     job = job.replace(train_steps=60, disp_freq=10)
     file = tmp_path / "metrics.jsonl"
     with caplog.at_level(logging.WARNING):  # Dask has set the level higher

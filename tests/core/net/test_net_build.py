@@ -62,7 +62,10 @@ def test_a_net_can_be_pickled():
     assert copy.stages[1].layer is copy.nodes[1].layer
 
 
-DATA = 'layer { name: "data" type: kRecordInput }\n'
+DATA, BOTH = 'layer { name: "data" type: kRecordInput }\n', '"data", "data"'
+SORTED = 'layer { name: "below" type: kArgSort srclayers: "data" }\n'
+CUT = 'layer { name: "below" type: kSlice srclayers: "data" slice_conf { slice_dim: 1 num_slices: 3 } }\n'
+X = 'layer { name: "x" type: kReLU srclayers: "below" }'
 
 
 @pytest.mark.parametrize(
@@ -70,22 +73,11 @@ DATA = 'layer { name: "data" type: kRecordInput }\n'
     [
         ('layer { name: "x" }', r"job.conf:2: layer 'x' has no type"),
         ('layer { name: "x"\nuser_type: "kReLUU" }', r"job.conf:3: layer 'x': .*'kReLUU'; did you mean 'kReLU'\?"),
-        (DATA + 'layer { name: "data" type: kReLU srclayers: "data" }', r"job.conf:3: layer 'data' .*twice.*line 2"),
-        (
-            DATA + 'layer { name: "x" type: kReLU\nsrclayers: ["data", "data"] }',
-            r"job.conf:4: layer 'x'.*1 source.*not 2",
-        ),
-        (DATA + 'layer { name: "x" type: kConvolution srclayers: "data" }', r"job.conf:3: layer 'x'.*convolution_conf"),
-        (
-            DATA + 'layer { name: "top" type: kArgSort srclayers: "data" }\n'
-            'layer { name: "x" type: kReLU\nsrclayers: "top" }',
-            r"job.conf:5: layer 'x': cannot follow 'top', an output layer \(kArgSort\)",
-        ),
-        (
-            DATA + 'layer { name: "cut" type: kSlice srclayers: "data" slice_conf { slice_dim: 1 num_slices: 3 } }\n'
-            'layer { name: "x" type: kReLU srclayers: "cut" }',
-            r"job.conf:3: layer 'cut': hands out 3 parts, but is the source of 1 layers",
-        ),
+        (f'{DATA}layer {{ name: "data" type: kReLU srclayers: "data" }}', r"job.conf:3: layer 'data' .*twice.*line 2"),
+        (f'{DATA}layer {{ name: "x" type: kReLU\nsrclayers: [{BOTH}] }}', r"job.conf:4: layer 'x'.*1 source.*not 2"),
+        (f'{DATA}layer {{ name: "x" type: kConvolution srclayers: "data" }}', "job.conf:3: layer 'x'.*convolution_con"),
+        (f"{DATA}{SORTED}{X}", r"job.conf:4: layer 'x': cannot follow 'below', an output layer \(kArgSort\)"),
+        (f"{DATA}{CUT}{X}", r"job.conf:3: layer 'below': hands out 3 parts, but is the source of 1 layers"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_its_place(text, message):
@@ -152,11 +144,8 @@ def test_each_phase_gets_its_layers(graph, data):
         conf.layer.append(added)
     records = {name: FLAT for name, _ in graph}
     for phase in phases:
-        expected = [
-            item.name
-            for item in conf.layer
-            if (not item.include or phase in item.include) and phase not in item.exclude
-        ]
+        given = [item for item in conf.layer if not item.include or phase in item.include]
+        expected = [item.name for item in given if phase not in item.exclude]
         if expected:
             assert names(create_net(conf, phase, records)) == expected
         else:

@@ -6,20 +6,22 @@ from hypothesis import strategies as st
 
 from dsinga.job import NetConf, Phase
 from dsinga.layers.interface.context import cut_evenly
-from dsinga.net import create_net
+from dsinga.net import NeuralNet, create_net
 from tests.support.net_cases import FLAT, build, dense, layer, names, sources
 
 DATA = layer("data", "kCSVInput")
 
 
-def test_a_split_is_added_where_several_gradients_are_added():
-    net = build(
-        DATA,
-        dense("a", "data"),
-        layer("left", "kReLU", "a"),
-        layer("right", "kSigmoid", "a"),
-        layer("loss", "kEuclideanLoss", "left", "right"),
+def net_of(text: str) -> NeuralNet:
+    """Return the net of "NAME TYPE SOURCE..., ..." above DATA."""
+    given = map(str.split, text.split(","))
+    return build(
+        DATA, *(dense(name, *into) if kind == "dense" else layer(name, kind, *into) for name, kind, *into in given)
     )
+
+
+def test_a_split_is_added_where_several_gradients_are_added():
+    net = net_of("a dense data, left kReLU a, right kSigmoid a, loss kEuclideanLoss left right")
     assert names(net) == ["data", "a", "split(a)", "left", "right", "loss"]
     assert sources(net, "left") == sources(net, "right") == ["split(a)"]
     assert net.layer("split(a)").part_shapes == ((4, 3), (4, 3))
@@ -32,43 +34,22 @@ def test_a_layer_that_takes_one_source_twice_gets_two_parts():
 
 
 def test_inputs_outputs_and_label_edges_need_no_split():
-    net = build(
-        DATA,
-        layer("plain", "kSTanh", "data"),  # nothing to train below: no gradient, however many destinations
-        dense("a", "plain"),
-        dense("b", "plain"),
-        layer("la", "kSoftmaxLoss", "a", "data"),
-        layer("lb", "kSoftmaxLoss", "b", "data"),
-        layer("top", "kArgSort", "a"),
-        layer("hits", "kAccuracy", "a", "data"),
-    )
+    # Below "plain" nothing can be trained: it gets no gradient, however many destinations it has.
+    ends = "la kSoftmaxLoss a data, lb kSoftmaxLoss b data, top kArgSort a, hits kAccuracy a data"
+    net = net_of(f"plain kSTanh data, a dense plain, b dense plain, {ends}")
     assert not [name for name in names(net) if name.startswith("split")]
 
 
 def test_an_output_layer_beside_a_split_reads_the_layer_itself():
-    net = build(
-        DATA,
-        dense("a", "data"),
-        layer("top", "kArgSort", "a"),
-        dense("b", "a"),
-        dense("c", "a"),
-        layer("lb", "kSoftmaxLoss", "b", "data"),
-        layer("lc", "kSoftmaxLoss", "c", "data"),
-    )
+    losses = "lb kSoftmaxLoss b data, lc kSoftmaxLoss c data"
+    net = net_of(f"a dense data, top kArgSort a, b dense a, c dense a, {losses}")
     assert sources(net, "top") == ["a"]
     assert sources(net, "b") == sources(net, "c") == ["split(a)"]
 
 
 def test_gradients_flow_only_from_losses_to_what_can_be_trained():
-    net = build(
-        DATA,
-        layer("norm", "kSTanh", "data"),
-        dense("a", "norm"),
-        layer("relu", "kReLU", "a"),
-        dense("unused", "norm"),
-        layer("loss", "kSoftmaxLoss", "relu", "data"),
-        layer("top", "kArgSort", "relu"),
-    )
+    ends = "loss kSoftmaxLoss relu data, top kArgSort relu"
+    net = net_of(f"norm kSTanh data, a dense norm, relu kReLU a, unused dense norm, {ends}")
     stages = {stage.layer.name: stage for stage in net.stages}
     assert [name for name, stage in stages.items() if stage.backward] == ["a", "relu", "loss"]
     assert stages["a"].needs == (False,)
@@ -139,11 +120,6 @@ def test_cutting_evenly_is_the_rule_of_array_split(total, parts):
 
 
 def test_a_layer_that_takes_only_labels_needs_no_gradient():
-    net = build(
-        DATA,
-        dense("a", "data", 1),
-        dense("b", "a", 1),
-        layer("label", "kLabel", "a"),
-        layer("loss", "kEuclideanLoss", "b", "label"),
-    )
+    label, loss = layer("label", "kLabel", "a"), layer("loss", "kEuclideanLoss", "b", "label")
+    net = build(DATA, dense("a", "data", 1), dense("b", "a", 1), label, loss)
     assert [stage.needs for stage in net.stages if stage.layer.is_loss] == [(True, False)]

@@ -63,10 +63,7 @@ def test_an_add_between_them_is_fused_for_either_order_of_sources(add):
     net = build(*block(add=add))
     assert names(net.fused) == ["data", "low", "split(low)", "conv", "bn", "ip", "loss"]
     stage = net.fused.stages[4]
-    assert [(net.fused.nodes[edge.node].layer.name, edge.part) for edge in stage.edges] == [
-        ("conv", -1),
-        ("split(low)", 1),
-    ]
+    assert [(net.fused.nodes[e.node].layer.name, e.part) for e in stage.edges] == [("conv", -1), ("split(low)", 1)]
     assert stage.needs == (True, True)
     assert len(stage.layer.source_shapes) == 2
 
@@ -159,10 +156,7 @@ def test_the_scores_and_the_loss_of_each_step_are_fused_without_changing_a_gradi
 
 @pytest.mark.parametrize(
     "more",
-    [
-        layer("best", "kArgSort", "scores", per_step=True),
-        layer("most", "kArgSort", "loss", per_step=True),
-    ],
+    [layer("best", "kArgSort", "scores", per_step=True), layer("most", "kArgSort", "loss", per_step=True)],
     ids=lambda more: more.name,
 )
 def test_scores_and_losses_that_other_layers_take_are_not_fused(more):

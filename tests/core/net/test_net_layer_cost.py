@@ -35,9 +35,7 @@ def test_a_transposed_weight_takes_as_many_operations() -> None:
 
 @pytest.mark.parametrize(("cell", "conf", "gates"), [("kGRU", "gru_conf", 3), ("kLSTM", "lstm_conf", 4)])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_a_recurrent_layer_multiplies_by_its_weights_at_each_step(
-    cell: str, conf: str, gates: int, directions: int
-) -> None:
+def test_a_recurrent_layer_multiplies_by_its_weights_at_each_step(cell, conf, gates, directions):
     """4 sequences of 5 steps, 6 inputs, 8 units: each gate, in each direction, has weights of 8·6 and of 8·8."""
     settings = {"dim_hidden": 8, "bidirectional": directions == 2}
     net = net_of(layer("cell", cell, "data", **{conf: settings}), batch=4, shape=(5, 6))

@@ -10,6 +10,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp
 from tests.support.net_cases import net_of
+from tests.support.small_job import assert_same
 
 ROWS, STEPS, TAGS = 4, 5, 3
 INFO = RecordInfo((STEPS,), ROWS, label_range=(0, TAGS - 1), label_shape=(STEPS,))
@@ -46,8 +47,7 @@ def test_per_step_computes_the_same_as_unrolling():
     assert stepwise.layer("ip").shape == unrolled.layer("ip").shape == (ROWS, STEPS, TAGS)
     (metrics, gradients), (other_metrics, other_gradients) = train(stepwise), train(unrolled)
     assert metrics == other_metrics
-    for name, gradient in gradients.items():
-        np.testing.assert_array_equal(gradient, other_gradients[name])
+    assert_same(gradients, other_gradients)
 
 
 @pytest.mark.parametrize("merged", [True, False])
@@ -66,20 +66,10 @@ def test_per_step_changes_nothing_where_layers_are_unrolled(merged: bool):
     assert [node.layer.shape for node in stepwise.nodes] == [node.layer.shape for node in plain.nodes]
 
 
-def test_phases_have_sequences_of_their_own_lengths():
-    text = WORDS + TAGGER % ("", "per_step: true", "per_step: true")
-    for steps in (3, 8):
-        info = RecordInfo((steps,), ROWS, label_shape=(steps,))
-        assert net_of(text, words=info).layer("loss").shape == (ROWS, steps, TAGS)
-
-
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (
-            'type: kInnerProduct srclayers: "words" innerproduct_conf { num_output: 3 }',
-            "takes 4 x 5; leave per_step out",
-        ),
+        ('type: kInnerProduct srclayers: "words" innerproduct_conf { num_output: 3 }', "takes 4 x 5; leave per_step"),
         ('type: kBM srclayers: "embed"', "layer 'one' keeps a state, .*cannot be computed per_step"),
         ("type: kDummy dummy_conf { input: true shape: 4 shape: 2 }", "has no source; leave per_step out"),
     ],

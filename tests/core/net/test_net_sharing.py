@@ -67,21 +67,12 @@ def test_the_owner_may_be_in_another_phase():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        (
-            'param { name: "v" share_from: "ww" }',
-            r"job.conf:8: param 'v' of layer 'b': .*'ww'.*no such.*did you mean 'w'\?",
-        ),
+        ('param { name: "v" share_from: "ww" }', r"job.conf:8: param 'v' of layer 'b': .*no such.*did you mean 'w'\?"),
         ('param { name: "v" share_from: "bias" }', r"job.conf:8: .*shape is \(2, 6\), but 'bias' of layer 'a'.*\(6,\)"),
-        (
-            'param { name: "v" share_from: "u" } param { name: "u" share_from: "v" }',
-            r"job.conf:8: .*circle: v -> u -> v",
-        ),
+        ('param { name: "v" share_from: "u" } param { name: "u" share_from: "v" }', "job.conf:8:.*circle: v -> u -> v"),
         ('param { name: "v" share_from: "v" }', r"job.conf:8: .*'v'.*no such param"),
         ('param { name: "bias" }', r"job.conf:8: param 'bias' of layer 'b': layer 'a' has a param of this name"),
-        (
-            "param { }\nparam { }\nparam { }",
-            r"job.conf:10: layer 'b' \(kInnerProduct\) has 2 \(weight, bias\), .* gives it 3",
-        ),
+        ("param { }\nparam { }\nparam { }", r"job.conf:10: layer 'b' .* has 2 \(weight, bias\), .* gives it 3"),
     ],
 )
 def test_wrong_params_are_refused_with_their_place(params, message):

@@ -77,32 +77,19 @@ def test_a_shared_param_is_shared_in_every_copy():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            'layer { name: "x" type: kReLU\nsrclayers: "data" }',
-            r"job.conf:4: layer 'x': has 3 steps, but its source 'data' has 1; unroll_conn_type: kUnrollOneToAll",
-        ),
-        (
-            'layer { name: "a" type: kReLU unroll_len: 2 }\nlayer { name: "x" type: kReLU\nsrclayers: "a" }',
-            r"job.conf:5: layer 'x': has 3 steps, but its source 'a' has 2; give both one unroll_len",
-        ),
-        (
-            'layer { name: "a" type: kReLU }\nlayer { name: "x" type: kReLU srclayers: "a"\nshift: 3 }',
-            r"job.conf:5: layer 'x': shift: 3 must be less than its 3 steps; else it never takes 'a'",
-        ),
-        (
-            'layer { name: "x" type: kReLU srclayers: "data"\nunroll_conn_type: kUnrollOneToAll\nshift: 1 }',
-            r"job.conf:5: layer 'x': shift has no effect beside kUnrollOneToAll",
-        ),
-        (
-            'layer { name: "x" type: kReLU srclayers: "data"\nunroll_conn_type: kUnrollCustomized }',
-            r"job.conf:4: layer 'x': kUnrollCustomized has no meaning",
-        ),
-        ('layer { name: "x" type: kRecordInput\nunroll_len: 2 }', r"job.conf:4: layer 'x' reads whole .*unroll_len: 1"),
+        ('kReLU\nsrclayers: "data"', "4: layer 'x': has 3 steps, but its source 'data' has 1; unroll_conn_type: kUn"),
+        ('kReLU\nsrclayers: "two"', "4: layer 'x': has 3 steps, but its source 'two' has 2; give both one unroll_len"),
+        ('kReLU srclayers: "all"\nshift: 3', "4: layer 'x': shift: 3 must be less than its 3 steps; else it never t"),
+        ('kReLU srclayers: "data" unroll_conn_type: kUnrollOneToAll\nshift: 1', "4: layer 'x': shift has no effect"),
+        ('kReLU srclayers: "data"\nunroll_conn_type: kUnrollCustomized', "4: layer 'x': kUnrollCustomized has no mean"),
+        ("kRecordInput\nunroll_len: 2", "4: layer 'x' reads whole .*unroll_len: 1"),
     ],
 )
 def test_what_cannot_be_unrolled_is_refused_with_its_place(text, message):
-    head = 'neuralnet { unroll_len: 3\nlayer { name: "data" type: kRecordInput unroll_len: 1 }\n'
-    refused(lambda: unroll(loads(f"{head}{text}\n}}", "job.conf").neuralnet), message)
+    below = 'layer { name: "two" type: kReLU unroll_len: 2 } layer { name: "all" type: kReLU }'
+    head = f'neuralnet {{ unroll_len: 3 {below}\nlayer {{ name: "data" type: kRecordInput unroll_len: 1 }}\n'
+    net = loads(f'{head} layer {{ name: "x" type: {text} }} }}', "job.conf").neuralnet
+    refused(lambda: unroll(net), f"job.conf:{message}")
 
 
 def test_a_net_is_not_unrolled_to_more_layers_than_memory_could_hold():

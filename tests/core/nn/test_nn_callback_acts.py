@@ -43,25 +43,20 @@ def write_params(model: Any, path: Path) -> None:
     model.load_weights(path / "other.safetensors")
 
 
+def halved(weights: Weights) -> Weights:
+    return [array / 2 for array in weights]
+
+
 # What each does to the model, and to the weights by hand.
 ACTS: dict[str, tuple[Callable[[Any, Path], Any], Callable[[Weights], Weights]]] = {
     "set_weights": (lambda model, path: model.set_weights(OTHER), lambda weights: OTHER),
-    "params": (
-        lambda model, path: setattr(model, "params", dict(zip(model.params, OTHER, strict=True))),
-        lambda weights: OTHER,
-    ),
+    "params": (lambda model, _: setattr(model, "params", dict(zip(model.params, OTHER, strict=True))), lambda w: OTHER),
     "a_param": (lambda model, path: setattr(model, "params", {"dense_bias": OTHER[1]}), lambda w: [w[0], OTHER[1]]),
     "layer": (lambda model, path: model.layers[0].set_weights(OTHER), lambda weights: OTHER),
-    "assign": (
-        lambda model, path: [weight.assign(value) for weight, value in zip(model.weights, OTHER, strict=True)],
-        lambda weights: OTHER,
-    ),
+    "assign": (lambda model, _: [*map(lambda w, v: w.assign(v), model.weights, OTHER)], lambda w: OTHER),
     "load_weights": (write_params, lambda weights: OTHER),
     "train_on_batch": (lambda model, path: model.train_on_batch(X, Y), stepped),
-    "halved": (
-        lambda model, path: model.set_weights([array / 2 for array in model.get_weights()]),
-        lambda weights: [array / 2 for array in weights],
-    ),
+    "halved": (lambda model, _: model.set_weights(halved(model.get_weights())), halved),
 }
 
 
@@ -149,11 +144,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "compile": (lambda model: model.compile("adam", "mse"), "compile has no effect while fit trains the model"),
     "add": (lambda model: model.add(nn.Dense(1)), "add has no effect while fit trains the model"),
     "pop": (lambda model: model.pop(), "pop has no effect while fit trains the model"),
-    "layer.trainable": (
-        lambda model: setattr(model.layers[0], "trainable", False),
-        "trainable of dense has no effect while fit trains the model; do it before or after fit",
+    "trainable": (
+        lambda model: setattr(model, "trainable", False),
+        "no effect while fit trains the model; do it before",
     ),
-    "trainable": (lambda model: setattr(model, "trainable", False), "trainable of dense has no effect while fit"),
     "shape": (lambda model: setattr(model, "params", {"dense_bias": np.zeros(3)}), "(3,)"),
     "name": (lambda model: setattr(model, "params", {"dense_bia": np.zeros(3)}), "did you mean 'dense_bias'?"),
     "nan": (lambda model: model.set_weights([OTHER[0], np.full(2, np.nan)]), "has NaN or infinity"),

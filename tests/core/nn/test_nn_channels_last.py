@@ -45,6 +45,16 @@ def test_a_net_of_images_to_images_is_that_of_channels_first(tmp_path: Path):
     assert made.train_on_batch(IMAGES, TARGETS) == expected.train_on_batch(first(IMAGES), first(TARGETS))
 
 
+def test_the_shape_of_images_may_come_from_the_records():
+    said, unsaid = (nn.Sequential([nn.Input(shape, data_format="channels_last"), nn.Conv2D(2, 3, padding="same")])
+                    for shape in ((8, 8, 3), None))  # fmt: skip
+    for made in (said, unsaid):
+        made.compile("sgd", "mse")
+        made.fit(IMAGES, TARGETS, progress=False)
+    assert_same(said.params, unsaid.params)
+    refused(lambda: said.predict(IMAGES[:, :3]), "3, 8, 3", "8, 8, 3")
+
+
 def test_one_word_is_for_all_inputs_of_images(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("dsinga.nn.words.inputs._data_format", ["channels_first"])
     nn.config.set_image_data_format("channels_last")

@@ -23,6 +23,15 @@ def net(loss="mse", units=3, **more):
     model.compile(optimizer="adam", loss=loss, **more)
     return model
 CLASSES = "sparse_categorical_crossentropy"
+def fitted(*stack):
+    model = keras.Sequential([keras.Input((6,)), *stack])
+    model.compile("adam", "mse")
+    model.fit(x, target, verbose=0)
+    return model
+def fitted_to(optimizer):
+    model = net()
+    model.compile(optimizer, "mse")
+    model.fit(x, target, verbose=0)
 def probabilities():
     model = keras.Sequential([keras.Input((6,)), layers.Dense(3, activation="softmax")])
     model.compile("adam", CLASSES, metrics=["accuracy"])
@@ -38,8 +47,7 @@ HABITS = {
 class Cubic(keras.losses.Loss):
     def call(self, y_true, y_pred): return torch.mean(torch.abs(y_true - y_pred) ** 3, -1)
 net(Cubic()).fit(x, target, verbose=0)""",
-    "loss of logits": """
-net(keras.losses.SparseCategoricalCrossentropy(from_logits=True)).fit(x, y, verbose=0)""",
+    "loss of logits": "net(keras.losses.SparseCategoricalCrossentropy(from_logits=True)).fit(x, y, verbose=0)",
     "metric function": """
 def gap(y_true, y_pred): return abs(y_true - y_pred).max()
 net(metrics=[gap]).fit(x, target, verbose=0)""",
@@ -56,46 +64,31 @@ class Linear(layers.Layer):
         self.w = self.add_weight(shape=(input_shape[-1], self.units), initializer="glorot_uniform", name="w")
         self.b = self.add_weight(shape=(self.units,), initializer="zeros", name="b")
     def call(self, inputs): return torch.matmul(inputs, self.w) + self.b
-model = keras.Sequential([keras.Input((6,)), Linear(4), layers.Dense(3)])
-model.compile("adam", "mse")
-model.fit(x, target, verbose=0)""",
+fitted(Linear(4), layers.Dense(3))""",
     "layer of layers": """
 class Block(layers.Layer):
     def __init__(self):
         super().__init__()
         self.first, self.second = layers.Dense(6, activation="relu"), layers.Dense(6)
     def call(self, inputs, training=None): return inputs + self.second(self.first(inputs))
-model = keras.Sequential([keras.Input((6,)), Block(), layers.Dense(3)])
-model.compile("adam", "mse")
-model.fit(x, target, verbose=0)""",
-    "lambda": """
-model = keras.Sequential([keras.Input((6,)), layers.Lambda(lambda t: t ** 2), layers.Dense(3)])
-model.compile("adam", "mse")
-model.fit(x, target, verbose=0)""",
+fitted(Block(), layers.Dense(3))""",
+    "lambda": "fitted(layers.Lambda(lambda t: t ** 2), layers.Dense(3))",
     "lambda of the library": """
 tanh = layers.Lambda(lambda t: torch.tanh(t))
-model = keras.Sequential([keras.Input((6,)), layers.Dense(4), tanh, layers.Dense(3)])
-model.compile("adam", "mse")
-model.fit(x, target, verbose=0)""",
+fitted(layers.Dense(4), tanh, layers.Dense(3))""",
     "operators": """
 i = keras.Input((6,))
 e, a = layers.Dense(4)(i), layers.Dense(4)(i)
-model = keras.Model(i, layers.Dense(3)((e + a) * 0.5 - e / 2))
-model.compile("adam", "mse")
-model.fit(x, target, verbose=0)""",
+fitted(keras.Model(i, layers.Dense(3)((e + a) * 0.5 - e / 2)))""",
     "indexing": """
 i = keras.Input((6,))
 model = keras.Model(i, layers.Dense(3)(i[:, 1:4]))
 model.predict(x, verbose=0)""",
-    "product of matrices": """
-i = keras.Input((4, 5))
-assert (i @ layers.Permute((2, 1))(i)).shape == (None, 4, 4)""",
+    "product of matrices": "i = keras.Input((4, 5))\nassert (i @ layers.Permute((2, 1))(i)).shape == (None, 4, 4)",
     "subtract layer": "i = keras.Input((6,))\nlayers.Subtract()([layers.Dense(3)(i), layers.Dense(3)(i)])",
     "model in a model": """
 inner = keras.Sequential([keras.Input((6,)), layers.Dense(4)])
-model = keras.Sequential([keras.Input((6,)), inner, layers.Dense(3)])
-model.compile("adam", "mse")
-model.fit(x, target, verbose=0)""",
+fitted(inner, layers.Dense(3))""",
     "autoencoder": """
 i = keras.Input((6,))
 code = layers.Dense(2)(i)
@@ -130,16 +123,12 @@ model.fit(x, target, verbose=0)""",
     "rate of a step": """
 class Halved(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step): return 0.1 / (1.0 + step)
-model = net()
-model.compile(keras.optimizers.SGD(Halved()), "mse")
-model.fit(x, target, verbose=0)""",
+fitted_to(keras.optimizers.SGD(Halved()))""",
     "rate of an epoch": """
 rate = keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr * 0.5)
 net().fit(x, target, epochs=2, callbacks=[rate], verbose=0)""",
     "built-in schedule": """
-model = net()
-model.compile(keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)), "mse")
-model.fit(x, target, verbose=0)""",
+fitted_to(keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)))""",
     "generator": """
 def batches():
     while True: yield x[:16], target[:16]
@@ -196,10 +185,7 @@ model = net()
 model.layers[0].trainable = False
 model.compile("adam", "mse")
 model.fit(x, target, verbose=0)""",
-    "regularizer": """
-model = keras.Sequential([keras.Input((6,)), layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.01))])
-model.compile("adam", "mse")
-model.fit(x, target, verbose=0)""",
+    "regularizer": "fitted(layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.01)))",
     "class weights": "probabilities().fit(x, y, class_weight={0: 1.0, 1: 2.0, 2: 0.5}, verbose=0)",
     "evaluate": "loss, accuracy = probabilities().evaluate(x, y, verbose=0)\nassert loss > 0",
     "mask of an embedding": """
@@ -218,9 +204,7 @@ model = keras.Sequential([
 model.compile("adam", "mse")
 model.fit(images, target, verbose=0)""",
     "any length": "keras.Input((None,))",
-    "text": """
-words = layers.TextVectorization(max_tokens=10)
-words.adapt(["a b", "b c"])""",
+    "text": "layers.TextVectorization(max_tokens=10).adapt(['a b', 'b c'])",
     "count of params": "assert net().count_params() == 6 * 8 + 8 + 8 * 3 + 3",
     "validation generator": """
 def batches():
@@ -278,9 +262,7 @@ both = layers.Bidirectional(layers.LSTM(4))
 model = keras.Sequential([keras.Input((5,)), layers.Embedding(20, 4), step, both, layers.Dense(3)])
 model.predict(codes, verbose=0)""",
     "decay and averages": """
-model = net()
-model.compile(keras.optimizers.AdamW(1e-3, weight_decay=4e-3, use_ema=True, ema_momentum=0.9), "mse")
-model.fit(x, target, verbose=0)""",
+fitted_to(keras.optimizers.AdamW(1e-3, weight_decay=4e-3, use_ema=True, ema_momentum=0.9))""",
 }
 
 

@@ -13,6 +13,7 @@ from dsinga.extensions.extension import CALLBACKS
 from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, LOSS_NAMES, MODEL_ATTRIBUTES, NAMES, OPTIMIZERS
 from dsinga.nn.words.losses import NAMES as LOSSES
 from tests.support.installed import is_installed
+from tests.support.refusals import refused
 from tests.support.registries import restored_registry
 from tests.support.small_job import assert_same
 
@@ -118,8 +119,7 @@ def test_values_are_numbers_and_arrays_as_in_keras(tmp_path: Path) -> None:
         (lambda: extensions.LearningRateScheduler(lambda epoch: 1.0, rate=1), "has no argument 'rate'"),
         (lambda: nn.Trainer, "has no 'Trainer'; compile and fit of a model train"),
     ):
-        with pytest.raises(UserError, match=message):
-            call()
+        refused(call, message)
 
 
 def test_an_optimizer_of_pytorch_is_refused_by_its_name() -> None:

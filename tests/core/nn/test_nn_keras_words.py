@@ -174,18 +174,10 @@ def test_missing_targets_of_several_are_left_out(loss):
     def trained(targets, loss, **weights):
         made = net()
         made.compile(nn.SGD(0.1), loss)
-        made.fit(
-            X[:48], targets[:48], **{name: each[:48] for name, each in weights.items()}, shuffle=False, progress=False
-        )
+        fitted = {name: each[:48] for name, each in weights.items()} | {"shuffle": False, "progress": False}
+        made.fit(X[:48], targets[:48], **fitted)
         held = (X[48:], targets[48:], *(each[48:] for each in weights.values()))
-        made.fit(
-            X[:48],
-            targets[:48],
-            **{name: each[:48] for name, each in weights.items()},
-            validation_data=held,
-            shuffle=False,
-            progress=False,
-        )
+        made.fit(X[:48], targets[:48], validation_data=held, **fitted)
         made.train_on_batch(X, targets, **weights)
         return made, made.evaluate(X, targets, **weights)["loss"]
 

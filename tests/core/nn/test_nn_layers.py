@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -40,123 +41,96 @@ def written(*layers: Any, shape: tuple[int, ...]) -> list[LayerConf]:
     return [conf for conf in model.job().neuralnet.layer if conf.name != "data" and not conf.name.endswith("_flat")]
 
 
-# By layer: a layer, the shape of its source, and its type and settings as a job file has them.
+# By the type and settings as a job file has them, whose name is left out: a layer, and the shape of its source.
+ALL = {"return_sequences": True}
 CHAINS = {
-    "dense": (nn.Dense(4), ROWS, "kInnerProduct innerproduct_conf { num_output: 4 }"),
-    "dense, per step": (nn.Dense(4), STEPS, "kInnerProduct innerproduct_conf { num_output: 4 } per_step: true"),
-    "conv": (nn.Conv2D(4, 3), IMAGES, "kConvolution convolution_conf { num_filters: 4 kernel: 3 }"),
-    "conv, same": (
-        nn.Conv2D(4, (5, 3), strides=2, padding="same"), IMAGES,
-        "kConvolution convolution_conf { num_filters: 4 kernel_y: 5 kernel_x: 3 stride: 2 same: true }",
+    "kInnerProduct { num_output: 4 }": (nn.Dense(4), ROWS),
+    "kInnerProduct { num_output: 4 } per_step: true": (nn.Dense(4), STEPS),
+    "kConvolution { num_filters: 4 kernel: 3 }": (nn.Conv2D(4, 3), IMAGES),
+    "kConvolution { num_filters: 4 kernel_y: 5 kernel_x: 3 stride: 2 }": (nn.Conv2D(4, (5, 3), 2), IMAGES),
+    "kConvolution { num_filters: 6 kernel: 3 pad: 1 group: 3 }": (nn.Conv2D(6, 3, padding="same", groups=3), IMAGES),
+    "kConvolution { num_filters: 6 kernel: 3 dilation: 2 }": (nn.Conv2D(6, 3, dilation_rate=2), IMAGES),
+    "kConvolution { num_filters: 6 kernel: 3 stride: 2 group: 3 bias_term: false }": (
+        nn.DepthwiseConv2D(3, 2, depth_multiplier=2, use_bias=False),
+        IMAGES,
     ),
-    "conv, grouped": (
-        nn.Conv2D(6, 3, padding="same", dilation_rate=(1, 2), groups=3), IMAGES,
-        "kConvolution convolution_conf { num_filters: 6 kernel: 3 same: true group: 3 dilation_y: 1 dilation_x: 2 }",
+    "kConvolution1D { num_filters: 4 kernel: 2 same: true group: 2 dilation: 3 }": (
+        nn.Conv1D(4, 2, dilation_rate=3, groups=2, padding="same"),
+        (8, 4),
     ),
-    "conv, depthwise": (
-        nn.DepthwiseConv2D(3, 2, depth_multiplier=2, use_bias=False), IMAGES,
-        "kConvolution convolution_conf { num_filters: 6 kernel: 3 stride: 2 group: 3 bias_term: false }",
+    "kPooling { kernel: 2 }": (nn.MaxPooling2D(), IMAGES),
+    "kPooling { pool: AVG kernel: 3 stride: 1 pad: 1 count_include_pad: false }": (
+        nn.AveragePooling2D(3, 1, padding="same"),
+        IMAGES,
     ),
-    "conv of steps, grouped": (
-        nn.Conv1D(4, 2, dilation_rate=3, groups=2, padding="same"), (8, 4),
-        "kConvolution1D convolution1d_conf { num_filters: 4 kernel: 2 same: true group: 2 dilation: 3 }",
+    "kPooling { pool: AVG kernel: 3 stride: 3 pad_y: 0 pad_x: 1 count_include_pad: false }": (
+        nn.AveragePooling2D(3, padding=(0, 1)),
+        IMAGES,
     ),
-    "pool": (nn.MaxPooling2D(), IMAGES, "kPooling pooling_conf { kernel: 2 }"),
-    "average": (
-        nn.AveragePooling2D(3, 1, padding="same"), IMAGES,
-        "kPooling pooling_conf { pool: AVG kernel: 3 stride: 1 pad: 1 count_include_pad: false }",
+    "kPadding { before: 1 after: 1 mode: [kEdge, kPeriodic] }": (nn.Padding2D(1, ("edge", "periodic")), IMAGES),
+    "kPadding { before: [1, 2] after: [0, 2] }": (nn.ZeroPadding2D(((1, 0), (2, 2))), IMAGES),
+    "kCropping { before: 1 after: 1 }": (nn.Cropping2D(1), IMAGES),
+    "kUpsampling { factor: 3 }": (nn.UpSampling2D(3), IMAGES),
+    "kUpsampling { factor: [2, 3] method: kLinear }": (nn.UpSampling2D((2, 3), "bilinear"), IMAGES),
+    "kTransposedConvolution { num_filters: 4 kernel_y: 3 kernel_x: 2 stride: 2 same: true }": (
+        nn.Conv2DTranspose(4, (3, 2), 2, "same"),
+        IMAGES,
     ),
-    "average, padded": (
-        nn.AveragePooling2D(3, padding=(0, 1)), IMAGES,
-        "kPooling pooling_conf { pool: AVG kernel: 3 stride: 3 pad_y: 0 pad_x: 1 count_include_pad: false }",
+    "kTransposedConvolution { num_filters: 4 kernel: 2 stride: 3 output_pad: 1 }": (
+        nn.Conv2DTranspose(4, 2, 3),
+        IMAGES,
     ),
-    "periodic": (
-        nn.Padding2D((1, 2), ("edge", "periodic")), IMAGES,
-        "kPadding padding_conf { before: 1 before: 2 after: 1 after: 2 mode: kEdge mode: kPeriodic }",
+    "kGroupNorm { groups: 3 }": (nn.GroupNormalization(3), IMAGES),
+    "kReshape { shape: 4 shape: -1 }": (nn.Reshape((4, -1)), ROWS),
+    "kPooling { pool: AVG global_pooling: true }": (nn.GlobalAveragePooling2D(), IMAGES),
+    "kPooling { output_size: [2, 3] }": (nn.AdaptiveMaxPooling2D((2, 3)), IMAGES),
+    "kPadding { before: 1 after: 1 value: 2 }": (nn.Padding2D(1, value=2), IMAGES),
+    "kPooling1D { }": (nn.GlobalMaxPooling1D(), STEPS),
+    "kPooling1D { pool: AVG kernel: 3 stride: 1 }": (nn.AveragePooling1D(3, 1), STEPS),
+    "kConvolution1D { num_filters: 4 same: true }": (nn.Conv1D(4, 3, padding="same"), STEPS),
+    "kSequenceLength": (nn.SequenceLength(), (6,)),
+    "kNormalization { mean: [1, 2] std: 2 inverse: true }": (nn.Normalization([1, 2], std=2, invert=True), (2, 3, 3)),
+    "kLRN { local_size: 3 alpha: 5e-5 }": (nn.LocalResponseNormalization(3, 5e-5), IMAGES),
+    "kBM { momentum: 0.01 }": (nn.BatchNormalization(0.99), IMAGES),
+    "kBM { synchronized: false }": (nn.BatchNormalization(synchronized=False), IMAGES),
+    "kLayerNorm { first_axis: 2 }": (nn.LayerNormalization(), STEPS),
+    "kLayerNorm": (nn.LayerNormalization((1, 2)), STEPS),
+    "kDropout { dropout_ratio: 0.2 }": (nn.Dropout(0.2), ROWS),
+    "kDropout { unit: kChannel }": (nn.SpatialDropout2D(0.5), IMAGES),
+    "kReLU { negative_slope: 0.1 }": (nn.ReLU(0.1), ROWS),
+    "kActivation { type: TANH }": (nn.Activation("tanh"), ROWS),
+    "kActivation { type: GELU }": (nn.GELU(), ROWS),
+    "kActivation { type: ELU alpha: 0.5 }": (nn.ELU(0.5), ROWS),
+    "kActivation { type: HARDSWISH }": (nn.Activation("hard_silu"), ROWS),
+    "kPositionalEncoding { scale: 2 }": (nn.PositionalEncoding(scale=2), STEPS),
+    "kSoftmax per_step: true": (nn.Softmax(), STEPS),
+    "kGRU { dim_hidden: 7 }": (nn.GRU(7, **ALL), STEPS),
+    "kGRU { dim_hidden: 7 gate_activation: IDENTITY candidate_activation: RELU }": (
+        nn.GRU(7, activation="relu", recurrent_activation=None, **ALL),
+        STEPS,
     ),
-    "zeros": (nn.ZeroPadding2D(((1, 0), (2, 2))), IMAGES, "kPadding padding_conf { before: [1, 2] after: [0, 2] }"),
-    "cropped": (nn.Cropping2D(1), IMAGES, "kCropping cropping_conf { before: 1 after: 1 }"),
-    "larger": (nn.UpSampling2D(3), IMAGES, "kUpsampling upsampling_conf { factor: 3 }"),
-    "interpolated": (
-        nn.UpSampling2D((2, 3), "bilinear"), IMAGES, "kUpsampling upsampling_conf { factor: [2, 3] method: kLinear }"
+    "kLSTM { dim_hidden: 7 gate_activation: TANH candidate_activation: SIGMOID cell_activation: SIGMOID }": (
+        nn.LSTM(7, "sigmoid", "tanh", **ALL),
+        STEPS,
     ),
-    "transposed": (
-        nn.Conv2DTranspose(4, (3, 2), 2, "same"), IMAGES,
-        "kTransposedConvolution transposedconvolution_conf { num_filters: 4 kernel_y: 3 kernel_x: 2 stride: 2 "
-        "same: true }",
-    ),
-    "transposed, gaps": (
-        nn.Conv2DTranspose(4, 2, 3), IMAGES,
-        "kTransposedConvolution transposedconvolution_conf { num_filters: 4 kernel: 2 stride: 3 output_pad: 1 }",
-    ),
-    "group norm": (nn.GroupNormalization(3), IMAGES, "kGroupNorm groupnorm_conf { groups: 3 }"),
-    "reshape": (nn.Reshape((4, -1)), ROWS, "kReshape reshape_conf { shape: 4 shape: -1 }"),
-    "global": (nn.GlobalAveragePooling2D(), IMAGES, "kPooling pooling_conf { pool: AVG global_pooling: true }"),
-    "adaptive": (nn.AdaptiveMaxPooling2D((2, 3)), IMAGES, "kPooling pooling_conf { output_size: [2, 3] }"),
-    "padded": (nn.Padding2D(1, value=2), IMAGES, "kPadding padding_conf { before: 1 after: 1 value: 2 }"),
-    "over steps": (nn.GlobalMaxPooling1D(), STEPS, "kPooling1D pooling1d_conf { }"),
-    "steps": (nn.AveragePooling1D(3, 1), STEPS, "kPooling1D pooling1d_conf { pool: AVG kernel: 3 stride: 1 }"),
-    "conv, steps": (
-        nn.Conv1D(4, 3, padding="same"), STEPS, "kConvolution1D convolution1d_conf { num_filters: 4 same: true }"
-    ),
-    "lengths": (nn.SequenceLength(), (6,), "kSequenceLength"),
-    "normalization": (
-        nn.Normalization([1, 2, 3], std=2, invert=True), IMAGES,
-        "kNormalization normalization_conf { mean: [1, 2, 3] std: 2 inverse: true }",
-    ),
-    "lrn": (nn.LocalResponseNormalization(3, 5e-5), IMAGES, "kLRN lrn_conf { local_size: 3 alpha: 5e-5 }"),
-    "batch norm": (nn.BatchNormalization(0.99), IMAGES, "kBM bm_conf { momentum: 0.01 }"),
-    "batch norm, rows": (nn.BatchNormalization(synchronized=False), IMAGES, "kBM bm_conf { synchronized: false }"),
-    "layer norm": (nn.LayerNormalization(), STEPS, "kLayerNorm layernorm_conf { first_axis: 2 }"),
-    "layer norm, rows": (nn.LayerNormalization((1, 2)), STEPS, "kLayerNorm"),
-    "dropout": (nn.Dropout(0.2), ROWS, "kDropout dropout_conf { dropout_ratio: 0.2 }"),
-    "channels": (nn.SpatialDropout2D(0.5), IMAGES, "kDropout dropout_conf { unit: kChannel }"),
-    "relu": (nn.ReLU(0.1), ROWS, "kReLU relu_conf { negative_slope: 0.1 }"),
-    "tanh": (nn.Activation("tanh"), ROWS, "kActivation activation_conf { type: TANH }"),
-    "gelu": (nn.GELU(), ROWS, "kActivation activation_conf { type: GELU }"),
-    "elu": (nn.ELU(0.5), ROWS, "kActivation activation_conf { type: ELU alpha: 0.5 }"),
-    "hard": (nn.Activation("hard_silu"), ROWS, "kActivation activation_conf { type: HARDSWISH }"),
-    "positions": (
-        nn.PositionalEncoding(scale=2), STEPS, "kPositionalEncoding positionalencoding_conf { scale: 2 }"
-    ),
-    "softmax, per step": (nn.Softmax(), STEPS, "kSoftmax per_step: true"),
-    "gru": (nn.GRU(7, return_sequences=True), STEPS, "kGRU gru_conf { dim_hidden: 7 }"),
-    "gru, activations": (
-        nn.GRU(7, activation="relu", recurrent_activation=None, return_sequences=True), STEPS,
-        "kGRU gru_conf { dim_hidden: 7 gate_activation: IDENTITY candidate_activation: RELU }",
-    ),
-    "lstm, activations": (
-        nn.Bidirectional(nn.LSTM(7, "sigmoid", "tanh", return_sequences=True)), STEPS,
-        "kLSTM lstm_conf { dim_hidden: 7 bidirectional: true gate_activation: TANH candidate_activation: SIGMOID "
-        "cell_activation: SIGMOID }",
-    ),
-    "both ways": (
-        nn.Bidirectional(nn.LSTM(7, carry=False, return_sequences=True)), STEPS,
-        "kLSTM lstm_conf { dim_hidden: 7 bidirectional: true carry: false }",
-    ),
-    "rnn": (
-        nn.SimpleRNN(7, use_bias=False, return_sequences=True), STEPS,
-        "kRNN rnn_conf { dim_hidden: 7 bias_term: false }",
-    ),
-    "embedding": (nn.Embedding(50, 8), (6,), "kEmbedding embedding_conf { vocab_size: 50 feature_dim: 8 }"),
-    "one hot": (nn.OneHot(50), (6,), "kOneHot onehot_conf { vocab_size: 50 }"),
-    "crop": (nn.RandomCrop(8, 8, pad=1), IMAGES, "kImagePreprocess rgbimage_conf { cropsize: 8 pad: 1 }"),
-    "flip": (nn.RandomFlip(), IMAGES, "kImagePreprocess rgbimage_conf { mirror: true }"),
-    "per step": (
-        nn.TimeDistributed(nn.LayerNormalization()), (4, 3, 5),
-        "kLayerNorm per_step: true layernorm_conf { first_axis: 2 }",
-    ),
-    "where": (
-        nn.Dense(4, partition_dim=1, location=0, exclude=["kTest"]), ROWS,
-        "kInnerProduct innerproduct_conf { num_output: 4 } partition_dim: 1 location: 0 exclude: kTest",
-    ),
-    "any": (nn.Layer("kLRN", lrn_conf={"local_size": 3}), IMAGES, "kLRN lrn_conf { local_size: 3 }"),
-}  # fmt: skip
+    "kLSTM { dim_hidden: 7 bidirectional: true }": (nn.Bidirectional(nn.LSTM(7, **ALL)), STEPS),
+    "kLSTM { dim_hidden: 7 carry: false }": (nn.LSTM(7, carry=False, **ALL), STEPS),
+    "kRNN { dim_hidden: 7 bias_term: false }": (nn.SimpleRNN(7, use_bias=False, **ALL), STEPS),
+    "kEmbedding { vocab_size: 50 feature_dim: 8 }": (nn.Embedding(50, 8), (6,)),
+    "kOneHot { vocab_size: 50 }": (nn.OneHot(50), (6,)),
+    "kImagePreprocess rgbimage_conf { cropsize: 8 pad: 1 }": (nn.RandomCrop(8, 8, pad=1), IMAGES),
+    "kImagePreprocess rgbimage_conf { mirror: true }": (nn.RandomFlip(), IMAGES),
+    "kLayerNorm { first_axis: 2 } per_step: true": (nn.TimeDistributed(nn.LayerNormalization()), (4, 3, 5)),
+    "kInnerProduct { num_output: 4 } partition_dim: 1 location: 0": (nn.Dense(4, partition_dim=1, location=0), ROWS),
+    "kInnerProduct { num_output: 4 } exclude: kTest": (nn.Dense(4, exclude=["kTest"]), ROWS),
+    "kLRN { local_size: 3 }": (nn.Layer("kLRN", lrn_conf={"local_size": 3}), IMAGES),
+}
 
 
-@pytest.mark.parametrize("name", CHAINS)
-def test_a_layer_is_written_as_in_a_job_file_and_pickles(name):
-    layer, shape, text = CHAINS[name]
+@pytest.mark.parametrize("text", CHAINS)
+def test_a_layer_is_written_as_in_a_job_file_and_pickles(text):
+    layer, shape = CHAINS[text]
+    text = re.sub(r"^k(\w+) \{", lambda found: f"k{found[1]} {found[1].lower()}_conf {{", text)
     (conf,) = written(layer, shape=shape)
     source = 'layer { name: "data" type: kRecordInput store_conf { } }'
     expected = f'layer {{ name: "{conf.name}" srclayers: "data" type: {text} }}'
@@ -252,31 +226,6 @@ def test_every_type_of_layer_can_be_written(name):
             name="layer", type=name, srclayers=[f"source{k}" for k in range(len(sources))], **case.conf
         )
         assert conf == expected
-
-
-def test_layers_with_several_sources_and_parts():
-    x = nn.Input((8, 6), name="images")
-    left, right = nn.Slice(2, axis=1, name="halves")(x)
-    assert left.shape == right.shape == (None, 4, 6)
-    joined = nn.Concatenate(axis=1)([right, left])
-    both = nn.Add()([joined, nn.Multiply()([x, x])])
-    model = nn.Model(x, both)
-    rng = np.random.default_rng(0)
-    images = rng.normal(size=(5, 8, 6)).astype(np.float32)
-    found = model.predict(images)
-    np.testing.assert_allclose(found, np.concatenate([images[:, 4:], images[:, :4]], axis=1) + images**2, rtol=1e-6)
-    np.testing.assert_array_equal(nn.Model(x, right).predict(images), images[:, 4:])  # one part alone
-
-
-def test_a_layer_that_is_called_twice_shares_its_params():
-    x, y = nn.Input(ROWS, name="x"), nn.Input(ROWS, name="y")
-    shared = nn.Dense(4, name="shared")
-    model = nn.Model([x, y], nn.Add()([shared(x), shared(y)]))
-    assert list(model.params) == ["shared_weight", "shared_bias"]
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(2, 5, 12)).astype(np.float32)
-    weight = model.params["shared_weight"]
-    np.testing.assert_allclose(model.predict([a, b]), (a + b) @ weight.T, rtol=1e-4, atol=1e-5)
 
 
 def test_models_pickle_with_shared_layers_parts_and_params():

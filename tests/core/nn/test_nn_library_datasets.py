@@ -14,6 +14,7 @@ from dsinga.data import open_records
 from dsinga.data.sources.batch_sequences import say_once
 from dsinga.data.sources.data_loaders import read_batches
 from tests.support.refusals import refused
+from tests.support.small_job import assert_close, assert_same
 
 ROWS = 40
 X = np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32)
@@ -134,8 +135,7 @@ def states() -> list[Any]:
 def test_a_step_takes_a_batch_of_a_sequence_of_batches():
     as_given, by_size = trained(Batches(), batch_size=None), trained(Batches())
     assert as_given.result.step == by_size.result.step == 3 * ROWS // 8
-    for name, array in by_size.params.items():
-        np.testing.assert_array_equal(as_given.params[name], array)
+    assert_same(by_size.params, as_given.params)
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -161,8 +161,7 @@ def test_each_record_is_drawn_anew_in_each_epoch_and_as_before_for_the_same_seed
 @pytest.mark.parametrize("make", MAKERS)
 def test_workers_draw_as_a_process_alone(make: Any, threads: Any):
     alone, together = trained(make(), seed=1), trained(make(), seed=1, client=threads, workers=2)
-    for name, array in alone.params.items():
-        np.testing.assert_allclose(array, together.params[name], rtol=1e-4, atol=1e-6)
+    assert_close(together.params, alone.params, 1e-4)
 
 
 @pytest.mark.ci
@@ -170,8 +169,7 @@ def test_workers_draw_as_a_process_alone(make: Any, threads: Any):
 def test_worker_processes_draw_as_a_process_alone(processes: Any):
     for make in (of_torch, of_hugging_face, Batches):
         alone, together = trained(make(), seed=1), trained(make(), seed=1, client=processes, workers=2)
-        for name, array in alone.params.items():
-            np.testing.assert_allclose(array, together.params[name], rtol=1e-4, atol=1e-6)
+        assert_close(together.params, alone.params, 1e-4)
 
 
 @pytest.mark.ci
@@ -188,8 +186,7 @@ def test_kerass_own_class_is_shuffled_after_each_epoch(monkeypatch: pytest.Monke
     caplog.set_level("WARNING", "dsinga")
     own = Own()
     model, expected = trained(own), trained(Batches())
-    for name, array in model.params.items():
-        np.testing.assert_array_equal(array, expected.params[name])
+    assert_same(model.params, expected.params)
     assert (own.begun, own.ended) == (3, 3)
     assert "workers=3 of Own is not used" in caplog.text
 
@@ -219,8 +216,7 @@ def test_weights_count_in_training():
             return tuple(array[8 * number :][:8] for array in (pure, Y, weights))
 
     model, expected = trained(Pure(), batch_size=ROWS), trained(pure, Y, sample_weight=weights, batch_size=ROWS)
-    for name, array in expected.params.items():
-        np.testing.assert_allclose(array, model.params[name], rtol=1e-4, atol=1e-6)
+    assert_close(model.params, expected.params, 1e-4)
 
 
 def joined(items: list[Any]) -> Any:
@@ -242,11 +238,9 @@ def test_a_loader_says_which_records_are_read_and_in_which_order():
 
 
 def test_samplers_of_the_users_choose_records_in_each_epoch():
-    data, dataset = torch_data(), of_torch()
+    data, dataset, weights = torch_data(), of_torch(), [0.0] * 30 + [1.0] * 10
     loaders = {
-        "weights": data.DataLoader(
-            dataset, batch_size=8, sampler=data.WeightedRandomSampler([0.0] * 30 + [1.0] * 10, 24, replacement=True)
-        ),
+        "weights": data.DataLoader(dataset, batch_size=8, sampler=data.WeightedRandomSampler(weights, 24)),
         "own": data.DataLoader(dataset, batch_size=8, sampler=[39, 38, 37, 36, 35, 34, 33, 32]),
         "in batches": data.DataLoader(dataset, batch_sampler=[[30, 31], [38, 39]]),
         "whole batches": data.DataLoader(dataset, batch_size=16, shuffle=True, drop_last=True, collate_fn=joined),
@@ -262,8 +256,7 @@ def test_samplers_of_the_users_choose_records_in_each_epoch():
         assert allowed or (epochs[0] != epochs[1] and all(len(set(epoch)) == 32 for epoch in epochs))
         assert len({draw for _, draw in drawn}) == len(drawn)
         random.seed(5)
-        for param, array in trained(loader, batch_size=None).params.items():
-            np.testing.assert_array_equal(array, first.params[param])
+        assert_same(trained(loader, batch_size=None).params, first.params)
 
 
 def test_what_of_a_loader_is_not_used_is_said(caplog: Any):
@@ -290,8 +283,7 @@ def test_streams_of_records_are_read_once_as_their_arrays(caplog: Any):
     say_once.cache_clear()
     caplog.set_level("WARNING", "dsinga")
     for stream in (Stream(), torch_data().DataLoader(Stream(), batch_size=8), pairs.to_iterable_dataset()):
-        for name, array in trained(stream).params.items():
-            np.testing.assert_array_equal(array, expected.params[name])
+        assert_same(trained(stream).params, expected.params)
     assert "the Stream is read once, into memory: what it draws at random stays the same in all epochs" in caplog.text
     refused(lambda: net().fit(torch_data().DataLoader(of_torch(), batch_size=None)), "DataLoader", r"\(x, y\) or")
 

@@ -1,6 +1,5 @@
 """Nets whose passes are replayed train to the bits of nets that are called, with all settings of training."""
 
-import itertools
 import logging
 import pickle
 import threading
@@ -39,23 +38,10 @@ SETTINGS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-def pairwise(sizes: list[int]) -> list[tuple[int, ...]]:
-    """Return choices of one of each size in which each pair of two choices occurs."""
-    open_pairs = {
-        (a, i, b, j)
-        for (a, m), (b, n) in itertools.combinations(enumerate(sizes), 2)
-        for i, j in itertools.product(range(m), range(n))
-    }
-    rows = []
-    while open_pairs:
-        row: list[int] = []
-        for factor, size in enumerate(sizes):
-            gains = [sum((a, i, factor, j) in open_pairs for a, i in enumerate(row)) for j in range(size)]
-            rest = [sum((factor, j) in (pair[:2], pair[2:]) for pair in open_pairs) for j in range(size)]
-            row.append(max(range(size), key=lambda j: (gains[j], rest[j])))
-        rows.append(tuple(row))
-        open_pairs -= {(a, i, b, j) for (a, i), (b, j) in itertools.combinations(enumerate(row), 2)}
-    return rows
+MASKS = [0b0101, 0b0110, 0b0111, 0b1001, 0b1010, 0b1011]  # of bits whose parity chooses one of two
+PAIRS = [  # one of each, in which each pair of two choices occurs
+    (k, low, *((((k & 3) << 2 | low) & mask).bit_count() % 2 for mask in MASKS)) for k in range(10) for low in range(4)
+]
 
 
 @pytest.fixture
@@ -92,7 +78,7 @@ def both(monkeypatch: pytest.MonkeyPatch, make: Any, *arguments: Any, **named: A
     return replayed, called
 
 
-@pytest.mark.parametrize("choice", pairwise([len(values) for values in SETTINGS.values()]), ids=str)
+@pytest.mark.parametrize("choice", PAIRS, ids=str)
 def test_settings_of_training(choice: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, launches: list[int]):
     chosen = {name: values[k] for (name, values), k in zip(SETTINGS.items(), choice, strict=True)}
     rows, inner = chosen["rows"], [nn.Dropout(chosen["dropout"])] if chosen["dropout"] else []
@@ -271,9 +257,7 @@ class RememberingIdentity(Identity):
         return super().compute_feature(params, [sources[0] + np.float32(0.01) * moved], ctx)
 
 
-def test_a_users_layer_is_called(
-    monkeypatch: pytest.MonkeyPatch, launches: list[int], caplog: pytest.LogCaptureFixture
-):
+def test_a_users_layer_is_called(monkeypatch, launches, caplog):
     def make() -> nn.Sequential:
         RememberingIdentity.seen = None
         return model_of(nn.Layer("RememberingIdentity", name="own"))

@@ -51,17 +51,6 @@ def test_two_fits_are_one() -> None:
     assert are_equal(once.params, twice.params)
 
 
-def test_batches_after_a_fit_are_as_another_fit() -> None:
-    fitted, stepped = normalised(), normalised()
-    for model in (fitted, stepped):
-        model.fit(X, Y, epochs=2, **QUIET)
-    fitted.fit(X, Y, epochs=1, **QUIET)
-    for first in range(0, len(X), QUIET["batch_size"]):
-        rows = slice(first, first + QUIET["batch_size"])
-        stepped.train_on_batch(X[rows], Y[rows])
-    assert are_equal(fitted.params, stepped.params)
-
-
 def roads() -> dict[str, Callable[[nn.Sequential, Path, Path], nn.Model]]:
     """Return the roads by name that lead from a trained model to one with the same running statistics."""
 
@@ -300,28 +289,19 @@ def test_attributes_without_effect_are_refused(caplog: pytest.LogCaptureFixture)
     assert "all params of the net are frozen" in caplog.text
 
 
+BN, CLASSES = [nn.BatchNormalization(name="bn")], "sparse_categorical_crossentropy"
+
+
 @pytest.mark.parametrize(
     ("layers", "loss", "options", "message"),
     [
-        ([], "sparse_categorical_crossentropy", {}, r"no params bn_scale, bn_bias, .*checkpoint_path"),
-        ([nn.BatchNormalization(name="bn")], nn.SoftmaxLoss(scale=2), {}, ""),
-        (
-            [nn.BatchNormalization(name="bn")],
-            "mse",
-            {},
-            r"other losses \(kSoftmaxLoss\) than .*\(kEuclideanLoss\)",
-        ),
-        (
-            [nn.BatchNormalization(name="bn")],
-            "sparse_categorical_crossentropy",
-            {"class_weight": {0: 2.0}},
-            r"other weights of records \(none\) than the job",
-        ),
+        ([], CLASSES, {}, r"no params bn_scale, bn_bias, .*checkpoint_path"),
+        (BN, nn.SoftmaxLoss(scale=2), {}, ""),
+        (BN, "mse", {}, r"other losses \(kSoftmaxLoss\) than .*\(kEuclideanLoss\)"),
+        (BN, CLASSES, {"class_weight": {0: 2.0}}, r"other weights of records \(none\) than the job"),
     ],
 )
-def test_a_run_of_another_objective_is_not_resumed(
-    layers: Any, loss: Any, options: Any, message: str, checkpoint: Path
-) -> None:
+def test_a_run_of_another_objective_is_not_resumed(layers, loss, options, message, checkpoint):
     model = nn.Sequential([nn.Input(6), *layers, nn.Dense(2, name="fc")])
     model.compile(nn.SGD(0.05, momentum=0.9), loss)
     y = np.eye(2, dtype=np.float32)[Y] if loss == "mse" else Y

@@ -64,8 +64,7 @@ QUICK = {"Dense", "SoftmaxLoss", "Adam", "Cluster", "Sequential().fit"}
 
 
 @pytest.mark.parametrize(
-    "word",
-    [pytest.param(word, marks=() if word in QUICK else pytest.mark.ci) for word in (*WORDS, "Sequential().fit")],
+    "word", [pytest.param(word, marks=() if word in QUICK else pytest.mark.ci) for word in (*WORDS, "Sequential().fit")]
 )
 def test_notebooks_complete_all_arguments_and_editors_those_of_the_function(word):
     function = nn.Sequential.fit if word.endswith("fit") else getattr(nn, word)

@@ -4,6 +4,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client
 from sklearn.utils.class_weight import compute_class_weight
@@ -118,6 +119,8 @@ def test_classes_have_weights_in_all_forms_of_labels() -> None:
     by_record = np.select([Y == 0, Y == 1], [0.5, 2.0], 1.0)
     for labels, loss, outputs in (
         (Y, "sparse_categorical_crossentropy", 3),
+        (Y.tolist(), "sparse_categorical_crossentropy", 3),
+        (pd.Series(Y), "sparse_categorical_crossentropy", 3),
         (Y[:, None], "sparse_categorical_crossentropy", 3),
         (np.eye(3)[Y], "categorical_crossentropy", 3),
         (np.eye(3, dtype=np.float32)[Y], nn.SoftmaxLoss(), 3),

@@ -38,9 +38,7 @@ def draw_arrays(seed: int, batch: int, queries: int, keys: int, heads: int) -> l
     hides=st.sampled_from(["nothing", "lengths", "any keys"]),
     seed=st.integers(0, 99),
 )
-def test_blocks_of_any_size_are_the_whole(
-    sizes: tuple[int, int, int, int], block: tuple[int, int, int], hides: str, seed: int
-):
+def test_blocks_of_any_size_are_the_whole(sizes, block, hides, seed):
     """Also where a query sees no key, and where a whole block of queries sees none."""
     (batch, queries, keys, heads), rng = sizes, np.random.default_rng(seed)
     query, key, values, dy = draw_arrays(seed, *sizes)

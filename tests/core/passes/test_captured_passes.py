@@ -172,9 +172,7 @@ def test_shapes_that_take_turns_are_called_on_a_host_where_they_are_too_many(mon
 
 
 @pytest.mark.parametrize("when", ["recorded", "captured", "launched"])
-def test_a_failure_is_said_once_and_passes_are_called_from_then_on(
-    run: Runs, when: str, caplog: pytest.LogCaptureFixture
-):
+def test_a_failure_is_said_once_and_passes_are_called_from_then_on(run, when, caplog):
     for _ in range({"recorded": 0, "captured": NotedPass.warm_ups, "launched": NotedPass.warm_ups + 1}[when]):
         run()
     if when == "recorded":

@@ -18,15 +18,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.ops import SparseRows
 from dsinga.training import Metrics, accumulate, add_metrics, bp, name_metrics
 from tests.support.partition_nets import BATCH, NETS, PAIRS, net_of
-from tests.support.partitioned_run import (
-    Batch,
-    Values,
-    assert_close,
-    batches_of,
-    initial,
-    kernels,
-    records_for,
-)
+from tests.support.partitioned_run import Batch, Values, assert_close, batches_of, initial, kernels, records_for
 from tests.support.random_nets import CLASSES
 from tests.support.training_cases import dense, layer
 

@@ -15,6 +15,7 @@ from dsinga.layers import Layer, Output
 from dsinga.training import bp, forward
 from dsinga.training.bp import back_propagate
 from tests.support.refusals import refused
+from tests.support.small_job import assert_same
 from tests.support.training_cases import build, context, conv, dense, gradients, layer, records_of, values_of
 
 LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
@@ -98,8 +99,7 @@ def test_an_observer_is_called_for_each_pass_and_changes_no_number():
     observed, _ = gradients(net, values, records, replace(context(net), observer=observe))
     names = [node.layer.name for node in net.nodes]
     assert passes == [(name, "forward") for name in names] + [(name, "backward") for name in names[:0:-1]]
-    for name, gradient in gradients(net, values, records)[0].items():
-        np.testing.assert_array_equal(observed[name], gradient)
+    assert_same(gradients(net, values, records)[0], observed)
 
 
 @st.composite
@@ -153,20 +153,6 @@ def test_gradients_of_random_nets_are_the_slopes_of_their_losses(net):
     values, records = values_of(net), records_of(net)
     pushed, _ = gradients(net, values, records)
     assert_same_gradients(pushed, numerical_gradients(net, values, records, context(net)))
-
-
-def test_a_shared_param_gets_the_sum_of_what_separate_ones_would_get():
-    first, second = (
-        dense("a", "data", 5, {"name": "w"}, {"name": "b"}),
-        dense("b", "a", 5, {"name": "v"}, {"name": "c"}),
-    )
-    separate = build(first, second, dense("top", "b"), LOSS)
-    tied = build(first, dense("b", "a", 5, {"name": "v", "share_from": "w"}, {"name": "c"}), dense("top", "b"), LOSS)
-    values = values_of(tied)
-    pushed, _ = gradients(tied, values, records_of(tied))
-    apart, _ = gradients(separate, {**values, "v": values["w"]}, records_of(tied))
-    np.testing.assert_allclose(pushed["w"], apart["w"] + apart["v"], rtol=1e-12)
-    assert list(pushed) == ["top_weight", "top_bias", "c", "w", "b"]  # w comes after the lowest layer that uses it
 
 
 def test_tied_transposed_weights_get_one_gradient():
@@ -318,19 +304,12 @@ def test_unchanged_state_is_pushed_as_a_copy():
 
 def test_params_that_no_loss_depends_on_get_zeros():
     """Servers wait for a gradient of every param in each step."""
-    net = build(
-        dense("a", "data"), dense("unused", "a", 2), layer("sort", "kArgSort", "unused"), dense("top", "a"), LOSS
-    )
+    net = build(dense("a", "data"), dense("unused", "a", 2), layer("s", "kArgSort", "unused"), dense("top", "a"), LOSS)
     pushed, _ = gradients(net, values_of(net), records_of(net))
     assert set(pushed) == set(net.params)
     assert not pushed["unused_weight"].any()
     assert pushed["unused_weight"].shape == (2, 3)
     assert pushed["a_weight"].any()
-
-
-def test_a_net_without_a_loss_is_refused():
-    net = build(dense("a", "data"))
-    refused(lambda: gradients(net, values_of(net), records_of(net)), "no loss layer in phase kTrain")
 
 
 def test_an_error_in_a_layer_names_it():

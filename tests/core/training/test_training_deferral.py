@@ -13,6 +13,7 @@ from dsinga.layers import Records
 from dsinga.layers.images.convolution import Convolution
 from dsinga.ops import get_ops
 from dsinga.training import bp
+from tests.support.small_job import assert_same
 from tests.support.training_cases import build, context, conv, dense, layer
 
 
@@ -40,18 +41,21 @@ def residual(conv1):
 
 SHARED = [{"share_from": "conv0_weight"}, {}]
 WINDOW = {"num_filters": 4, "kernel": 3, "pad": 1}
+ABOVE = [{"share_from": "conv2_weight"}, {}]
+
+
+def window(kind="kConvolution", **more):
+    return layer("conv1", kind, "norm0", convolution_conf={**WINDOW, **more})
+
+
 NETS: dict[str, tuple[Callable, int]] = {  # with how many gradients are put off: not that of the lowest convolution
     "plain": (lambda: residual(conv("conv1", "norm0", 4)), 3),
-    "strides": (lambda: residual(layer(
-        "conv1", "kConvolution", "norm0", convolution_conf={**WINDOW, "stride": 2, "bias_term": False})), 3),
+    "strides": (lambda: residual(window(stride=2, bias_term=False)), 3),
     "shared": (lambda: residual(conv("conv1", "norm0", 4).replace(param=SHARED)), 2),
-    "shared with one above": (
-        lambda: residual(conv("conv1", "norm0", 4).replace(param=[{"share_from": "conv2_weight"}, {}])), 1),
-    "groups": (lambda: residual(layer(
-        "conv1", "kConvolution", "norm0", convolution_conf={**WINDOW, "group": 2})), 2),
-    "own": (lambda: residual(layer(
-        "conv1", "HalvedConvolution", "norm0", convolution_conf=WINDOW)), 2),
-}  # fmt: skip
+    "shared with one above": (lambda: residual(conv("conv1", "norm0", 4).replace(param=ABOVE)), 1),
+    "groups": (lambda: residual(window(group=2)), 2),
+    "own": (lambda: residual(window("HalvedConvolution")), 2),
+}
 
 
 def pushed(net, ops, waiting: deque | None) -> tuple[dict[str, np.ndarray], int]:
@@ -84,9 +88,7 @@ def test_gradients_that_are_put_off_have_the_same_bits(backend: str, name: str):
     at_once, _ = pushed(net, ops, None)
     later, calls = pushed(net, ops, deque())
     assert calls == count
-    assert at_once.keys() == later.keys()
-    for param, gradient in at_once.items():
-        np.testing.assert_array_equal(later[param], gradient, err_msg=param)
+    assert_same(later, at_once)
 
 
 def test_an_error_of_a_gradient_that_is_put_off_names_its_layer(monkeypatch):

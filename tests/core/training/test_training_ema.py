@@ -70,9 +70,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize(("cut", "figures"), CUTS.values(), ids=CUTS)
-def test_averages_are_those_of_pytorch_however_the_net_is_cut(
-    job: Job, threads: Client, tmp_path: Path, cut: int | None, figures: dict[str, Any]
-) -> None:
+def test_averages_are_those_of_pytorch_however_the_net_is_cut(job, threads, tmp_path, cut, figures):
     net = job.neuralnet.replace(partition_dim=cut or 0)
     if cut == -1:  # the last layer by features, the others by rows
         layers = [copy.copy(layer) for layer in net.layer]
@@ -100,9 +98,7 @@ def test_a_run_twice_has_the_same_bits(job: Job, threads: Client) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(3, marks=pytest.mark.ci)])
-def test_validation_test_prediction_and_later_runs_use_the_averages(
-    job: Job, threads: Client, stores: Path, tmp_path: Path, workers: int
-) -> None:
+def test_validation_test_prediction_and_later_runs_use_the_averages(job, threads, stores, tmp_path, workers):
     job = with_ema(validating(job, workers, test_freq=20, checkpoint_freq=40, validate_steps=0), warmup=True)
     client = threads if workers > 1 else None
     result = train(job, client, workspace=tmp_path, progress=False)

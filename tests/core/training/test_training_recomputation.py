@@ -7,15 +7,17 @@ import pytest
 
 from dsinga.base.registry import register
 from dsinga.cutting.partitioning import partition
-from dsinga.job import JobError, LayerConf, NetConf, Phase, loads
-from dsinga.layers import Context, Layer, Output, RecordInfo, Rows
+from dsinga.job import JobError, NetConf, Phase, loads
+from dsinga.layers import Context, Output, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.build import choose_ends, narrow_places
 from dsinga.training import bp
 from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, kernels, run_partitioned, run_whole
 from tests.support.random_nets import CLASSES
+from tests.support.small_job import assert_same
 from tests.support.training_cases import build, dense, layer, records_of, values_of
+from tests.support.user_layers import Identity
 
 MARKS = {"all": (1, 0), "even": (2, 0), "odd": (2, 1), "thirds": (3, 1)}
 
@@ -29,9 +31,7 @@ def marked(net: NeuralNet, every: int = 1, first: int = 0) -> NeuralNet:
 
 def assert_same_bits(first: Run, second: Run) -> None:
     for actual, expected in zip([first.params, *first.gradients], [second.params, *second.gradients], strict=True):
-        assert actual.keys() == expected.keys()
-        for name, array in expected.items():
-            np.testing.assert_array_equal(actual[name], array, err_msg=name)
+        assert_same(actual, expected)
     assert first.metrics == second.metrics
 
 
@@ -53,22 +53,19 @@ def test_a_cut_net_does_so_too(name: str, strategy: str):
 
 
 @register("layer", "CountedPasses")
-class Counted(Layer):
-    """Passes on its source; counts its passes, and keeps a state that counts the first ones."""
+class Counted(Identity):
+    """Passes on its source, and notes its passes."""
 
     passes: list[str] = []
-
-    def __init__(self, conf: LayerConf, source_shapes: Any, info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
 
     def compute_feature(self, params: Any, sources: Any, ctx: Context) -> Output:
         self.passes.append(self.name)
         return Output(sources[0] + 0)
 
-    def compute_gradient(self, params: Any, sources: Any, output: Output, grad: Any, needs: Any, ctx: Context) -> Any:
+    def compute_gradient(self, params: Any, sources: Any, output: Output, *given: Any) -> Any:
         assert output.feature is not None
         assert sources[0] is not None
-        return (grad,), ()
+        return super().compute_gradient(params, sources, output, *given)
 
 
 def test_each_layer_is_computed_twice_at_most():
@@ -82,23 +79,6 @@ def test_each_layer_is_computed_twice_at_most():
     values = values_of(net)
     bp(net, values, records_of(net), Context(kernels(values), net.phase, Rows(0, 4, 4)), lambda name, gradient: None)
     assert Counted.passes == ["a", "b", "c", "d", "d", "a", "b"]
-
-
-def test_running_statistics_move_once():
-    """The bits of the state are those of a net that keeps its features: see convnet above; here their number."""
-    kept, again = (
-        build(
-            dense("ip", "data"), layer("bm", "kBM", "ip", recompute=recompute), dense("top", "bm"),
-            layer("loss", "kSoftmaxLoss", "top", "data"),
-        )
-        for recompute in (False, True)
-    )  # fmt: skip
-    values, pushed = values_of(kept), [dict[str, Any](), dict[str, Any]()]
-    for net, gradients in zip((kept, again), pushed, strict=True):
-        ctx = Context(kernels(values), net.phase, Rows(0, 4, 4))
-        bp(net, values, records_of(net), ctx, gradients.__setitem__)
-    np.testing.assert_array_equal(pushed[1]["bm_mean"], pushed[0]["bm_mean"])
-    np.testing.assert_array_equal(pushed[1]["bm_variance"], pushed[0]["bm_variance"])
 
 
 CHAIN = """

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.base.registry import register
-from dsinga.job import Settings, UpdaterConf, UpdaterType, check, loads, setting
-from dsinga.job.limits import Share
+from dsinga.job import UpdaterConf, UpdaterType
 from dsinga.ops import SparseRows
 from dsinga.ops import update as module
 from dsinga.testing import UpdaterContract
@@ -215,50 +214,6 @@ def test_a_users_updater_is_found_by_name():
 )
 def test_wrong_updater_configurations_are_refused(conf, message):
     refused(lambda: create_updater(UpdaterConf(**conf)), message)
-
-
-def lion_job(settings):
-    """Return a job whose updater, of the user's own, has settings on line 2."""
-
-    @register("updater", "TypedLion")
-    class TypedLion(Updater):
-        class Conf(Settings):
-            """Settings of TypedLion."""
-
-            beta: Share = setting(0.9, "the decay of the mean")
-
-        slots = ("mean",)
-
-        def change(self, lr, w, g, slots, t, s):
-            (mean,) = slots
-            w -= lr * np.sign(self.settings.beta * mean + (1 - self.settings.beta) * g)
-            mean += g
-
-    rate = "learning_rate { type: kFixed base_lr: 0.5 }"
-    return loads(f'updater {{ user_type: "TypedLion" {rate}\ntypedlion_conf {{ {settings} }} }}', "job.conf")
-
-
-def test_a_users_updater_has_typed_settings():
-    ends = []
-    for settings in ("", "beta: 0.25"):
-        updater, value = create_updater(lion_job(settings).updater), np.zeros(1, np.float32)
-        state = updater.create_state(1)
-        for step, gradient in enumerate((1, -2)):  # the mean outweighs the second with the default only
-            updater.update(step, value, np.array([gradient], np.float32), state)
-        ends.append(float(value[0]))
-    assert ends == [-1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("beta1: 0.5", "TypedLionConf has no field 'beta1'; did you mean 'beta'"),
-        ('beta: "a"', "TypedLionConf.beta takes a number, not 'a'"),
-        ("beta: 1", "beta must be in .0, 1., not 1.0"),
-    ],
-)
-def test_wrong_settings_of_a_users_updater_are_refused_with_their_line(settings, message):
-    refused(lambda: check(lion_job(settings)), f"job.conf:2: {message}")
 
 
 def test_an_update_of_no_rows_changes_nothing():
