@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -181,17 +180,6 @@ def test_a_warm_up_lasts_over_calls_of_partial_fit() -> None:
     for _ in range(4):
         parts.partial_fit(x, y, classes=[0, 1, 2])
     assert_same(parts.params_, whole.params_)
-
-
-def test_weights_are_repetitions() -> None:
-    x, y = RNG.normal(size=(60, 4)), RNG.integers(0, 3, 60)
-    weights = RNG.integers(0, 4, 60)
-    order = RNG.permutation(weights.sum())
-    repeated = [np.repeat(array, weights, axis=0)[order] for array in (x, y)]
-    for estimator in (Classifier(random_state=0, epochs=20), Regressor(random_state=0, epochs=20)):
-        weighted = clone(estimator).fit(x, y, sample_weight=weights)
-        assert_same(weighted.params_, clone(estimator).fit(*repeated).params_)
-        assert not np.array_equal(weighted.predict(x[:1]), [np.nan])
 
 
 def test_weights_count_in_batches_too() -> None:

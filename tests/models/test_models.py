@@ -1,6 +1,5 @@
 """The jobs of dsinga.models: they pass the checks, can be written, and have the nets of the papers."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import dsinga
 from dsinga import models
 from dsinga.job import Job, Phase, check, load, loads, to_text
 from dsinga.layers import RecordInfo
@@ -155,13 +153,6 @@ def test_pieces_make_a_net():
     net = net_of(Job(net={"layer": layers}))
     assert net.layer("block_relu2").shape == (50, 8, 4, 4)
     assert net.layer("loss").shape == (50, 10)
-
-
-def test_the_page_names_every_model():
-    page = (DATASETS.parent / "docs" / "howto" / "models.md").read_text(encoding="utf-8")
-    cells = "".join(re.findall(r"^\| (`[a-z].*?) \|", page, flags=re.MULTILINE))
-    assert set(re.findall(r"`(\w+)", cells)) == set(models.__all__)
-    assert dsinga.models is models
 
 
 def test_given_epochs_replace_steps_and_frequencies():

@@ -1,4 +1,4 @@
-"""Returns, advantages and V-trace beside their definitions, computed step by step for each environment."""
+"""Returns and advantages beside their definitions, computed step by step for each environment."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.rl.algorithms.actor_critic import discounted_returns, gae
-from tests.support.v_trace import v_trace
 
 
 def episodes(steps, environments, seed):
@@ -24,27 +23,10 @@ def episodes(steps, environments, seed):
     }
 
 
-def next_value(rollout, t, i, values):
-    """What follows step ``t`` of environment ``i``, by the definition of an end."""
-    if rollout["terminated"][t, i]:
-        return 0.0
-    if rollout["truncated"][t, i]:
-        return rollout["bootstrap"][t, i]
-    return values[t + 1, i] if t + 1 < len(values) else rollout["last_values"][i]
-
-
-def errors(rollout, discount):
-    values = rollout["values"]
-    steps, environments = values.shape
-    return np.array(
-        [
-            [
-                rollout["rewards"][t, i] + discount * next_value(rollout, t, i, values) - values[t, i]
-                for i in range(environments)
-            ]
-            for t in range(steps)
-        ]
-    )
+def next_values(rollout, values):
+    """What follows each step, by the definition of an end."""
+    following = np.append(values[1:], rollout["last_values"][None], axis=0)
+    return np.where(rollout["terminated"], 0, np.where(rollout["truncated"], rollout["bootstrap"], following))
 
 
 def end_of_episode(rollout, t, i):
@@ -61,7 +43,7 @@ sizes = given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 1000), st.sa
 @sizes
 def test_gae_is_the_weighted_sum_of_errors_to_the_end_of_the_episode(steps, environments, seed, decay):
     rollout, discount = episodes(steps, environments, seed), 0.9
-    delta = errors(rollout, discount)
+    delta = rollout["rewards"] + discount * next_values(rollout, rollout["values"]) - rollout["values"]
     expected = np.zeros((steps, environments))
     for i in range(environments):
         for t in range(steps):
@@ -82,42 +64,14 @@ def test_discounted_returns_add_up_rewards_to_the_end_of_the_episode(steps, envi
         for t in range(steps):
             end = end_of_episode(rollout, t, i)
             expected = sum(discount ** (k - t) * rollout["rewards"][k, i] for k in range(t, end + 1))
-            ended = rollout["terminated"][end, i] or rollout["truncated"][end, i]
-            after = next_value(rollout, end, i, values) if ended else rollout["last_values"][i]
-            assert returns[t, i] == pytest.approx(expected + discount ** (end + 1 - t) * after, abs=1e-4)
-
-
-@sizes
-def test_v_trace_by_its_definition(steps, environments, seed, c_clip):
-    rollout, discount, rho_clip = episodes(steps, environments, seed), 0.9, 1.2
-    log_ratios = np.random.default_rng(seed + 1).normal(size=(steps, environments))
-    delta = errors(rollout, discount)
-    rho, c = np.minimum(rho_clip, np.exp(log_ratios)), np.minimum(c_clip, np.exp(log_ratios))
-    targets = np.array(rollout["values"])
-    for i in range(environments):
-        for t in range(steps):
-            for k in range(t, end_of_episode(rollout, t, i) + 1):
-                targets[t, i] += discount ** (k - t) * np.prod(c[t:k, i]) * rho[k, i] * delta[k, i]
-    advantages = np.array(
-        [
-            [
-                rho[t, i]
-                * (rollout["rewards"][t, i] + discount * next_value(rollout, t, i, targets) - rollout["values"][t, i])
-                for i in range(environments)
-            ]
-            for t in range(steps)
-        ]
-    )
-    traced = v_trace(log_ratios, **rollout, discount=discount, rho_clip=rho_clip, c_clip=c_clip)
-    np.testing.assert_allclose(traced.targets, targets, atol=1e-4)
-    np.testing.assert_allclose(traced.advantages, advantages, atol=1e-4)
+            after = discount ** (end + 1 - t) * next_values(rollout, values)[end, i]
+            assert returns[t, i] == pytest.approx(expected + after, abs=1e-4)
 
 
 def test_the_callers_arrays_stay_as_they_are():
-    rollout = {
-        name: array.astype(np.float32) if array.dtype == float else array for name, array in episodes(6, 2, 0).items()
-    }
+    rollout = episodes(6, 2, 0)
+    for name in ("rewards", "values", "bootstrap", "last_values"):
+        rollout[name] = rollout[name].astype(np.float32)
     copies = {name: array.copy() for name, array in rollout.items()}
     gae(**rollout, discount=0.9, decay=0.9)
-    v_trace(np.zeros((6, 2), np.float32), **rollout, discount=0.9)
     assert all(np.array_equal(rollout[name], copies[name]) for name in rollout)

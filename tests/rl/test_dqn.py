@@ -53,6 +53,7 @@ def test_an_update_is_that_of_pytorch(double: bool, dueling: bool) -> None:
     np.testing.assert_allclose(algorithm.errors(batch), (chosen - goal).detach().numpy(), rtol=1e-4, atol=1e-5)
     metrics = algorithm.learn(batch)
     assert metrics["loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert metrics["value"] == pytest.approx(chosen.mean().item(), rel=1e-4)
     for name, value in before.items():
         expected = (value - 0.1 * value.grad).detach().numpy()
         np.testing.assert_allclose(algorithm.params[name], expected, rtol=1e-5, atol=1e-6)

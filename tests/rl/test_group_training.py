@@ -202,16 +202,6 @@ def test_the_cluster_of_a_job_says_that_worker_groups_learn(tmp_path: Path) -> N
     assert_same(trained.algorithm.params, again.agent.algorithm.params)
 
 
-@pytest.mark.ci
-def test_learners_of_a_job_have_actors() -> None:
-    changes = ["reinforcement.num_actors=1", "reinforcement.num_environments=2", "cluster.nworkers_per_group=2"]
-    job = dsinga.load(A3C, [*SHORT, *changes, "cluster.nworker_groups=1", "reinforcement.algorithm=kIMPALA"])
-    job = job.replace(reinforcement=job.reinforcement.replace(a2c_conf=None))  # type: ignore[union-attr]
-    with connect(workers=2) as client:
-        result = rl.train(job, client=client, progress=False)
-    assert max(result.history[:, "staleness"]) == 1
-
-
 class Preparing(rl.Agent):
     """An agent that prepares experience."""
 

@@ -48,12 +48,6 @@ def test_every_extension_holds_for_agents(kind: str, text: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", JOBS)
-def test_an_extension_that_can_never_run_is_refused(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'nothing/there'"):
-        train(JOBS[kind], None, tmp_path, "type: kEarlyStopping monitor: 'nothing/there'")
-
-
-@pytest.mark.parametrize("kind", JOBS)
 def test_an_agent_that_was_cut_and_resumed_is_the_unbroken_one(kind: str, tmp_path: Path) -> None:
     job = JOBS[kind]
     whole = dsinga.train(job, workspace=tmp_path / "whole", progress=False)

@@ -11,6 +11,7 @@ from dsinga.rl.algorithms import actor_critic as ac
 from dsinga.rl.algorithms.ppo import A2C, PPO
 from dsinga.rl.environments.spaces import policy_size
 from tests.support.later_import import torch
+from tests.support.refusals import refused
 from tests.support.rl_cases import actor_critic, torch_heads, torch_policy
 
 ROWS = 24
@@ -68,5 +69,17 @@ def test_an_update_is_that_of_pytorch(algorithm: Any, loss: Any, kind: str, max_
     inputs = {name: rows[name] for name in learner.net.net.inputs}
     metrics = learner.update(inputs)
     assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-5)
+    if algorithm is PPO:
+        policy, action = torch_heads(params, torch.tensor(rows["observation"]))[0], torch.tensor(rows[ac.ACTION])
+        logs, _ = torch_policy(policy, action[:, 0].long() if kind == "discrete" else action)
+        ratio = (logs - torch.tensor(rows[ac.LOG_PROBABILITY][:, 0])).exp()
+        assert metrics["clip_fraction"] == pytest.approx(((ratio - 1).abs() > 0.2).float().mean().item())
+        assert metrics["kl"] == pytest.approx((ratio - 1 - ratio.log()).mean().item(), rel=1e-4)
     for name, param in params.items():
         np.testing.assert_allclose(before[name] - learner.params[name], param.grad.numpy(), rtol=2e-3, atol=2e-6)
+
+
+def test_an_action_beyond_the_policy_is_refused() -> None:
+    learner, rows = PPO(actor_critic(3), SPACES["discrete"]), batch("discrete")
+    rows[ac.ACTION][3] = 7
+    refused(lambda: learner.update({name: rows[name] for name in learner.net.net.inputs}), "3 actions", "gives 0 to 7")

@@ -70,14 +70,6 @@ def test_a_model_has_an_input_and_heads(model: rl.Model) -> None:
     assert (policy.shape, value.shape) == ((5, 3), (5, 1))
 
 
-def test_an_update_lowers_the_loss() -> None:
-    agent = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.SGD(0.1)))
-    x = observations(64)
-    batch = {"observation": x, "target": x[:, :1]}
-    losses = [agent.learn(batch)["loss"] for _ in range(20)]
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_an_agent_takes_one_observation_or_several() -> None:
     agent = rl.Agent(ValueOnly(rl.Model(TEXT)))
     x = observations(6)

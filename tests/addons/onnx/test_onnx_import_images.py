@@ -42,6 +42,7 @@ def weights(*shape):
 SCALE = ("n.weight", numbers("scale", 2)), ("n.bias", numbers("bias", 2))
 STATISTICS = ("n.running_mean", numbers("mean", 2)), ("n.running_var", numbers("variance", 2))
 WINDOW = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 0, 1]}
+TURNED, SIZES = "ConvTranspose", (("roi", None), ("s", None))
 CASES = {
     "conv": ("Conv", IMAGES, (*weights(4, 1, 3, 3), ("conv.bias", numbers("b", 4))), 21, {"group": 2, "pads": [1] * 4}),
     "conv uneven": ("Conv", IMAGES, weights(3, 2, 3, 2), 11, {"pads": [0, 1, 2, 0], "dilations": [2, 1]}),
@@ -50,20 +51,8 @@ CASES = {
     "conv of steps": ("Conv", STEPS, weights(3, 2, 3), 11, {"strides": [2], "pads": [1, 0]}),
     "transposed": ("ConvTranspose", IMAGES, weights(2, 3, 3, 3), 11, {"strides": [2, 2], "output_padding": [1, 1]}),
     "transposed uneven": ("ConvTranspose", IMAGES, weights(2, 3, 3, 3), 11, {"pads": [0, 1, 2, 0], "strides": [2, 1]}),
-    "transposed shape": (
-        "ConvTranspose",
-        IMAGES,
-        weights(2, 3, 3, 3),
-        11,
-        {"strides": [3, 2], "output_shape": [17, 13]},
-    ),
-    "transposed upper": (
-        "ConvTranspose",
-        IMAGES,
-        weights(2, 3, 1, 3),
-        11,
-        {"strides": [3, 2], "auto_pad": "SAME_UPPER"},
-    ),
+    "shape": (TURNED, IMAGES, weights(2, 3, 3, 3), 11, {"strides": [3, 2], "output_shape": [17, 13]}),
+    "transposed upper": (TURNED, IMAGES, weights(2, 3, 1, 3), 11, {"strides": [3, 2], "auto_pad": "SAME_UPPER"}),
     "transposed steps": ("ConvTranspose", STEPS, weights(2, 3, 4), 11, {"strides": [2], "pads": [1, 1]}),
     "max uneven": ("MaxPool", IMAGES, (), 12, WINDOW),
     "max ceil": ("MaxPool", IMAGES, (), 12, {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
@@ -84,13 +73,7 @@ CASES = {
     "max lower": ("MaxPool", IMAGES, (), 12, {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
     "pad of 18": ("Pad", IMAGES, (("pads", [1, 2]), ("v", np.float32(0.5)), ("axes", [-1])), 18, {}),
     "resize of 10": ("Resize", IMAGES, (("scales", np.float32([1, 1, 2, 1.5])),), 10, {}),
-    "resize of 19": (
-        "Resize",
-        IMAGES,
-        (("roi", None), ("s", None), ("sizes", [9, 4])),
-        19,
-        {"axes": [2, 3], "mode": "cubic"},
-    ),
+    "resize of 19": ("Resize", IMAGES, (*SIZES, ("sizes", [9, 4])), 19, {"axes": [2, 3], "mode": "cubic"}),
     "resize of steps": ("Resize", STEPS, (("roi", None), ("s", np.float32([1, 1, 2]))), 13, {"mode": "linear"}),
     "upsample of 7": ("Upsample", IMAGES, (), 7, {"scales": [1.0, 1.0, 2.0, 3.0]}),
     "upsample of 9": ("Upsample", IMAGES, (("scales", np.float32([1, 1, 2, 2])),), 9, {"mode": "linear"}),
@@ -191,15 +174,13 @@ def test_the_log_says_that_batch_normalisations_are_folded(tmp_path, caplog):
     ]
 
 
+CROP = ("r", None), ("s", np.float32([1, 1, 2, 2]))
+
+
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attributes", "text"),
     [
-        (
-            "Resize",
-            (("r", None), ("s", np.float32([1, 1, 2, 2]))),
-            {"coordinate_transformation_mode": "tf_crop_and_resize"},
-            "or with tf_crop_and_resize",
-        ),
+        ("Resize", CROP, {"coordinate_transformation_mode": "tf_crop_and_resize"}, "or with tf_crop_and_resize"),
         ("Conv", weights(3, 5, 2, 2), {}, "of 2 channels with params for 5"),
         ("MaxPool", (), {"kernel_shape": [2]}, "whose windows have not 2 axes"),
         ("Pad", (("pads", [0, 0, 10**9, 0, 0, 0, 0, 0]),), {}, "makes more than"),

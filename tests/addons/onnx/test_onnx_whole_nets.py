@@ -20,15 +20,6 @@ NETS = [
 SHAPE = 3, 224, 224
 
 
-@pytest.mark.parametrize("net", NETS)
-def test_a_whole_net_gives_the_outputs_that_lie_beside_it(net: str) -> None:
-    expected = onnx.numpy_helper.to_array(onnx.load_tensor(FOLDER / f"light_{net}_output_0.pb"))
-    model = nn.load_onnx(FOLDER / f"light_{net}.onnx")
-    size = math.prod(SHAPE)
-    x = (np.arange(size).reshape(1, *SHAPE) / size).astype(np.float32)  # as onnx's own runner has it
-    np.testing.assert_allclose(model.predict(x).reshape(expected.shape), expected, rtol=1e-3, atol=1e-7)
-
-
 def with_random_weights(model: Any) -> Any:
     """Replace the weights of a net, which are all one number, by such as keep features as large; leave out Softmax."""
     random = np.random.default_rng(0)

@@ -130,38 +130,6 @@ def test_other_data_are_read_in_the_order_of_training(tmp_path: Path, caplog: py
                 model.predict(data)
 
 
-def test_evaluation_reads_other_windows_in_the_order_of_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In fit, by a model, a loaded one, and a job; of a Dataset, of one at a path, and of a part of one."""
-    caplog.set_level(logging.WARNING, "dsinga")
-    dataset = xr.Dataset(
-        {"z": (("time", "level", "lat", "lon"), np.random.default_rng(1).normal(size=(8, 3, 6, 8)))},
-        {"time": np.arange(8), "level": [1000.0, 850.0, 500.0], "lat": np.linspace(75, -75, 6), "lon": np.arange(8.0)},
-    )
-    settings: Any = {"targets": "z", "input_dims": {"time": 1, "lat": 4, "lon": -1}, "input_overlap": {"lat": 2}}
-    windows = dsinga.windows(dataset, **settings)
-    turned = dataset.sel(level=[500.0, 1000.0, 850.0]).sortby("lat").transpose("lon", "level", "time", "lat")
-    turned.to_zarr(tmp_path / "turned.zarr", zarr_format=2)
-    others = [dsinga.windows(source, **settings) for source in (turned, tmp_path / "turned.zarr")]
-    model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(3, 3, padding="same")])
-    model.compile(nn.Adam(0.01), "mse")
-    history = model.fit(windows, validation_data=others[0], epochs=1, batch_size=4, progress=False)
-    expected = pytest.approx(model.evaluate(windows)["loss"], rel=1e-6)
-    assert history[-1]["loss"] == expected
-    assert all(model.evaluate(other)["loss"] == expected for other in others)
-    model.save(tmp_path / "model")
-    assert nn.load_model(tmp_path / "model").evaluate(others[1])["loss"] == expected
-    job = model.result.job
-    for data in (turned, others[0], others[1]):
-        assert dsinga.evaluate(job, model.params, data=data)["loss"] == expected
-    parts = [each.split(time=4)[0] for each in (windows, others[0])]
-    assert model.evaluate(parts[1])["loss"] == pytest.approx(model.evaluate(parts[0])["loss"], rel=1e-6)
-    assert "windows of 'data' overlap along 'lat': scores count points in several windows more often" in caplog.text
-    refused(lambda: model.predict(others[0]), "the windows lie otherwise than", "those of training")
-    refused(lambda: model.evaluate(dsinga.windows(dataset.isel(level=slice(2)), **settings)), "'level'", "have no 500")
-
-
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "dice"])
 def test_classes_of_a_volume_are_predicted_as_scores(loss: str) -> None:
     """Scores are those of windows, and the most probable classes are right."""

@@ -101,13 +101,6 @@ def test_a_field_without_valid_points_has_no_figures() -> None:
     assert figures_of(layer, (np.zeros_like(nothing), nothing)) == {}
 
 
-def test_it_is_the_rmse_of_kregressionerror() -> None:
-    prediction, label, _ = fields()
-    ours = figures_of(layer_of("kFieldError", prediction.shape, label.shape), (prediction, label), [2, 7])
-    old = figures_of(layer_of("kRegressionError", prediction.shape, label.shape), (prediction, label))
-    assert [ours["rmse"], ours["mae"]] == pytest.approx([old["rmse"], old["mae"]], rel=1e-7)
-
-
 @pytest.mark.parametrize(
     ("conf", "message"),
     [

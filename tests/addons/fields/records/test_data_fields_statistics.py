@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga import nn
 from dsinga.addons.fields.records import statistics
 from dsinga.base.errors import ClusterNotReady
 from dsinga.data import field_statistics
@@ -60,19 +59,6 @@ def test_chunks_change_no_bit(tmp_path: Any, chunks: dict[str, int]) -> None:
                 xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
 
 
-@pytest.mark.parametrize("dim", [None, "time", ["lat", "lon"]])
-def test_pieces_and_blocks_of_usual_sizes_are_combined(monkeypatch: pytest.MonkeyPatch, dim: Any) -> None:
-    monkeypatch.setattr(statistics, "BLOCK_NUMBERS", 1 << 17)
-    monkeypatch.setattr(statistics, "PIECE_NUMBERS", 1 << 14)
-    rng = np.random.default_rng(2)
-    values = (280 + 10 * rng.normal(size=(60, 90, 70))).astype(np.float32)
-    values[:, :9, :5] = values[5, 3] = np.nan
-    data = xr.Dataset({"t": (("time", "lat", "lon"), values)})
-    found, exact = field_statistics(data, dim), data["t"].astype(np.float64)
-    for moment in statistics.MOMENTS:
-        xr.testing.assert_allclose(getattr(found, moment)["t"], getattr(exact, moment)(dim), rtol=1e-13)
-
-
 def test_a_constant_has_no_deviation_at_all() -> None:
     data = xr.Dataset({"t": ("time", np.full(1000, 0.1))})
     found = field_statistics(data)
@@ -100,36 +86,6 @@ def test_workers_of_a_cluster_compute_them(tmp_path: Any, processes: Any, monkey
             xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
     ran = processes.run_on_scheduler(lambda dask_scheduler: [str(name) for name in dask_scheduler.task_prefixes])
     assert any(name.startswith("moments_of") for name in ran), ran
-
-
-def test_they_are_saved_as_any_dataset(tmp_path: Any) -> None:
-    found = field_statistics(fields(3, 2), ["time", "lat", "lon"])
-    found.mean.to_zarr(tmp_path / "mean.zarr", consolidated=False)
-    xr.testing.assert_identical(xr.open_zarr(tmp_path / "mean.zarr", consolidated=False).load(), found.mean)
-
-
-def test_a_saved_net_has_the_statistics(tmp_path: Any) -> None:
-    rng = np.random.default_rng(0)
-    dims, shape = ("time", "lat", "lon"), (24, 4, 5)
-    data = xr.Dataset({"t": (dims, 280 + 10 * rng.normal(size=shape)), "z": (dims, 5e4 + 900 * rng.normal(size=shape))})
-    sizes = {"time": 1, "lat": -1, "lon": -1}
-    source = dsinga.windows(data, inputs=["t", "z"], targets="t", input_dims=sizes, lead={"time": 1})
-    found = field_statistics(data)
-    fields_in = nn.Input(source.shape)
-    x = nn.Normalization(**found.of_inputs(source), name="normal")(fields_in)
-    x = nn.Conv2D(1, 1, name="conv")(x)
-    model = nn.Model(fields_in, nn.Normalization(**found.of_targets(source), invert=True, name="units")(x))
-    model.compile(nn.SGD(1e-4), "mse")
-    model.fit(source, epochs=1, batch_size=4, progress=False)
-    model.save(tmp_path / "net")
-    loaded = nn.load_model(tmp_path / "net")
-    records = source.read(range(5))[0]
-    params = {name: array.astype(np.float64) for name, array in loaded.params.items()}
-    means, stds = (found.of_inputs(source)[name][:, None, None] for name in ("mean", "std"))
-    scores = np.einsum("oc,bchw->bohw", params["conv_weight"].reshape(1, 2), (records - means) / stds)
-    expected = (scores + params["conv_bias"]) * float(found.std["t"]) + float(found.mean["t"])  # kelvin
-    np.testing.assert_allclose(loaded.predict(records), expected, rtol=1e-6)
-    np.testing.assert_array_equal(params["normal_mean"], found.of_inputs(source)["mean"].astype(np.float32))
 
 
 def windows(data: Any, **more: Any) -> Any:

@@ -1,6 +1,5 @@
 """Several stores as one Dataset, against the whole: formats x dimensions. Stores that are appended, and references."""
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -118,30 +117,3 @@ def test_a_store_that_is_appended_keeps_the_length_that_it_had(zarr_format: Any,
     assert len(whole) == 2 * (30 - 3)
     (path / metadata).write_bytes(older)
     refused(lambda: dsinga.windows(path, **SETTINGS), r"the consolidated metadata, but \(30.*; consolidate them again")
-
-
-def references(store: Path) -> dict[str, Any]:
-    """Return references to the files of a store, as kerchunk and VirtualiZarr write them."""
-    refs: dict[str, Any] = {}
-    for file in (each for each in store.rglob("*") if each.is_file()):
-        key = file.relative_to(store).as_posix()
-        refs[key] = file.read_text() if file.name.startswith(".z") else [str(file), 0, file.stat().st_size]
-    return {"version": 1, "refs": refs}
-
-
-def test_references_of_kerchunk_are_read_as_the_store(tmp_path: Path) -> None:
-    data = dataset()
-    store = Path(write(data, tmp_path / "t", "zarr2"))
-    path = tmp_path / "refs.json"
-    path.write_text(json.dumps(references(store)))
-    windows, whole = dsinga.windows(path, **SETTINGS), dsinga.windows(data, **SETTINGS)
-    assert windows.is_named
-    for each in (windows, pickle.loads(pickle.dumps(windows))):
-        for found, expected in zip(each.read(np.arange(9)), whole.read(np.arange(9)), strict=True):
-            np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(open_stores([path], dim="member").t[0], data.t)
-    for file in (store / "t").glob("[0-9]*"):
-        file.unlink()
-    refused(lambda: dsinga.windows(path, **SETTINGS).read([3]), "variable 't'.*cannot be read")
-    path.write_text('{"version": 1, "refs": {}}')
-    refused(lambda: dsinga.windows(path, **SETTINGS), r"refs.json cannot be opened as a Dataset")

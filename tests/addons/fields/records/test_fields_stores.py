@@ -145,59 +145,6 @@ def test_only_the_variables_of_windows_are_sent() -> None:
     assert len(pickle.dumps(train)) < numbers // 2
 
 
-class CountedReads:
-    """A Dataset whose variable counts the numbers that are read of it; its numbers are their own indices."""
-
-    def __init__(self, shape: tuple[int, ...], chunk: int):
-        self.shape, self.dtype, self.read = shape, np.dtype(np.float32), 0
-        dask_array = pytest.importorskip("dask.array")
-
-        def block(block_info: Any = None) -> np.ndarray:
-            (first, last), *_ = block_info[None]["array-location"]
-            self.read += (last - first) * int(np.prod(shape[1:]))
-            steps = np.arange(first, last, dtype=np.float32)
-            return np.broadcast_to(steps[:, None, None], (last - first, *shape[1:])).copy()
-
-        sizes = (chunk,) * (shape[0] // chunk)
-        array = dask_array.map_blocks(
-            block,
-            chunks=(sizes, *((size,) for size in shape[1:])),
-            dtype=np.float32,
-            meta=np.empty((0, 0, 0), np.float32),
-        )
-        self.dataset = xr.Dataset({"f": (("time", "y", "x"), array)})
-
-
-def test_an_epoch_of_a_store_of_many_times_the_memory_reads_each_chunk_about_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The store has ten times the memory; more than it never lies in the cache, and little is read twice."""
-    monkeypatch.setattr(window_blocks, "_cache", ChunkCache(0))  # windows of other tests may let theirs keep more
-    counted = CountedReads((2560, 64, 64), chunk=8)  # 40 MiB
-    memory = 4 << 20
-    ground = ("y", "x"), np.arange(4096.0).reshape(64, 64)
-    windows = dsinga.windows(
-        counted.dataset.assign(ground=ground), inputs="f", static="ground", targets="f", memory=memory,
-        input_dims={"time": 1, "y": 32, "x": 32}, context={"time": (1, 0)}, lead={"time": 1},
-    )  # fmt: skip
-    sampler = Sampler(len(windows), 64, 0, windows.block)
-    most = 0
-    seen = np.zeros(len(windows), int)
-    counted.read = 0
-    for step in range(len(windows) // 64):
-        rows = sampler.rows(step)
-        inputs, targets = windows.read(rows)
-        times = windows.positions(rows)["time"]
-        np.testing.assert_array_equal(inputs[:, 1, 0, 0], times)
-        np.testing.assert_array_equal(inputs[0, 2] // 64 // 32, inputs[0, 2, 0, 0] // 64 // 32)
-        np.testing.assert_array_equal(targets[:, 0, 0, 0], times + 1)
-        np.add.at(seen, rows, 1)
-        most = max(most, windows.cached_bytes)
-    assert seen.max() == 1
-    assert most <= memory
-    assert counted.read < 2.0 * 2560 * 64 * 64  # a block has 16 steps and two more, chunks of 8 steps
-
-
 @pytest.mark.parametrize("chunk", [1, 4, 48])
 def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int

@@ -3,7 +3,6 @@
 import itertools
 import logging
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 import dsinga
 from dsinga.addons.fields.records import field_windows
 from dsinga.addons.fields.records.definition import EDGES
-from dsinga.reading.sampler import Sampler
 from tests.support.refusals import refused
 
 PAD_MODES = {"zero": "constant", "edge": "edge", "reflect": "reflect", "periodic": "wrap"}
@@ -117,17 +115,6 @@ def test_windows_are_slices_of_the_padded_array(cut: list[dict[str, Any]], block
             for begin, dim in zip(begins, cut, strict=True)
         )
         np.testing.assert_array_equal(targets[row], padded[region])
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 300), st.integers(1, 40), st.integers(0, 3))
-def test_an_epoch_has_every_window_once(steps: int, batchsize: int, seed: int) -> None:
-    """The sampler takes blocks of windows as it takes chunks of a store."""
-    source = xr.DataArray(field(steps, 4, 4), dims=("time", "lat", "lon"))
-    windows = dsinga.windows(source, input_dims={"time": 1, "lat": 2, "lon": 2})
-    sampler = Sampler(len(windows), batchsize, seed, windows.block)
-    rows = np.concatenate([sampler.rows(step) for step in range(-(-len(windows) // batchsize))])[: len(windows)]
-    assert sorted(rows) == list(range(steps * 4))
 
 
 def test_channels_are_variables_levels_steps_static_fields_and_coordinates() -> None:
@@ -245,11 +232,3 @@ def test_copies_of_windows_share_what_was_read_and_others_do_not() -> None:
     assert windows.cached_bytes == data.t.size * 4
     assert pickle.loads(pickle.dumps(windows)).cached_bytes == windows.cached_bytes
     assert not dsinga.windows(data, input_dims={"time": 1}).cached_bytes
-
-
-def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
-    dataset()[["t"]].to_zarr(tmp_path / "x.zarr", consolidated=False)
-    windows = dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
-    (chunk,) = (file for file in (tmp_path / "x.zarr" / "t").rglob("*") if file.is_file() and file.name != "zarr.json")
-    chunk.write_bytes(b"no chunk")
-    refused(lambda: windows.read([0]), "variable 't': .*x.zarr: chunk t/c/0/0/0 cannot be read or decoded .*; write")

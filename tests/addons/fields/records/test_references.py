@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,8 @@ def check(path: Path | str) -> None:
     """Check that the numbers at a path are those of the store, as records, windows and by the commands."""
     np.testing.assert_array_equal(open_store(path, data="t").read(range(6))[0], DATA)
     windows = dsinga.windows(path, inputs="t", targets="t", input_dims={"time": 2})
-    np.testing.assert_array_equal(windows.read([1])[0][0], DATA[2:4])
+    for each in (windows, pickle.loads(pickle.dumps(windows))):
+        np.testing.assert_array_equal(each.read([1])[0][0], DATA[2:4])
     for command, text in (("info", "variable t"), ("verify", "4 arrays in 6 chunks can be read")):
         ran = CliRunner().invoke(main_group, ["data", command, str(path)], catch_exceptions=False)
         assert (ran.exit_code, text in ran.output) == (0, True), ran.output
@@ -74,6 +76,11 @@ def test_references_to_files(form: str, tmp_path: Path) -> None:
     }[form]()
     (tmp_path / "refs.json").write_text(json.dumps(written))
     check(tmp_path / "refs.json")
+
+
+def test_references_to_nothing_are_no_dataset(tmp_path: Path) -> None:
+    (tmp_path / "refs.json").write_text('{"version": 1, "refs": {}}')
+    refused(lambda: dsinga.windows(tmp_path / "refs.json", input_dims={"time": 1}), "cannot be opened as a Dataset")
 
 
 def test_references_to_a_web_server(tmp_path: Path) -> None:

@@ -54,34 +54,7 @@ def test_the_prediction_is_a_lazy_dataset_of_the_targets() -> None:
     np.testing.assert_array_equal(predicted.t, expected(dataset, definition)[:, 0])
 
 
-CHUNKS = [
-    {"time": 1, "latitude": 37, "longitude": 52},
-    {"time": 12, "latitude": 9, "longitude": 11},
-    {"time": 5, "latitude": 1, "longitude": 52},
-    {"time": 4, "latitude": 20, "longitude": 20},
-    {"time": 12, "latitude": 37, "longitude": 52},
-]
-
-
 CONTEXT = {"time": (1, 0), "latitude": 2, "longitude": 2}
-
-
-@pytest.mark.ci
-def test_five_chunkings_of_the_store_give_the_same_bits(small_tiles: None, tmp_path: Path) -> None:
-    dataset, layers = make_dataset(), convolutions(pad=0)
-    definition = define(context=CONTEXT, edges={"latitude": "reflect", "longitude": "periodic"})
-    whole = expected(dataset, definition, layers)[:, 0]
-    for number, chunks in enumerate(CHUNKS):
-        path = tmp_path / f"{number}.zarr"
-        encoding = {"t": {"chunks": tuple(chunks.values())}}
-        dataset.to_zarr(path, encoding=encoding, consolidated=False)
-        predicted = predict(xr.open_zarr(path, consolidated=False), definition, layers)
-        np.testing.assert_array_equal(predicted.t, whole)
-    np.testing.assert_array_equal(predicted.t.chunk({"time": 3, "latitude": 7}), whole)
-    np.testing.assert_array_equal(predicted.t[4:6, 3:20, ::3], whole[4:6, 3:20, ::3])
-    np.testing.assert_array_equal(
-        predict(xr.open_zarr(path, chunks=None, consolidated=False), definition, layers).t, whole
-    )
 
 
 @pytest.mark.parametrize("edges", EDGES[1:])

@@ -12,7 +12,7 @@ import dsinga
 from dsinga import nn
 from dsinga.data import field_climatology, open_stores, write_ome_zarr
 from dsinga.job import ClusterConf
-from tests.addons.fields.records.test_fields_joined_stores import references
+from tests.addons.fields.records.test_references import references_to
 from tests.addons.fields.runs.test_cluster_fields import dataset
 from tests.support.killed_run import train_with_a_killed_process
 
@@ -37,7 +37,7 @@ def several_stores(folder: Path) -> Any:
 
 
 def kerchunk(folder: Path) -> Any:
-    (folder / "refs.json").write_text(json.dumps(references(store(folder))))
+    (folder / "refs.json").write_text(json.dumps({"version": 1, "refs": references_to(store(folder))}))
     return dsinga.windows(folder / "refs.json", **SETTINGS)
 
 
