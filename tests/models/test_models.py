@@ -144,12 +144,9 @@ def test_data_and_fields_of_the_job_are_the_callers():
 
 def test_pieces_make_a_net():
     layers = [
-        *records("digits", 50, [1, 8, 8], std_value=16),
-        conv("conv", "data", 4, pad=1),
-        *residual("block", "conv", 8, stride=2),
-        dense("ip", "block_relu2", 10),
-        loss("ip", topk=2),
-    ]
+        *records("digits", 50, [1, 8, 8], std_value=16), conv("conv", "data", 4, pad=1),
+        *residual("block", "conv", 8, stride=2), dense("ip", "block_relu2", 10), loss("ip", topk=2),
+    ]  # fmt: skip
     net = net_of(Job(net={"layer": layers}))
     assert net.layer("block_relu2").shape == (50, 8, 4, 4)
     assert net.layer("loss").shape == (50, 10)

@@ -14,13 +14,10 @@ def episodes(steps, environments, seed):
     shape = (steps, environments)
     kind = rng.integers(0, 10, shape)
     return {
-        "rewards": rng.normal(size=shape),
-        "values": rng.normal(size=shape),
-        "terminated": kind == 0,
-        "truncated": kind == 1,
-        "bootstrap": np.where(kind == 1, rng.normal(size=shape), 0),
+        "rewards": rng.normal(size=shape), "values": rng.normal(size=shape), "terminated": kind == 0,
+        "truncated": kind == 1, "bootstrap": np.where(kind == 1, rng.normal(size=shape), 0),
         "last_values": rng.normal(size=environments),
-    }
+    }  # fmt: skip
 
 
 def next_values(rollout, values):

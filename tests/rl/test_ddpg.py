@@ -83,12 +83,9 @@ def test_an_update_is_that_of_pytorch(algorithm: type[DDPG], shared: bool) -> No
     torch = pytest.importorskip("torch")
     settings = {"target_noise": 0.0, "actor_every": 1} if algorithm is TD3 else {}
     learner = algorithm(
-        *(model(algorithm.critics, shared), SPACES),
-        updater=nn.SGD(0.5),
-        critic_updater=nn.SGD(0.1),
-        target_share=0.25,
+        *(model(algorithm.critics, shared), SPACES), updater=nn.SGD(0.5), critic_updater=nn.SGD(0.1), target_share=0.25,
         **settings,
-    )
+    )  # fmt: skip
     for value in learner.target_params.values():
         value += np.float32(0.1)
     ours, target = tensors(learner.params, requires_grad=True), tensors(learner.target_params)

@@ -87,13 +87,9 @@ def steps_in(message: str) -> int:
 
 
 FITS: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "workers": {"workers": 2},
-    "servers": {"workers": 2, "cluster": nn.Cluster(workers=2, servers=2)},
-    "workspace": {"workspace": "run"},
-    "validation": {"validation_data": (X[:20], Y[:20])},
-    "client": {},
-}
+    "alone": {}, "workers": {"workers": 2}, "servers": {"workers": 2, "cluster": nn.Cluster(workers=2, servers=2)},
+    "workspace": {"workspace": "run"}, "validation": {"validation_data": (X[:20], Y[:20])}, "client": {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -71,16 +71,12 @@ def rollout_with_ends(seed: int = 0) -> rl.Rollout:
     terminated, truncated = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
     terminated[2, 0] = terminated[STEPS - 1, 1] = truncated[0, 1] = True
     return rl.Rollout(
-        observations=rng.standard_normal((*shape, 3)).astype(np.float32),
-        actions=rng.integers(2, size=shape),
-        rewards=rng.standard_normal(shape).astype(np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        bootstrap=truncated * np.float32(0.5),
-        last_observations=rng.standard_normal((COUNT, 3)).astype(np.float32),
+        observations=rng.standard_normal((*shape, 3)).astype(np.float32), actions=rng.integers(2, size=shape),
+        rewards=rng.standard_normal(shape).astype(np.float32), terminated=terminated, truncated=truncated,
+        bootstrap=truncated * np.float32(0.5), last_observations=rng.standard_normal((COUNT, 3)).astype(np.float32),
         extras={"log_probability": np.full(shape, -0.8, np.float32)},
         hidden={"gru": rng.standard_normal((COUNT, HIDDEN)).astype(np.float32)},
-    )
+    )  # fmt: skip
 
 
 def step_by_step(algorithm: Any, rollout: rl.Rollout) -> np.ndarray:

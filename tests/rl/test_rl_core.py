@@ -10,6 +10,7 @@ from scipy import stats
 
 import dsinga
 from dsinga import nn, rl
+from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType
 from dsinga.rl.environments.spaces import best_actions, log_probabilities, policy_size, sample_actions, space_of
 from tests.support.refusals import refused
@@ -169,7 +170,7 @@ def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     x = observations(3)
     x[1, 2] = np.nan
     for act in (agent.sample, agent.predict):
-        with pytest.raises(dsinga.UserError, match="an observation has nan at.*let the environment"):
+        with pytest.raises(UserError, match="an observation has nan at.*let the environment"):
             act(x)
     zeros = np.zeros(3, np.float32)
     batch = rl.Transitions(observations(3), zeros.astype(int), zeros, x, zeros > 0, zeros, zeros.astype(int), zeros)
@@ -204,7 +205,7 @@ def test_spaces_of_gymnasium_are_ours() -> None:
     with pytest.raises(dsinga.UserError, match="observation space Dict.*use Box, .*wrappers.FlattenObservation"):
         space_of(spaces.Dict({"a": spaces.Discrete(2)}), "observation")
     for space in (spaces.MultiDiscrete([2, 3]), spaces.Discrete(2, start=1), spaces.Box(0, 9, (2,), np.int64)):
-        with pytest.raises(dsinga.UserError, match="action space .*use Box of floats, .*wrappers.TransformAction"):
+        with pytest.raises(UserError, match="action space .*use Box of floats, .*wrappers.TransformAction"):
             space_of(space, "action")
 
 
@@ -215,8 +216,7 @@ def test_an_agent_of_other_actions_is_refused() -> None:
 
     agent = rl.Agent(rl.PPO(actor_critic(3), SPACES))
     refused(lambda: rl.evaluate(agent, "CartPole-v1", 1), "'CartPole-v1' are 2 disc")
-    with pytest.raises(dsinga.UserError, match=r"'Reaching'.*from \[-1"):
-        agent.check_environments(rl.make_environments(Reaching, 1))
+    refused(lambda: agent.check_environments(rl.make_environments(Reaching, 1)), r"'Reaching'.*from \[-1")
     wide = rl.PPO(rl.Model(nn.Model(x := nn.Input(shape=4), [nn.Dense(2)(x), nn.Dense(1)(x)])), rl.Spaces(
         SPACES.observation, rl.box((1,), -2, 2)
     ))  # fmt: skip

@@ -118,12 +118,6 @@ def test_erasing_fills_a_rectangle_of_the_area_that_was_asked_for():
     assert 0.45 < (heights / widths).min() < 0.6 < 1.6 < (heights / widths).max() < 2.2
 
 
-def test_erasing_half_the_side_is_a_square():
-    x = np.full((50, 3, 32, 32), 7, np.uint8)
-    erasing = make_one(x, type="kRandomErasing", probability=1.0, scale=[0.25, 0.25], ratio=[1, 1])
-    assert ((erasing.augment(x, draws(erasing, 50)) == 0).sum(axis=(1, 2, 3)) == 3 * 256).all()
-
-
 def test_lighting_adds_principal_components():
     x = images()
     lighting = make_one(x, type="kLighting", std=0.2)

@@ -193,9 +193,7 @@ def test_own_layers_on_processes_resumed_and_saved(processes: Any, tmp_path: Pat
     for each in (alone, together):
         each.compile(nn.Adam(0.01), torch_mse)
     alone.fit(X, Y, epochs=4, progress=False)
-    together.fit(
-        X, Y, epochs=4, progress=False, client=processes, workers=2, workspace=tmp_path / "run", train_steps=None
-    )
+    together.fit(X, Y, epochs=4, progress=False, client=processes, workers=2, workspace=tmp_path / "run")
     for name, array in alone.params.items():
         np.testing.assert_allclose(together.params[name], array, atol=1e-6)
     alone.save(tmp_path / "saved")

@@ -258,9 +258,7 @@ class TestRecording:
             worker.asarray(normal(2))
             refused(lambda: worker.to_numpy(x), "the host reads an array of the device", error=NotCapturable)
             refused(lambda: worker.read([x[0]]), "the host reads numbers", error=NotCapturable)
-            refused(
-                lambda: worker.defer_read([np.float64(1)]), "a metric is computed in host memory", error=NotCapturable
-            )
+            refused(lambda: worker.defer_read([np.float64(1)]), "a metric .* in host memory", error=NotCapturable)
         with memory.recording(1), pytest.raises(NotCapturable, match="changes from batch to batch"):
             worker.asarray(2 * normal(2))
         assert not worker.is_recording

@@ -115,17 +115,8 @@ def passed_on() -> Made:
 
 
 NETS: list[Callable[[], Made]] = [
-    images,
-    channels_last,
-    several,
-    per_step,
-    masked,
-    masked_codes,
-    shared,
-    cropped,
-    resized,
-    passed_on,
-]
+    images, channels_last, several, per_step, masked, masked_codes, shared, cropped, resized, passed_on,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)

@@ -20,14 +20,10 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 REFUSED = {
-    "kConcate-rows": "joins batches",
-    "kSlice-rows": "cuts the batch",
-    "kDropout-member": "draws a member",
-    "kDummy-input": "makes random numbers",
-    "kRNNDummy-codes": "makes random numbers",
-    "kPooling1D-FIRST windows": "by lengths",
-    "kPooling1D-LAST windows": "by lengths",
-}
+    "kConcate-rows": "joins batches", "kSlice-rows": "cuts the batch", "kDropout-member": "draws a member",
+    "kDummy-input": "makes random numbers", "kRNNDummy-codes": "makes random numbers",
+    "kPooling1D-FIRST windows": "by lengths", "kPooling1D-LAST windows": "by lengths",
+}  # fmt: skip
 WITHOUT = REFUSED.keys() | {"kDropout-member image", "kDropout-member rows", "kRNNDummy-numbers"}
 WITHOUT |= {"kGRU-carry", "kLSTM-carry", "kRNN-carry"}  # a state that training alone has
 assert LAYERS.keys() >= {"kInnerProduct", "kConvolution", "kGRU", "kArgSort"}

@@ -164,10 +164,7 @@ def test_functions_of_the_file_are_written_out(tmp_path):
         ([function("f", "f")], "calls itself"),
         ([function("f", *["f1"] * 8), *(function(f"f{i}", *[f"f{i + 1}"] * 8) for i in range(1, 30))], "nodes"),
         ([function("f", "f1"), *(function(f"f{i}", f"f{i + 1}") for i in range(1, 5000))], "nested too deeply"),
-        (
-            [function("f", *["f1"] * 2), *(function(f"f{i}", *[f"f{i + 1}"] * 2) for i in range(1, 15_000))],
-            "too deeply",
-        ),
+        ([function("f", *["f1"] * 2), *(function(f"f{i}", *[f"f{i + 1}"] * 2) for i in range(1, 15_000))], "too deep"),
     ],
     ids=["circle", "itself", "bomb", "deep", "deep bomb"],
 )

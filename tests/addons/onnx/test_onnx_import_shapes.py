@@ -81,11 +81,8 @@ def test_operators_compute_what_onnx_computes(case, tmp_path):
 
 def test_named_arrays_are_params_and_numbers_are_not(tmp_path):
     nodes = [
-        ("Mul", "x scale", {}),
-        ("Add", "n0 onnx::Add_3", {}),
-        ("Slice", "table none first", {}),
-        ("Add", "n1 n2", {}),
-    ]
+        ("Mul", "x scale", {}), ("Add", "n0 onnx::Add_3", {}), ("Slice", "table none first", {}), ("Add", "n1 n2", {}),
+    ]  # fmt: skip
     table = RANDOM.normal(size=(3, 5)).astype(np.float32)
     arrays = {**ARRAYS, "scale": ROW, "onnx::Add_3": ROW + 1, "table": table}
     model, expected = imported(tmp_path, nodes, {"x": X}, arrays)

@@ -45,13 +45,6 @@ def test_every_part_lies_in_the_lane_and_has_the_colour_of_its_worker(name):
     assert sum(kind != "lane" for kind, _ in rects) == len(find_boxes(cut))
 
 
-def test_boxes_do_not_touch():
-    boxes = [extent(box) for kind, box in drawn(partition(net_of("zoo", "mixed", 3), 3)) if kind != "lane"]
-    for k, (left, top, right, bottom) in enumerate(boxes):
-        for left2, top2, right2, bottom2 in boxes[k + 1 :]:
-            assert right < left2 or right2 < left or bottom < top2 or bottom2 < top
-
-
 def test_bridges_edges_between_workers_and_gradients_are_marked():
     net = build(
         layer("data", "kCSVInput", location=0),

@@ -189,12 +189,9 @@ def test_model_parallel_workers_exchange_features(workers: int) -> None:
     """For fc7 of AlexNet each worker sends b·d/K numbers to K - 1 others, and as many gradients back (Figure 13b)."""
     batch, width = 64, 4096
     net = net_of(
-        dense("fc6", "data", width),
-        dense("fc7", "fc6", width),
-        layer("loss", "kEuclideanLoss", "fc7", "data"),
-        batch=batch,
-        shape=(width,),
-    )
+        dense("fc6", "data", width), dense("fc7", "fc6", width), layer("loss", "kEuclideanLoss", "fc7", "data"),
+        batch=batch, shape=(width,),
+    )  # fmt: skip
     cuts = choose_cuts(net, workers, {"fc6": 1, "fc7": 1, "loss": 0})
     prediction = simulate(
         approximate_program(NetParts(net, workers), cuts, process_map(workers, 1, workers), MACHINE), GIGABIT

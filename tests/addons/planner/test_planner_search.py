@@ -13,7 +13,6 @@ from dsinga.addons.planner.search import (
     Search,
     alike_blocks,
     boundaries,
-    changes,
     cuts_for_dims,
     explicitly_cut_layers,
     layer_blocks,
@@ -115,20 +114,6 @@ def test_a_net_in_which_all_layers_are_fixed() -> None:
     net = mlp(16, 32, 10)
     names = tuple(node.layer.name for node in net.nodes)
     assert set(dims(net, 2, fixed=names).values()) == {0}
-
-
-def test_blocks_begin_with_layers_with_params() -> None:
-    inputs, blocks = layer_blocks(mlp(8, 4, 3))
-    assert inputs == ["data"]
-    assert blocks == [["fc0", "tanh0"], ["out", "loss"]]
-
-
-def test_patterns() -> None:
-    assert list(patterns_of_two_runs(1, [])) == [(0,), (1,), (-1,)]
-    assert len(set(patterns_of_two_runs(4, [1, 2, 3]))) == 3 + 3 * 6
-    assert set(changes((0, 1), [[0], [1]])) == {(1, 1), (-1, 1), (0, 0), (0, -1)}
-    assert set(changes((0, 1, 0), [[0, 1]])) == {(0, 0, 0), (1, 1, 0), (-1, -1, 0)}
-    assert (boundaries(4, 8), boundaries(90, 8)) == ([1, 2, 3], [10, 20, 30, 40, 50, 60, 70, 80])
 
 
 def test_the_number_of_prices_does_not_grow_with_the_depth() -> None:

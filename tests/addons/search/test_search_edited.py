@@ -10,10 +10,10 @@ import pytest
 from distributed import Client
 
 import dsinga
-from dsinga import UserError
 from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.result import OUTCOME_FILE, read_outcome, write_outcome
 from dsinga.addons.search.setting import Setting
+from dsinga.base.errors import UserError
 from dsinga.job import Job
 from tests.support.refusals import refused
 

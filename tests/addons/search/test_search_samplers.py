@@ -18,12 +18,9 @@ from dsinga.job import Job
 optuna = pytest.importorskip("optuna")
 
 SPACE: dict[str, Any] = {
-    "rate": SearchRange(1e-4, 1, log=True),
-    "units": SearchRange(16, 70, step=16),
-    "dropout": SearchRange(0, 0.5, step=0.1),
-    "hidden": [(8,), (16, 16)],
-    "kind": "relu",
-}
+    "rate": SearchRange(1e-4, 1, log=True), "units": SearchRange(16, 70, step=16),
+    "dropout": SearchRange(0, 0.5, step=0.1), "hidden": [(8,), (16, 16)], "kind": "relu",
+}  # fmt: skip
 
 
 def score(setting: Setting) -> float:

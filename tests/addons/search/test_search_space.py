@@ -116,11 +116,7 @@ def _with_itself() -> list[Any]:
         ([_nested(9)], None, "a dict of lists, or a list of dicts, not [[["),
         ({"a": _with_itself()}, None, "'a' has lists nested more than 100 deep, or one in itself; give plain values"),
         ({"a": _nested(9)}, None, "'a' has more than 250,000 values in lists of lists; give fewer"),
-        (
-            {f"x{number}": range(9) for number in range(9)},
-            None,
-            "at most 100,000 settings, not 387,420,489; draw some of them with samples=100",
-        ),
+        ({f"x{number}": range(9) for number in range(9)}, None, "at most 100,000 .*not 387,420,489; .* samples=100"),
         ({"a": range(9)}, 10**9, "at most 100,000 settings, not 1,000,000,000; draw fewer"),
     ],
 )

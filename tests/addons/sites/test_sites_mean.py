@@ -64,49 +64,6 @@ def test_averaging_after_each_step_is_synchronous_data_parallelism():
     np.testing.assert_allclose(trained.value(0), w, rtol=1e-6, atol=1e-6)
 
 
-def slow_momentum(blocks, period, groups, lr, slow_lr, beta):
-    """Return the params of algorithm 1 of SlowMo (1910.00643) with local SGD, whose loop is also BMUF's."""
-    x, u, step = np.ones(SIZE), 0.0, 0
-    for _ in range(blocks):
-        local = []
-        for group in range(groups):
-            w = x.copy()
-            for number in range(step, step + period):
-                w = w - lr * gradient(group, number, w)
-            local.append(w)
-        step += period
-        u = beta * u + (x - np.mean(local, axis=0)) / lr
-        x = x - slow_lr * lr * u
-    return x
-
-
-def elastic_averaging(blocks, period, groups, lr, alpha):
-    """Return the centre of EASGD (1412.6651, equations 5 and 6) in Gauss-Seidel form, with beta = groups·alpha."""
-    centre, step = np.ones(SIZE), 0
-    local = [centre.copy() for _ in range(groups)]
-    for _ in range(blocks):
-        for group in range(groups):
-            for number in range(step, step + period):
-                local[group] = local[group] - lr * gradient(group, number, local[group])
-        step += period
-        centre = centre + alpha * sum(w - centre for w in local)
-        local = [w - alpha * (w - centre) for w in local]
-    return centre
-
-
-def test_methods_of_other_papers_are_settings():
-    blocks, period, groups, lr = 4, 5, 3, 0.05
-    slow = MeanGroups(groups, period, rate("kSGD", lr), updater=rate("kSGD", 0.9, momentum=0.6))
-    slow.train_all(blocks * period)
-    np.testing.assert_allclose(slow.value(0), slow_momentum(blocks, period, groups, lr, 0.9, 0.6), rtol=1e-5)
-    elastic = MeanGroups(groups, period, rate("kSGD", lr), updater=rate("kSGD", groups * 0.25), mixing=0.75)
-    elastic.train_all(blocks * period)
-    values = [elastic.value(group) for group in range(groups)]
-    assert not np.allclose(values[0], values[1]), "groups keep a share of their own values"
-    outer = elastic.shards[0].snapshot(blocks * period, 1).state[0]["outer.value"]
-    np.testing.assert_allclose(outer, elastic_averaging(blocks, period, groups, lr, 0.25), rtol=1e-5)
-
-
 def test_weights_are_those_of_federated_averaging():
     expected = diloco(2, 5, 3, "kSGD", 0.05, outer_lr=1.0, momentum=0.0, weights=[3, 1])
     trained = MeanGroups(2, 5, rate("kSGD", 0.05), updater=SUM, weight=[300, 100])

@@ -14,76 +14,39 @@ STILL = "learning_rate { type: kFixed base_lr: 0 }"
 MEAN = "nserver_groups: 4 sync_method: kMean"
 
 
-@pytest.mark.parametrize(
-    ("cluster", "expected"),
-    [
-        ("mean_conf {}", "mean_conf is for sync_method: kMean; set that, or leave mean_conf out"),
-        (
-            "sync_method: kMean",
-            "sync_method: kMean is for several server groups; set nworker_groups and nserver_groups",
-        ),
-        (
-            "nserver_groups: 2 sync_method: kMean",
-            "sync_method: kMean needs a server group for each of the 4 worker groups, not 2; set nserver_groups: 4",
-        ),
-        (
-            f"{MEAN} sync_freq: 11",
-            "sync_freq: 11 is more than train_steps: 10, so that groups average their params at the end only",
-        ),
-        (f"{MEAN} mean_conf {{ asynchronous: true weight: 1 weight: 2 }}", "weight has 2 numbers for 4 server groups"),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true {'weight: 0 ' * 4}}}",
-            "weight is 0 for all server groups; give one for each",
-        ),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true fragments: 2 }}",
-            "fragments: 2 cannot be averaged in turn within sync_freq: 1",
-        ),
-        (
-            f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 5 }}",
-            "delay: 5 must be less than sync_freq: 5, the steps after which slices are averaged again",
-        ),
-        (
-            f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 4 }}",
-            "asynchronous groups do not wait for outer gradients; leave delay out, or asynchronous",
-        ),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true site: 'a*' }}",
-            "site names the Dask workers of 1 groups, but there are 4; give a pattern for each",
-        ),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true compression: kTopK }}",
-            "compression of outer gradients is one of kNone, kBF16, kInt8, kInt4, not kTopK",
-        ),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true compression: kInt8 }}",
-            "asynchronous groups add up outer gradients that wait to be sent, in float32; leave compression out",
-        ),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true every_step_until: 10 }}",
-            "every_step_until: 10 leaves none of train_steps: 10 for sync_freq; lower it",
-        ),
-        (f"{MEAN} compression: kInt4", "between the workers of a site, which has one; put it into mean_conf, for the"),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD clip_norm: 1 }} }}",
-            "the outer optimizer has slices of outer gradients, not their norm; put clip_norm into the job's updater",
-        ),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD clip_global_norm: 1 }} }}",
-            "not their norm; put clip_global_norm into the job's updater",
-        ),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD {STILL} }} }}",
-            "base_lr: 0 of the outer optimizer drops what sites have learnt at each averaging; give a rate, such as 1",
-        ),
-        (
-            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD ema_conf {{}} }} }}",
-            "the outer optimizer keeps no averages; put ema_conf into the job's updater",
-        ),
-    ],
-)
-def test_averaging_that_cannot_be_is_refused_with_its_line(cluster: str, expected: str) -> None:
-    message = complaint(cluster)
+# Fields of the cluster, or after a bar those of its asynchronous mean.
+FAULTS = [
+    (f"{MEAN} sync_freq: 11", "sync_freq: 11 is more than train_steps: 10, so that groups average"),
+    ("mean_conf {}", "mean_conf is for sync_method: kMean; set that, or leave mean_conf out"),
+    ("sync_method: kMean", "sync_method: kMean is for several server groups; set nworker_groups and nserver_groups"),
+    ("nserver_groups: 2 sync_method: kMean", "of the 4 worker groups, not 2; set nserver_groups: 4"),
+    (f"{MEAN} compression: kInt4", "between the workers of a site, which has one; put it into mean_conf, for the"),
+    ("| weight: 1 weight: 2", "weight has 2 numbers for 4 server groups"),
+    (f"| {'weight: 0 ' * 4}", "weight is 0 for all server groups; give one for each"),
+    ("| fragments: 2", "fragments: 2 cannot be averaged in turn within sync_freq: 1"),
+    ("sync_freq: 5 | delay: 5", "delay: 5 must be less than sync_freq: 5, the steps after which slices"),
+    (
+        "sync_freq: 5 | delay: 4",
+        "asynchronous groups do not wait for outer gradients; leave delay out, or asynchronous",
+    ),
+    ("| site: 'a*'", "site names the Dask workers of 1 groups, but there are 4; give a pattern for each"),
+    ("| compression: kTopK", "compression of outer gradients is one of kNone, kBF16, kInt8, kInt4, not kTopK"),
+    ("| compression: kInt8", "outer gradients that wait to be sent, in float32; leave compression out"),
+    ("| every_step_until: 10", "every_step_until: 10 leaves none of train_steps: 10 for sync_freq; lower it"),
+    ("| updater { type: kSGD clip_norm: 1 }", "not their norm; put clip_norm into the job's updater"),
+    ("| updater { type: kSGD clip_global_norm: 1 }", "not their norm; put clip_global_norm into the job's updater"),
+    (f"| updater {{ type: kSGD {STILL} }}", "drops what sites have learnt at each averaging; give a rate, such as 1"),
+    (
+        "| updater { type: kSGD ema_conf {} }",
+        "the outer optimizer keeps no averages; put ema_conf into the job's updater",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), FAULTS)
+def test_averaging_that_cannot_be_is_refused_with_its_line(text: str, expected: str) -> None:
+    cluster, bar, mean = text.partition("| ")
+    message = complaint(f"{MEAN} {cluster} mean_conf {{ asynchronous: true {mean} }}" if bar else cluster)
     assert message.startswith("job.conf:5: ")
     assert expected in message
 

@@ -133,14 +133,10 @@ def by_roles(begin: str, inner: str, end: str, single: str):
 
 
 ENCODERS = {
-    "IOB1": iob1,
-    "IOB2": by_roles("B", "I", "I", "B"),
-    "IOE2": by_roles("I", "I", "E", "E"),
-    "BIOES": by_roles("B", "I", "E", "S"),
-    "BILOU": by_roles("B", "I", "L", "U"),
-    "BMES": by_roles("B", "M", "E", "S"),
+    "IOB1": iob1, "IOB2": by_roles("B", "I", "I", "B"), "IOE2": by_roles("I", "I", "E", "E"),
+    "BIOES": by_roles("B", "I", "E", "S"), "BILOU": by_roles("B", "I", "L", "U"), "BMES": by_roles("B", "M", "E", "S"),
     "BMEWO": by_roles("B", "M", "E", "W"),
-}
+}  # fmt: skip
 
 
 @st.composite

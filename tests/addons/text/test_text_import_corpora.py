@@ -96,11 +96,7 @@ def test_the_tag_is_the_last_column(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (
-            "is O\nParis B-place\n",
-            {"vocabulary": "train"},
-            r"sentences.conll:2: tag 'B-place' is not among the tags of .*B-loc",
-        ),
+        ("is O\nParis B-place\n", {"vocabulary": "train"}, r"sentences.conll:2: 'B-place' is not among .*B-loc"),
         ("is O\nParis\n", {}, "sentences.conll:2: 'Paris' has no tag; use --no-label"),
         ("the cat sat on\nthe mat\n", {}, "sentences.conll:2: 2 columns, but the lines before have 4"),
         ("\n\n", {}, "sentences.conll has no sentences"),

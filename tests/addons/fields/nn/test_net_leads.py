@@ -73,18 +73,11 @@ def draw(seed: int, leads: int, **more: Any) -> Drawn:
     weights = tuple(float(weight) for weight in rng.uniform(0.2, 1, leads)) if leads > 1 and rng.integers(2) else ()
     data = weather(seed)
     windows = dsinga.windows(
-        data,
-        inputs=["z", "t", "f"] if forced else ["z", "t"],
-        targets=["t", "z"],
-        static=["h"],
-        coordinates=["cos(hour of day)"],
-        input_dims={"time": 1, "lat": -1, "lon": -1},
-        context={"time": (before, 0), "lat": space, "lon": space},
-        edges=dict(zip(("lat", "lon"), edges, strict=True)),
-        lead={"time": 1},
-        **({"leads": leads, "lead_weights": weights or None} if leads > 1 else {}),
-        **more,
-    )
+        data, inputs=["z", "t", "f"] if forced else ["z", "t"], targets=["t", "z"], static=["h"],
+        coordinates=["cos(hour of day)"], input_dims={"time": 1, "lat": -1, "lon": -1},
+        context={"time": (before, 0), "lat": space, "lon": space}, edges=dict(zip(("lat", "lon"), edges, strict=True)),
+        lead={"time": 1}, **({"leads": leads, "lead_weights": weights or None} if leads > 1 else {}), **more,
+    )  # fmt: skip
     x = nn.Input(windows.shape)
     h, kernels = x, [1 + 2 * space] + [3] * depth
     for kernel in kernels:  # the first one needs the context of windows

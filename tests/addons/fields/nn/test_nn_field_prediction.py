@@ -16,13 +16,10 @@ from tests.support.refusals import refused
 xr = pytest.importorskip("xarray")
 
 SETTINGS: dict[str, Any] = {
-    "inputs": ["t", "z"],
-    "targets": ["t"],
-    "input_dims": {"time": 1, "latitude": 16, "longitude": 16},
-    "context": {"time": (1, 0), "latitude": 2, "longitude": 2},
-    "edges": {"latitude": "edge", "longitude": "periodic"},
+    "inputs": ["t", "z"], "targets": ["t"], "input_dims": {"time": 1, "latitude": 16, "longitude": 16},
+    "context": {"time": (1, 0), "latitude": 2, "longitude": 2}, "edges": {"latitude": "edge", "longitude": "periodic"},
     "lead": {"time": 1},
-}
+}  # fmt: skip
 
 
 def make_model(windows: Any) -> nn.Model:

@@ -16,13 +16,10 @@ from tests.support.plain_nets import dense, net_of
 from tests.support.refusals import refused
 
 UNET = [
-    conv("c0", "data", 4, 3, pad=1),
-    pool("p0", "c0", kernel=2),
-    conv("c1", "p0", 4, 3, pad=1),
+    conv("c0", "data", 4, 3, pad=1), pool("p0", "c0", kernel=2), conv("c1", "p0", 4, 3, pad=1),
     LayerConf(name="u0", user_type="Repeat", srclayers=["c1"]),
-    layer("j0", "kConcate", "u0", "c0", concate_conf={"concate_dim": 1}),
-    conv("end", "j0", 2, 1),
-]
+    layer("j0", "kConcate", "u0", "c0", concate_conf={"concate_dim": 1}), conv("end", "j0", 2, 1),
+]  # fmt: skip
 
 
 def tiles_of(

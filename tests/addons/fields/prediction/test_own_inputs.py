@@ -30,17 +30,12 @@ INPUT: dict[str, Callable[[str], Any]] = {
     "DataArray": lambda path: xr.open_zarr(path, consolidated=False).x,
 }
 TARGETS: dict[str, Callable[[str], Any]] = {
-    "path": str,
-    "file": lambda path: f"file://{path}",
-    "slash": lambda path: f"{path}/",
-    "relative": os.path.relpath,
-    "link": lambda path: f"{path}/../link.zarr",
-    "fsspec": fsspec.get_mapper,
-    "LocalStore": LocalStore,
+    "path": str, "file": lambda path: f"file://{path}", "slash": lambda path: f"{path}/", "relative": os.path.relpath,
+    "link": lambda path: f"{path}/../link.zarr", "fsspec": fsspec.get_mapper, "LocalStore": LocalStore,
     "FsspecStore": lambda path: FsspecStore.from_url(f"file://{path}"),
     "zarr.Group": lambda path: zarr.open_group(path, mode="r+").store,
     "zarr.Array": lambda path: zarr.open_group(path, mode="r+")["x"],
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,9 @@ from tests.support.refusals import refused
 
 xr = pytest.importorskip("xarray")
 SETTINGS: dict[str, Any] = {
-    "inputs": "t",
-    "targets": "t",
-    "input_dims": {"time": 1, "lat": 2, "lon": -1},
-    "context": {"time": (2, 0)},
+    "inputs": "t", "targets": "t", "input_dims": {"time": 1, "lat": 2, "lon": -1}, "context": {"time": (2, 0)},
     "lead": {"time": 1},
-}
+}  # fmt: skip
 FORMATS = ("zarr2", "zarr3", "netcdf")
 
 
@@ -78,18 +75,12 @@ def test_stores_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     early = write(data.isel(time=slice(10)), tmp_path / "early", "zarr2")
     for number, (other, message) in enumerate(
         (
-            (
-                data.isel(time=slice(5, 20)),
-                "1.zarr begins at 2001-01-06, not after the end of .*early.zarr, 2001-01-10",
-            ),
+            (data.isel(time=slice(5, 20)), "1.zarr begins .* 2001-01-06, .*after the end of .*early.zarr, 2001-01-10"),
             (data.isel(time=slice(10, 20), lat=[0, 1]), "1.zarr has other points of 'lat' than"),
             (data.isel(time=slice(10, 20)).drop_vars("h"), "1.zarr has no 'h', which .*early.zarr has"),
             (dataset(60, "noleap").isel(time=slice(40, 60)), "'time' has object in .*1.zarr, and datetime64"),
             (data.isel(time=slice(10, 20)).transpose("lat", "lon", "time"), "'t' has the dimensions"),
-            (
-                data.isel(time=slice(10, 20)).assign(t=data.t.assign_attrs(units="K")),
-                "'t' has the units 'K' in .*1.zarr",
-            ),
+            (data.isel(time=slice(10, 20)).assign(t=data.t.assign_attrs(units="K")), "'t' .* units 'K' in .*1.zarr"),
         )
     ):
         folder = tmp_path / str(number)

@@ -26,15 +26,10 @@ from tests.support.programs import python
 
 CHUNKINGS = [{"time": 1}, {"time": 7, "lat": 3}, {"lat": 2, "lon": 5}, {"time": -1, "lat": -1, "lon": -1}, {"lon": 1}]
 CUT: dict[str, Any] = {
-    "inputs": ["t", "p"],
-    "targets": ["t"],
-    "input_dims": {"time": 1, "lat": 4, "lon": 4},
-    "input_overlap": {"lon": 1},
-    "context": {"time": (2, 0), "lon": 1},
-    "lead": {"time": 1},
-    "edges": {"lon": "periodic"},
+    "inputs": ["t", "p"], "targets": ["t"], "input_dims": {"time": 1, "lat": 4, "lon": 4}, "input_overlap": {"lon": 1},
+    "context": {"time": (2, 0), "lon": 1}, "lead": {"time": 1}, "edges": {"lon": "periodic"},
     "coordinates": ["cos(lat)", "sin(day of year)"],
-}
+}  # fmt: skip
 
 
 def dataset(steps: int = 40) -> xr.Dataset:
@@ -56,10 +51,9 @@ def stored(folder: Path, number: int) -> Path:
     """Write the Dataset with chunks of its own, in both formats of zarr in turn, p packed as int16."""
     path = folder / f"{number}.zarr"
     data = dataset().chunk(CHUNKINGS[number])
+    unpacked = data.assign(p=data.p * 0.5 + 3)
     packing = {"dtype": "int16", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -32768}
-    data.assign(p=data.p * 0.5 + 3).to_zarr(
-        path, zarr_format=2 + number % 2, encoding={"p": packing}, consolidated=False
-    )
+    unpacked.to_zarr(path, zarr_format=2 + number % 2, encoding={"p": packing}, consolidated=False)
     return path
 
 

@@ -50,13 +50,10 @@ def dims(draw: Any) -> dict[str, Any]:
     length = draw(st.integers(1, 14))
     size = draw(st.integers(1, length))
     return {
-        "length": length,
-        "size": size,
-        "overlap": draw(st.integers(-2, size - 1)),
-        "context": (draw(st.integers(0, 4)), draw(st.integers(0, 4))),
-        "lead": draw(st.integers(-2, 4)),
+        "length": length, "size": size, "overlap": draw(st.integers(-2, size - 1)),
+        "context": (draw(st.integers(0, 4)), draw(st.integers(0, 4))), "lead": draw(st.integers(-2, 4)),
         "edge": draw(st.sampled_from(EDGES)),
-    }
+    }  # fmt: skip
 
 
 def expected_starts(dim: dict[str, Any]) -> list[int]:
@@ -120,15 +117,10 @@ def test_windows_are_slices_of_the_padded_array(cut: list[dict[str, Any]], block
 def test_channels_are_variables_levels_steps_static_fields_and_coordinates() -> None:
     data = dataset()
     windows = dsinga.windows(
-        data,
-        inputs=["t", "z"],
-        targets=["z", "t"],
-        input_dims={"time": 1, "lat": 4, "lon": 5},
-        context={"time": (2, 0)},
-        lead={"time": 3},
-        static="ground",
+        data, inputs=["t", "z"], targets=["z", "t"], input_dims={"time": 1, "lat": 4, "lon": 5},
+        context={"time": (2, 0)}, lead={"time": 3}, static="ground",
         coordinates=["cos(lat)", "sin(day of year)", "lon"],
-    )
+    )  # fmt: skip
     assert windows.layout.channel_names() == (
         "t time-2", "t time-1", "t", "z level=500 time-2", "z level=500 time-1", "z level=500", "z level=850 time-2",
         "z level=850 time-1", "z level=850", "ground", "cos(lat)", "sin(day of year) time-2",
@@ -184,11 +176,8 @@ def test_what_fills_no_window_is_said(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_split_is_windows_of_the_selected_parts() -> None:
     data = dataset()[["t"]]
     arguments: dict[str, Any] = {
-        "input_dims": {"time": 1},
-        "context": {"time": (2, 0)},
-        "lead": {"time": 1},
-        "targets": "t",
-    }
+        "input_dims": {"time": 1}, "context": {"time": (2, 0)}, "lead": {"time": 1}, "targets": "t",
+    }  # fmt: skip
     train, test = dsinga.windows(data, **arguments).split(time="2000-01-03", gap=2)
     parts = (data.isel(time=slice(0, 6)), data.sel(time=slice("2000-01-03", None)))
     for part, selected in zip((train, test), parts, strict=True):

@@ -62,14 +62,10 @@ def at_url(path: Path) -> str:
 
 
 OPENINGS: dict[str, Callable[[Path], Any]] = {
-    "path": str,
-    "open_zarr": xr.open_zarr,
-    "lazy": lambda path: xr.open_zarr(path, chunks=None),
-    "open_stores": lambda path: open_stores([path], "member").isel(member=0),
-    "references": references,
-    "ome": str,
+    "path": str, "open_zarr": xr.open_zarr, "lazy": lambda path: xr.open_zarr(path, chunks=None),
+    "open_stores": lambda path: open_stores([path], "member").isel(member=0), "references": references, "ome": str,
     "url": at_url,
-}
+}  # fmt: skip
 WINDOWS: Any = {"inputs": "image", "targets": "image", "input_dims": {"t": 1, "y": 4, "x": 4}}
 
 
@@ -94,14 +90,10 @@ FACES: dict[str, Callable[[Any], Any]] = {
     "verify": verify_store,
 }
 FORMS = {
-    "format 2 int": ("i4", 2, 0),
-    "format 2 float": ("f4", 2, 0.0),
-    "format 3 int": ("i4", 3, 0),
-    "format 3 float": ("f4", 3, 0.0),
-    "inner chunk": ("f4", 3, 0.0, (8, 4, 4)),
-    "format 2 int, no fill value": ("i4", 2, None),
-    "format 2 float, no fill value": ("f4", 2, None),
-}
+    "format 2 int": ("i4", 2, 0), "format 2 float": ("f4", 2, 0.0), "format 3 int": ("i4", 3, 0),
+    "format 3 float": ("f4", 3, 0.0), "inner chunk": ("f4", 3, 0.0, (8, 4, 4)),
+    "format 2 int, no fill value": ("i4", 2, None), "format 2 float, no fill value": ("f4", 2, None),
+}  # fmt: skip
 
 
 def product(forms: Sequence[str]) -> list[Any]:

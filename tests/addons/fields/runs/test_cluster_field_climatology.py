@@ -17,11 +17,8 @@ from tests.support.refusals import refused
 
 xr = pytest.importorskip("xarray")
 SETTINGS: dict[str, Any] = {
-    "inputs": ["t", "h"],
-    "targets": "t",
-    "input_dims": {"time": 1, "lat": -1, "lon": -1},
-    "lead": {"time": 2},
-}
+    "inputs": ["t", "h"], "targets": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}, "lead": {"time": 2},
+}  # fmt: skip
 
 
 def dataset() -> Any:

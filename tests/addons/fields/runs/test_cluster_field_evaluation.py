@@ -107,13 +107,9 @@ def test_mistakes_are_named_with_their_remedies() -> None:
     data = data.assign_coords(time=data.time.values[0] + np.arange(40) * np.timedelta64(10, "D"))
     model, windows = trained(data)
     anomalies = dsinga.windows(
-        data,
-        inputs="t",
-        targets="t",
-        input_dims={"time": 1, "lat": 4, "lon": -1},
-        lead={"time": 1},
+        data, inputs="t", targets="t", input_dims={"time": 1, "lat": 4, "lon": -1}, lead={"time": 1},
         climatology=field_climatology(data[["t"]]),
-    )
+    )  # fmt: skip
     refused(lambda: model.evaluate(anomalies, by="lead"), "anomalies from a climatology, but the net was trained on")
     refused(lambda: model.fit(windows, validation_data=anomalies, epochs=1, progress=False), "or train on anomalies")
 

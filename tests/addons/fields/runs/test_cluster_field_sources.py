@@ -18,11 +18,8 @@ from tests.support.killed_run import train_with_a_killed_process
 
 pytest.importorskip("xarray")
 SETTINGS: dict[str, Any] = {
-    "inputs": "t",
-    "targets": "t",
-    "input_dims": {"time": 1, "lat": -1, "lon": -1},
-    "lead": {"time": 1},
-}
+    "inputs": "t", "targets": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}, "lead": {"time": 1},
+}  # fmt: skip
 
 
 def store(folder: Path, name: str = "t", part: slice = slice(None)) -> Path:

@@ -51,9 +51,7 @@ def test_worker_processes_write_a_store(processes: Client, small_tiles: None, tm
     np.testing.assert_array_equal(read(out), whole)
     with pytest.raises(FileExistsError):  # xarray's mode "w-"
         (predicted * 0).to_zarr(out, consolidated=False)
-    refused(
-        lambda: (predicted * 0).isel(time=slice(3)).to_zarr(out, mode="a", consolidated=False), "t", error=ValueError
-    )
+    refused(lambda: (predicted * 0).isel(time=[0]).to_zarr(out, mode="a", consolidated=False), "t", error=ValueError)
     np.testing.assert_array_equal(read(out), whole)
 
 

@@ -48,12 +48,9 @@ ENDLESS = KINDS.keys() - {"texts", "datetime.date"}  # which go on beyond the da
 DAYS = np.arange(30)
 GAPPY = np.array([*range(8), *range(20, 30)])
 SETTINGS: dict[str, Any] = {
-    "inputs": "t",
-    "targets": "t",
-    "input_dims": {"time": 1, "lat": -1, "lon": -1},
-    "context": {"time": (1, 0)},
+    "inputs": "t", "targets": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}, "context": {"time": (1, 0)},
     "lead": {"time": 1},
-}
+}  # fmt: skip
 
 
 def dataset(kind: str, days: Any) -> Any:

@@ -100,12 +100,9 @@ def test_a_worker_that_is_killed_changes_no_bits(tmp_path: Path) -> None:
 def test_a_model_fits_windows_on_a_cluster(processes: Client, tmp_path: Path) -> None:
     job_of(tmp_path, CHUNKINGS[0])
     windows = dsinga.windows(
-        tmp_path / "fields.zarr",
-        inputs="t",
-        targets="t",
-        input_dims={"time": 1, "lat": -1, "lon": -1},
+        tmp_path / "fields.zarr", inputs="t", targets="t", input_dims={"time": 1, "lat": -1, "lon": -1},
         lead={"time": 1},
-    )
+    )  # fmt: skip
     train, test = windows.split(time="2000-01-08")
     params = []
     for client, data in ((None, train), (processes, train), (None, train.read(np.arange(len(train))))):
