@@ -34,11 +34,9 @@ def model(seed: int = 0) -> nn.Model:
 def theirs(own: nn.Model) -> dict[str, np.ndarray]:
     """Return the weights of a model by the other library's names, with arrays that the model lacks."""
     back = {
-        "conv1.": "backbone.stage.1.conv.",
-        "conv2.": "backbone.stage.2.conv.",
-        "norm.": "backbone.norm.",
+        "conv1.": "backbone.stage.1.conv.", "conv2.": "backbone.stage.2.conv.", "norm.": "backbone.norm.",
         "head.": "classifier.",
-    }
+    }  # fmt: skip
     arrays = {}
     for name, array in to_torch(own).items():
         ours = next(prefix for prefix in back if name.startswith(prefix))

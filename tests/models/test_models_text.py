@@ -9,7 +9,12 @@ import dsinga
 from dsinga import models
 from dsinga.base.errors import UserError
 from dsinga.data import import_records, open_store, write_store
-from dsinga.job import Job, loads, to_text
+from dsinga.engine.local_net import LocalNet
+from dsinga.job import Job, Phase, check, loads, to_text
+from dsinga.layers import RecordInfo
+from dsinga.models import word_ngram
+from dsinga.models.rnnlm import frequency_classes
+from dsinga.net import create_net
 from notebooks.book.sample_ratings import write_ratings
 from notebooks.book.sample_reviews import write_reviews
 from tests.support.refusals import refused
@@ -63,3 +68,107 @@ def test_mistakes_are_named_with_their_remedies(reviews: Path, ratings: Path, tm
     path = "neuralnet.layer[films,kTrain].store_conf.path"
     with pytest.raises(UserError, match="'films'.*users or films"):
         dsinga.train(loads(to_text(job), overrides=(f"{path}={tmp_path / 'films.zarr'}",)), workers=1, progress=False)
+
+
+# Nets of word vectors: the losses of PyTorch for the same params and batches.
+WORDS, ROWS, WORDS_STEPS = 12, 20, 15
+RNG = np.random.default_rng(0)
+
+
+def with_sgd(job: Job) -> Job:
+    return job.replace(updater={"type": "kSGD", "learning_rate": {"type": "kFixed", "base_lr": 0.5}})
+
+
+def losses_of(job: Job, x: np.ndarray, y: np.ndarray) -> tuple[dict[str, np.ndarray], list[float], LocalNet]:
+    """Return the first params and the loss of each step of a loop on ``x`` and ``y``."""
+    net = LocalNet(job, x[0], y[0])
+    params = net.initial_params()
+    first = {name: value.copy() for name, value in params.items()}
+    updater, losses = net.updater(), []
+    for step in range(WORDS_STEPS):
+        result = net.backward(params, x[step], y[step], step=step)
+        losses.append(result.metrics["loss"])
+        updater.step(params, result.gradients)
+    return first, losses, net
+
+
+def test_the_ngram_net_has_the_losses_of_pytorch():
+    torch = pytest.importorskip("torch")
+    x, y = RNG.integers(WORDS, size=(WORDS_STEPS, ROWS, 3)), RNG.integers(WORDS, size=(WORDS_STEPS, ROWS))
+    job = with_sgd(word_ngram(WORDS, context=3, embedding=6, hidden=8, batchsize=ROWS, train_steps=WORDS_STEPS))
+    first, losses, _ = losses_of(job, x, y)
+    params = {name: torch.tensor(value, requires_grad=True) for name, value in first.items()}
+    optimizer, expected = torch.optim.SGD(params.values(), lr=0.5), []
+    for step in range(WORDS_STEPS):
+        vectors = params["vectors_weight"][torch.tensor(x[step])].reshape(ROWS, -1)
+        hidden = torch.tanh(torch.nn.functional.linear(vectors, params["hidden_weight"], params["hidden_bias"]))
+        scores = torch.nn.functional.linear(hidden, params["scores_weight"], params["scores_bias"])
+        loss = torch.nn.functional.cross_entropy(scores, torch.tensor(y[step]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    np.testing.assert_allclose(losses, expected, rtol=2e-5)
+    assert expected[-1] != pytest.approx(expected[0], rel=1e-3)
+
+
+# The jobs of dsinga.models over sequences: their nets, and the job files written from them.
+WNUT17 = {"words": 3706, "shapes": 429, "prefixes": 2290, "suffixes": 2116}
+SENTENCES = RecordInfo((41,), 32, label_range=(0, 12), label_shape=(41,))
+
+
+@pytest.mark.parametrize(("crf", "params"), [(True, 13 * 13 + 13), (False, 0)])
+def test_a_tagger_with_and_without_a_conditional_random_field(crf: bool, params: int):
+    net = create_net(models.bigru_crf(WNUT17, 13, crf=crf).net, Phase.kTrain, dict.fromkeys(WNUT17, SENTENCES))
+    embedded = 64 * 3706 + 16 * 429 + 24 * (2290 + 2116)
+    recurrent = 2 * 3 * 64 * (128 + 64 + 1)
+    assert sum(param.size for param in net.params.values()) == embedded + recurrent + 13 * (128 + 1) + params
+    assert net.layer("scores").shape == (32, 41, 13)
+    assert net.losses == ("tags",)
+
+
+def test_words_without_other_stores_suffice():
+    net = create_net(models.bigru_crf({"words": 9}, 13).net, Phase.kVal, {"words": SENTENCES})
+    assert net.layer("embedding").shape == (32, 41, 64)
+    assert net.layer("entities").shape == (32, 41)
+
+
+COUNTS = [50, 20, 10, 5, 5, 4, 3, 2, 1]
+
+
+def test_classes_of_words_have_about_equal_shares_of_the_text():
+    assert frequency_classes(COUNTS, 1) == [0]
+    assert frequency_classes(COUNTS, 2) == [0, 2]
+    assert frequency_classes([1] * 9, 3) == [0, 4, 7]
+    assert frequency_classes([98, 1, 1], 3) == [0, 1, 2]
+
+
+def test_a_language_model_of_words_has_the_weights_of_its_factors():
+    job = models.rnnlm(COUNTS, classes=2, hidden=4, steps=3, batchsize=2)
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+    text = RecordInfo((4,), 2, has_labels=False)
+    net = create_net(job.net, Phase.kVal, {"text": text})
+    shapes = {name: param.shape for name, param in net.params.items()}
+    assert shapes == {
+        "embedding_weight": (9, 4),
+        "hidden_hx": (4, 4),
+        "hidden_hh": (4, 4),
+        "hidden_b": (4,),
+        "loss_word": (9, 4),
+        "loss_class": (2, 4),
+    }
+    assert net.layer("loss").shape == (2, 3)
+
+
+@pytest.mark.parametrize(("cell", "gates"), [("kGRU", 3), ("kLSTM", 4), ("kRNN", 1)])
+def test_a_char_rnn_of_two_layers_of_each_kind(cell: str, gates: int):
+    job = models.char_rnn(7, hidden=5, layers=2, cell=cell, steps=4, batchsize=3)
+    net = create_net(job.neuralnet, Phase.kTest, {"data": RecordInfo((5,), 3, has_labels=False, codes=7)})
+    recurrent = gates * 5 * (7 + 5 + 1) + gates * 5 * (5 + 5 + 1)
+    assert sum(param.size for param in net.params.values()) == recurrent + 7 * 5 + 7
+    assert net.layer("loss").shape == (3, 4, 7)
+
+
+def test_an_unknown_cell_or_store_is_refused():
+    refused(lambda: models.char_rnn(7, cell="GRU"), "there is no LayerType 'GRU'; did you mean 'kGRU'?")
+    refused(lambda: models.bigru_crf({"chars": 4}, tags=3), r"'words' and may have others of .*, not \['chars'\]")

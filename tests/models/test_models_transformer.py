@@ -100,7 +100,6 @@ def test_loss_and_gradients_are_pytorchs(tied: bool, smoothing: float):
     }
     ctx = Context(get_ops("numpy"), Phase.kTrain, Rows(0, ROWS, ROWS))
     ours, metrics = gradients(net, values, records, ctx)
-
     tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
     theirs = torch_loss(tensors, records, smoothing)
     (theirs / ROWS).backward()
@@ -150,12 +149,10 @@ def test_loss_and_gradients_of_residual_nets_are_pytorchs():
     }
     records = records_of(net, classes=10)
     ours, metrics = gradients(net, values, records, context(net))
-
     tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
     scores = forward(torch.tensor(records["data"].data), tensors)
     theirs = functional.cross_entropy(scores, torch.tensor(records["data"].labels))
     theirs.backward()
-
     total, count = metrics["loss"]
     assert total / count == pytest.approx(float(theirs.detach()), rel=1e-10)
     trained = [name for name, param in net.params.items() if param.trainable]

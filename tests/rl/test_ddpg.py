@@ -91,7 +91,6 @@ def test_an_update_is_that_of_pytorch(algorithm: type[DDPG], shared: bool) -> No
     ours, target = tensors(learner.params, requires_grad=True), tensors(learner.target_params)
     net, followed, batch = TorchNet(ours, shared), TorchNet(target, shared), transitions(SPACES)
     x, following = torch.tensor(batch.observations), torch.tensor(batch.next_observations)
-
     values = [followed.value(following, followed.action(following), k) for k in range(algorithm.critics)]
     goal = torch.tensor(batch.rewards) + 0.9 * torch.stack(values).amin(0) * torch.tensor(~batch.terminated)
     taken, weights = torch.tensor(unit(batch.actions)), torch.tensor(batch.weights)
@@ -102,7 +101,6 @@ def test_an_update_is_that_of_pytorch(algorithm: type[DDPG], shared: bool) -> No
     np.testing.assert_allclose(learner.errors(batch), errors[0].detach().numpy(), rtol=1e-4, atol=1e-5)
     metrics = learner.learn(batch)
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
-
     gradients = torch.autograd.grad(loss, [ours[name] for name in critic])
     with torch.no_grad():
         for name, gradient in zip(critic, gradients, strict=True):

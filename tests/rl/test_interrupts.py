@@ -41,11 +41,9 @@ def raised() -> None:
 
 
 KINDS: dict[str, Callable[[], None]] = {
-    "signal": lambda: signal.raise_signal(signal.SIGINT),
-    "interrupt_main": _thread.interrupt_main,
-    "raised": raised,
+    "signal": lambda: signal.raise_signal(signal.SIGINT), "interrupt_main": _thread.interrupt_main, "raised": raised,
     "asynchronous": interrupted_thread,
-}
+}  # fmt: skip
 
 
 def interrupting(kind: str = "signal", times: int = 1) -> Callable[[int, dict[str, float]], None]:

@@ -8,7 +8,7 @@ import pytest
 import dsinga
 from dsinga.base.errors import UserError
 from dsinga.job import Job
-from tests.addons.trackers.test_trackers_every_run import TRACKERS
+from tests.addons.trackers.test_extensions_contract import TRACKERS
 from tests.cluster.runs.test_loop_products import EXTENSIONS, train
 
 CUT = 8  # the step at which a run is cut, and at whose multiples it is tested

@@ -76,11 +76,9 @@ def compare(job: Job, steps: int = STEPS, graphs: int | None = None) -> None:
 
 
 UPDATERS = {
-    "kRMSProp": "rmsprop_conf { rho: 0.9 centered: true }",
-    "kAdam": "adam_conf { bias_correction: true }",
-    "kAdamW": "weight_decay: 0.1",
-    "kNesterov": "momentum: 0.9 weight_decay: 0.01",
-}
+    "kRMSProp": "rmsprop_conf { rho: 0.9 centered: true }", "kAdam": "adam_conf { bias_correction: true }",
+    "kAdamW": "weight_decay: 0.1", "kNesterov": "momentum: 0.9 weight_decay: 0.01",
+}  # fmt: skip
 SETTINGS = {
     "momentum that moves": "momentum_conf { base_momentum: 0.5 final_momentum: 0.9 saturation_step: 6 }",
     "clipped elements": "clip_low: -0.01 clip_high: 0.01 l1: 0.001 l2: 0.001",

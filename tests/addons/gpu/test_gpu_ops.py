@@ -72,11 +72,9 @@ class TestMissing:
             return count
 
         runtime = SimpleNamespace(
-            getDeviceCount=get_count,
-            CUDARuntimeError=emulated_cupy.RuntimeFailure,
-            runtimeGetVersion=lambda: 12090,
+            getDeviceCount=get_count, CUDARuntimeError=emulated_cupy.RuntimeFailure, runtimeGetVersion=lambda: 12090,
             driverGetVersion=lambda: driver,
-        )
+        )  # fmt: skip
         refused(lambda: ops.library.check_device(runtime), words)
 
     def test_mistakes_are_named_with_their_remedies(self, ops) -> None:

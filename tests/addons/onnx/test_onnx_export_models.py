@@ -102,12 +102,10 @@ def test_a_file_computes_the_predictions(name, tmp_path):
 # The beginnings of names of params that come back as others: shared ones with names of their own, moments that records
 # are normalised by, windows of steps, which become those of images of one row, and convolutions of a ConvLSTM.
 OTHER = {
-    "autoencoder": ("w", "b"),
-    "field_resnet": ("normalised", "output_mean", "output_std"),
-    "recommender": ("title_conv_weight",),
-    "sentiment_convolution": ("conv3_weight", "conv4_weight", "conv5_weight"),
+    "autoencoder": ("w", "b"), "field_resnet": ("normalised", "output_mean", "output_std"),
+    "recommender": ("title_conv_weight",), "sentiment_convolution": ("conv3_weight", "conv4_weight", "conv5_weight"),
     "convlstm": ("encoder", "forecaster"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.ci if name in BUSY else ()) for name in MODELS])

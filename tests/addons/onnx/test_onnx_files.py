@@ -121,11 +121,9 @@ def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
 
 
 VERSIONS = [
-    ({"ir": 99}, "IR version 99.*upgrade onnx"),
-    ({"ir": 2}, "IR version 2, older than 3"),
-    ({"opset": 99}, "opset 99.*upgrade onnx"),
-    ({"opset": 6}, "opset 6, older than 7"),
-]
+    ({"ir": 99}, "IR version 99.*upgrade onnx"), ({"ir": 2}, "IR version 2, older than 3"),
+    ({"opset": 99}, "opset 99.*upgrade onnx"), ({"opset": 6}, "opset 6, older than 7"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("versions", "words"), VERSIONS)

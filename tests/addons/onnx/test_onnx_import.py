@@ -35,11 +35,9 @@ def test_a_weight_and_its_transpose_are_one_param(tmp_path):
     random = np.random.default_rng(0)
     arrays = {"code.weight": random.normal(size=(5, 3)).astype(np.float32), "bias": np.ones(5, np.float32)}
     nodes = [
-        node("MatMul", "x code.weight", "h"),
-        node("Transpose", "code.weight", "turned", perm=[1, 0]),
-        node("MatMul", "h turned", "product"),
-        node("Add", "product bias", "y"),
-    ]
+        node("MatMul", "x code.weight", "h"), node("Transpose", "code.weight", "turned", perm=[1, 0]),
+        node("MatMul", "h turned", "product"), node("Add", "product bias", "y"),
+    ]  # fmt: skip
     model = loaded(graph_of(nodes, {"x": ["N", 5]}, arrays=arrays), tmp_path)
     x = random.normal(size=(7, 5)).astype(np.float32)
     assert sorted(value.shape for value in model.params.values()) == [(3, 5), (5,)]

@@ -104,11 +104,9 @@ def test_a_group_normalisation_that_pytorch_spells_out_is_one_layer(tmp_path):
     inputs = {"groups": [0, 2, -1], "ones": np.ones(2, np.float32), "zeros": np.zeros(2, np.float32)}
     inputs |= {"gn.weight": numbers("scale", 4, 1, 1), "gn.bias": numbers("bias", 4, 1, 1)}
     rows = [
-        "Reshape x groups",
-        "InstanceNormalization Reshape ones zeros",
-        "Shape x",
+        "Reshape x groups", "InstanceNormalization Reshape ones zeros", "Shape x",
         "Reshape InstanceNormalization Shape",
-    ]
+    ]  # fmt: skip
     rows += ["Mul y0 gn.weight", "Add Mul gn.bias"]
     outputs = "Reshape", "InstanceNormalization", "Shape", "y0", "Mul", "y"
     nodes = [node(*row.split(" ", 1), y) for row, y in zip(rows, outputs, strict=True)]

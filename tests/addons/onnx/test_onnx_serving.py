@@ -112,7 +112,6 @@ def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path):
 def test_mlflow_reads_and_runs_its_model(tmp_path):
     pytest.importorskip("onnxruntime")
     mlflow = pytest.importorskip("mlflow")
-
     folder = tmp_path / "model"
     for _ in range(2):  # the second replaces the first
         write_mlflow(make_net(), PARAMS, folder)

@@ -48,9 +48,7 @@ def with_random_weights(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_a_whole_net_with_random_weights_gives_what_onnx_runtime_does_for_several_records(
-    net: str, tmp_path: Path
-) -> None:
+def test_a_whole_net_with_random_weights_gives_what_onnx_runtime_does_for_several_records(net: str, tmp_path: Path):
     runtime = pytest.importorskip("onnxruntime")
     path = tmp_path / "net.onnx"
     onnx.save(with_random_weights(onnx.load(FOLDER / f"light_{net}.onnx")), path)

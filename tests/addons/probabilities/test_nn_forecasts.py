@@ -32,7 +32,6 @@ def test_losses_are_means_over_the_numbers_of_the_target():
     assert found["loss"] == pytest.approx(pinball, rel=1e-5)
     assert found["crps"] == pytest.approx(2 * pinball, rel=1e-5)
     assert 0 < found["coverage"] < 1
-
     last, metrics = nn.DistributionParams("normal"), ["crps", "spread", "spread_skill"]
     found, predicted = trained(4, nn.DistributionLoss("normal"), y, last, metrics=metrics)
     mean, scale = predicted.reshape(64, 2, 2).transpose(2, 0, 1)
@@ -41,7 +40,6 @@ def test_losses_are_means_over_the_numbers_of_the_target():
     assert found["loss"] == pytest.approx(nll.mean(), rel=1e-5)
     assert found["spread"] == pytest.approx((scale**2).mean() ** 0.5, rel=1e-5)
     assert found["spread_skill"] == pytest.approx(((scale**2).mean() / ((mean - y) ** 2).mean()) ** 0.5, rel=1e-5)
-
     found, _ = trained(8, nn.EnsembleLoss(4, scale=3), y, metrics=["crps", "rank_histogram"])
     assert found["loss"] == pytest.approx(3 * found["crps"], rel=1e-5)
     assert len(found["rank_histogram"]) == 5

@@ -1,5 +1,6 @@
 """Rankings and their measures: cases worked out by hand, and properties of random cases."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from dsinga.addons.retrieval import (
     ranked_relevance,
 )
 from dsinga.addons.retrieval import ranking as retrieval
+from dsinga.data import write_store
+from tests.support.command_line import Dsinga
 from tests.support.refusals import refused
 
 RANKED = np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 0], [1, 1, 1, 1, 1]], bool)
@@ -74,9 +77,7 @@ def map_of_scikit_learn(queries: Any, database: Any, query_labels: Any, row_labe
 
 
 @given(**case)
-def test_map_is_that_of_scikit_learn(
-    queries: Any, database: Any, query_labels: Any, row_labels: Any, distance: str
-) -> None:
+def test_map_is_that_of_scikit_learn(queries: Any, database: Any, query_labels: Any, row_labels: Any, distance: str):
     # In float64 equal angles may differ in the last bit, and then ties are not in the order of the rows.
     if distance == "cosine":
         database = database[:, :1] * [[1.0, 0, 0]]
@@ -124,3 +125,21 @@ def test_a_fault_in_the_arguments_is_named(fault: str) -> None:
 @pytest.mark.parametrize("k", [0, 4])
 def test_k_must_not_exceed_the_rows(k: int) -> None:
     refused(lambda: nearest(ROWS, ROWS, k), f"k must be between 1 and the 3 rows of the database, not {k}")
+
+
+# The command retrieve: what it prints.
+def test_retrieve_measures_the_ranking(dsinga: Dsinga, folder: Path) -> None:
+    write_store(folder / "q.zarr", [(np.array([[1.0, 0], [0, 1]]), np.array([0, 1]))])
+    write_store(folder / "d.zarr", [(np.array([[3.0, 1], [2, 1], [1, 3]]), np.array([0, 1, 1]))])
+    ranked = dsinga("retrieve", "q.zarr", "d.zarr", "--at", "1")
+    assert ranked.returncode == 0, ranked.stderr
+    lines = [line.rsplit(maxsplit=1) for line in ranked.stdout.splitlines()]
+    assert lines[:2] == [["mean average precision", "1.0000"], ["precision at 1", "1.0000"]]
+    euclidean = dsinga("retrieve", "q.zarr", "d.zarr", "--distance", "euclidean", "--at", "3")
+    assert "mean average precision   0.7500" in euclidean.stdout  # (2, 1) is nearer to (1, 0) than (3, 1)
+    write_store(folder / "bare.zarr", [(np.eye(2), None)])
+    refused = dsinga("retrieve", "q.zarr", "d.zarr", "--at", "4")
+    assert refused.returncode == 2
+    assert refused.stderr == "dsinga: k must be between 1 and the 3 rows of the database, not 4\n"
+    assert "bare.zarr has no labels" in dsinga("retrieve", "q.zarr", "bare.zarr").stderr
+    assert "nowhere.zarr was not found" in dsinga("retrieve", "nowhere.zarr", "d.zarr").stderr

@@ -6,7 +6,10 @@ import pytest
 from dsinga.addons.sites.averaging_rule import AveragingRule
 from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.base.errors import RunError
+from dsinga.base.registry import lookup
 from dsinga.cluster.server import Slice, SliceSpec
+from dsinga.cutting.cluster_topology import Topology
+from dsinga.testing import GroupSyncContract
 from tests.support.mean_groups import SIZE, MeanGroups, diloco, gradient, rate, streaming_diloco
 
 SUM = rate("kSGD", 1.0)  # the outer optimizer that sets the mean of the params
@@ -248,3 +251,30 @@ def test_an_asynchronous_group_that_comes_back_begins_from_the_outer_params():
     copy = groups.shards[0].group_sync.values_for(1, 1, source=0)
     np.testing.assert_array_equal(copy.values[0], outer)
     assert copy.state[0].keys() == {"outer.value", "outer.history"}
+
+
+# Averaging passes the contract, synchronous or not.
+def policy(groups, **mean):
+    conf = MeanConf(**mean)
+    return lookup("sync_method", "kMean")(
+        Topology(1, 1, groups=groups, server_groups=groups, sync_freq=3, mean=conf), None
+    )
+
+
+class TestSynchronous(GroupSyncContract):
+    tolerance = 0.0
+
+    def create(self, groups):
+        return policy(groups)
+
+
+class TestDelayed(GroupSyncContract):
+    tolerance = 0.0
+
+    def create(self, groups):
+        return policy(groups, delay=1, mixing=0.5, fragments=2, compression="kInt8")
+
+
+class TestAsynchronous(GroupSyncContract):
+    def create(self, groups):
+        return policy(groups, asynchronous=True, updater=rate("kSGD", 1.0))  # copies differ with momentum

@@ -55,20 +55,6 @@ def test_a_beam_with_a_place_for_each_sequence_finds_the_best(seed: int, alpha: 
         assert hypothesis.score == pytest.approx(expected.score, rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_beam_of_one_is_greedy_search(seed: int):
-    next_scores = scorer(seed)
-    for sequence, hypothesis in enumerate(beam_search(next_scores, [4] * 4, START, END, beam=1)):
-        codes: list[int] = []
-        while len(codes) < 4:
-            scores = next_scores(np.array([sequence]), np.array([[START, *codes]]))[0].copy()
-            scores[START] = -np.inf
-            if scores.argmax() == END:
-                break
-            codes.append(int(scores.argmax()))
-        assert hypothesis.codes == tuple(codes)
-
-
 def test_sequences_of_a_batch_do_not_influence_each_other():
     next_scores = scorer(3)
     together = beam_search(next_scores, [4, 4, 4], START, END, beam=2)

@@ -11,10 +11,14 @@ from dsinga.base.errors import UserError
 from dsinga.data import import_records, write_store
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
 from dsinga.job.reader import with_fields
+from dsinga.layers import RecordInfo, Records
+from dsinga.net.unroll import unroll
 from dsinga.reading.batch_reader import WorkerBatches
 from dsinga.reading.checked_job import CheckedJob
 from tests.cluster.runs.test_cluster_records import of_phase
 from tests.cluster.runs.test_loop_resumed import Kind, check_resumed
+from tests.support.merged_nets import assert_same_training, both
+from tests.support.net_cases import names
 from tests.support.refusals import refused
 from tests.support.small_job import assert_close, with_topology
 from tests.support.train_in_threads import train_in_threads
@@ -151,3 +155,49 @@ def test_states_carried_from_batch_to_batch_are_those_of_all_rows(folder: Path, 
 
 def test_a_run_that_was_cut_and_resumed_is_the_unbroken_one(folder: Path, threads: Client, tmp_path: Path) -> None:
     check_resumed(Kind(JOB, {"nworkers_per_group": 2}), folder, tmp_path, threads)
+
+
+# Copies of a language model over a text, by step, merged into layers over sequences; its text is read by its steps.
+STEPS, BATCH, VOCABULARY = 4, 5, 6
+INFO = {"data": RecordInfo((STEPS + 1,), BATCH, has_labels=False)}
+
+LANGUAGE_MODEL = """
+unroll_len: 4
+layer { name: "data" type: kCharRNN unroll_len: 1 char_rnn_conf { path: "x" batchsize: 5 unroll_len: 4 } }
+layer { name: "onehot" type: kOneHot srclayers: "data" unroll_conn_type: kUnrollOneToAll
+  onehot_conf { vocab_size: 6 } }
+layer { name: "label" type: kRNNLabel srclayers: "data" unroll_conn_type: kUnrollOneToAll }
+layer { name: "gru" type: kGRU srclayers: "onehot" gru_conf { dim_hidden: 7 }
+  param { name: "z" } param { name: "r" } }
+layer { name: "drop" type: kDropout srclayers: "gru" dropout_conf { dropout_ratio: 0.3 } }
+layer { name: "ip" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 6 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "label" }
+"""
+
+
+def texts(rows: int = BATCH) -> dict[str, Records]:
+    return {"data": Records(np.random.default_rng(0).integers(0, VOCABULARY, (rows, STEPS + 1)).astype(np.uint8))}
+
+
+def test_the_merged_language_model_trains_like_its_copies():
+    merged, unrolled = both(LANGUAGE_MODEL, INFO)
+    assert names(merged) == ["data", "onehot", "label", "gru", "drop", "ip", "loss"]
+    assert [node.layer.shape for node in merged.nodes] == [
+        (5, 5), (5, 4, 6), (5, 4), (5, 4, 7), (5, 4, 7), (5, 4, 6), (5, 4, 6)
+    ]  # fmt: skip
+    assert len([name for name in names(unrolled) if "#" in name]) >= 6 * STEPS
+    assert "data" in names(unrolled)
+    assert list(merged.params) == [
+        "z", "r", "gru_c_hx", "gru_z_hh", "gru_r_hh", "gru_c_hh", "gru_z_b", "gru_r_b", "gru_c_b",
+        "ip_weight", "ip_bias",
+    ]  # fmt: skip
+    assert_same_training(merged, unrolled, texts())
+
+
+def test_a_text_of_another_number_of_steps_than_its_layers_is_refused_with_its_place():
+    text = (
+        'neuralnet { unroll_len: 3\nlayer { name: "data" type: kRecordInput unroll_len: 1 }\n'
+        'layer { name: "t" type: kCharRNN unroll_len: 1 char_rnn_conf {\nunroll_len: 5 } }\n'
+        'layer { name: "x" type: kOneHot srclayers: "t" unroll_conn_type: kUnrollOneToAll }\n}'
+    )
+    refused(lambda: unroll(loads(text, "job.conf").neuralnet), "conf:4: ", "5 characters", "'x' has 3")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 from dsinga.addons.search.learning_rate import RateSweep
 from dsinga.addons.search.metric_values import Rung
@@ -29,6 +30,7 @@ from dsinga.extensions import (
 )
 from dsinga.job import Job
 from dsinga.testing import ExtensionContract, SimulatedLoop
+from tests.cluster.runs.test_loop_products import KINDS, train_kind
 from tests.support.refusals import refused
 
 CREATE: dict[str, Callable[[Path], Extension]] = {
@@ -114,3 +116,21 @@ def test_the_contract_names_the_fault_of_a_wrong_extension(wrong: dict[str, bool
             return Counting(**wrong)
 
     refused(lambda: getattr(Wrong(), check)(), message, error=(AssertionError, TypeError))
+
+
+# Tables and curves are written in every kind of run.
+def writes_a_table(result: Any, folder: Path) -> None:
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 1 + len(result.history)
+
+
+def writes_curves(result: Any, folder: Path) -> None:
+    assert list((folder / "tensorboard").rglob("events.*"))
+
+
+TRACKERS: dict[str, Callable[[Any, Path], None]] = {"type: kCSV": writes_a_table, "type: kTensorBoard": writes_curves}
+
+
+@pytest.mark.parametrize("text", TRACKERS, ids=lambda text: text.split()[1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_trackers_write_in_every_kind_of_run(kind: str, text: str, threads: Client, tmp_path: Path) -> None:
+    TRACKERS[text](train_kind(kind, threads, tmp_path, text), tmp_path)

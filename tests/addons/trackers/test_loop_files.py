@@ -31,9 +31,7 @@ def test_three_checkpoints_are_kept_and_a_run_goes_on_from_them(job: Job, tmp_pa
     assert_same(read_params(tmp_path / "best.safetensors"), unbroken.params)
 
 
-def test_a_checkpoint_is_complete_before_an_older_one_goes(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_complete_before_an_older_one_goes(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from dsinga.loop import checkpoints
 
     remove, seen = checkpoints.remove_old_checkpoints, []

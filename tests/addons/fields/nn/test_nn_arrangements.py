@@ -59,11 +59,9 @@ def from_the_west(data: Any) -> Any:
 
 
 TRAINED: dict[str, Any] = {
-    "fields": (windows(FIELDS), None),
-    "features": pairs(FEATURES),
-    "cubes": pairs(CUBES),
+    "fields": (windows(FIELDS), None), "features": pairs(FEATURES), "cubes": pairs(CUBES),
     "frames": pairs(FRAME, TARGET_FRAME),
-}
+}  # fmt: skip
 ARRANGED: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "levels": ("fields", lambda _: (windows(FIELDS.sel(level=[500, 1000, 850])), None)),
     "latitudes": ("fields", lambda _: (windows(FIELDS.sortby("lat")), None)),
@@ -188,9 +186,7 @@ def product(names: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "phase"), product(ARRANGED))
-def test_data_that_lie_otherwise_are_put_in_order(
-    name: str, phase: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_data_that_lie_otherwise_are_put_in_order(name: str, phase: str, folders: dict[str, Path], tmp_path: Path):
     kind, arranged = ARRANGED[name]
     data, expected = arranged(tmp_path), PHASES[phase](folders[kind], kind, TRAINED[kind])
     if phase == "validation" and kind == "fields":
