@@ -12,7 +12,6 @@ from dsinga.rl.from_job import agent_of
 from tests.support.executed_pages import ROOT
 from tests.support.refusals import refused
 from tests.support.rl_cases import transitions
-from tests.support.small_job import assert_same
 
 SPACES = rl.Spaces(rl.box((4,)), rl.BoxSpace(np.float32([-2, 0]), np.float32([2, 10]), np.dtype(np.float32)))
 
@@ -155,16 +154,6 @@ def test_correlated_noise_is_an_ornstein_uhlenbeck_process() -> None:
     assert learner._draw_noise((1, 2), rng).shape == (1, 2), "another number of environments begins anew"
 
 
-def test_noise_without_correlation_keeps_nothing() -> None:
-    learner, x = DDPG(model(), SPACES, random_steps=0, noise=0.5), transitions(SPACES).observations
-    numbers = np.random.default_rng(3).standard_normal((32, 2), np.float32) * np.float32(0.5)
-    np.testing.assert_array_equal(
-        learner.sample(x, np.random.default_rng(3)).actions,
-        learner._from_unit(learner._actions(learner.params, x) + numbers),
-    )
-    assert learner.state()["noise"].size == 0
-
-
 def test_the_noise_of_targets_is_limited_and_repeats() -> None:
     learner = TD3(model(2), SPACES, target_noise=5.0, target_noise_limit=0.3)
     x = transitions(SPACES, 200).observations
@@ -185,26 +174,6 @@ def test_the_actor_of_td3_learns_in_every_second_update() -> None:
         followed = any(not np.array_equal(value, target[name]) for name, value in learner.target_params.items())
         assert {"critic0_weight", "critic1_weight"} <= changed
         assert ("actor_weight" in changed) == ("value" in metrics) == followed == (update % 2 == 1)
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.9])
-@pytest.mark.parametrize("algorithm", [DDPG, TD3])
-def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG], correlation: float) -> None:
-    settings = {"random_steps": 0, "noise_correlation": correlation}
-    first, second = (algorithm(model(algorithm.critics), SPACES, seed=seed, **settings) for seed in (0, 5))
-    second.seed = first.seed  # it determines the noise of TD3's targets
-    first.learn(transitions(SPACES))
-    first.sample(transitions(SPACES).observations, np.random.default_rng(0))
-    second.restore(first.state())
-    assert second.sampled == 32
-    for learner in (first, second):
-        for seed in range(4):
-            learner.learn(transitions(SPACES, seed=seed))
-    x = transitions(SPACES).observations
-    actions = [learner.sample(x, np.random.default_rng(1)).actions for learner in (first, second)]
-    np.testing.assert_array_equal(*actions)
-    assert_same(first.params, second.params)
-    assert_same(first.target_params, second.target_params)
 
 
 def test_the_state_of_another_updater_of_the_critic_changes_nothing() -> None:

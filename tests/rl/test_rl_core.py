@@ -81,23 +81,6 @@ def test_an_agent_takes_one_observation_or_several() -> None:
     refused(lambda: agent.predict(np.zeros(5, np.float32)), r"observations have the shape \(4,\).*these have \(5,\)")
 
 
-def test_a_restored_agent_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    x = observations(16)
-    batch = {"observation": x, "target": x[:, :1]}
-    first = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.Adam(0.01)), seed=3)
-    first.learn(batch)
-    first.sample(x)
-    first.save(tmp_path)
-    second = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.Adam(0.01), seed=9), seed=9)
-    second.restore(tmp_path)
-    for agent in (first, second):
-        agent.learn(batch)
-    ours, theirs = first.sample(x), second.sample(x)
-    assert (ours.actions == theirs.actions).all()
-    for name, value in first.algorithm.params.items():
-        assert (second.algorithm.params[name] == value).all()
-
-
 def test_a_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     agent = rl.Agent(rl.PPO(actor_critic(3), SPACES))
     agent.save(tmp_path)

@@ -16,10 +16,6 @@ SUM = rate("kSGD", 1.0)  # the outer optimizer that sets the mean of the params
 INNERS = {"kSGD": 0.02, "kAdamW": 0.01, "kMuon": 0.02}
 
 
-def mean_of(groups):
-    return np.mean([groups.value(group) for group in range(len(groups.shards))], axis=0)
-
-
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("period", [1, 5, 50])
 @pytest.mark.parametrize("kind", INNERS)

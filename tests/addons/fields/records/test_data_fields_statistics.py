@@ -133,18 +133,6 @@ def test_mistakes_are_named_with_their_remedies() -> None:
     refused(lambda: field_statistics(xr.Dataset({"name": ("x", ["a", "b"])})), "'name' is of <U1, not of numbers")
 
 
-class StartsWorker(logging.Handler):
-    """Lets a cluster start a worker as soon as something is said."""
-
-    def __init__(self, cluster: Any):
-        super().__init__()
-        self.cluster, self.said = cluster, ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said = record.getMessage()
-        self.cluster.scale(1)
-
-
 def test_the_first_worker_of_a_client_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     from distributed import Client, LocalCluster
 
@@ -152,16 +140,10 @@ def test_the_first_worker_of_a_client_is_awaited(monkeypatch: pytest.MonkeyPatch
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         with monkeypatch.context() as patch:
             patch.setattr(statistics, "PATIENCE", 0.1)
-            refused(
-                lambda: field_statistics(fields(), client=client),
-                "Dask worker has come .* start",
-                error=ClusterNotReady,
-            )
-        handler = StartsWorker(cluster)
-        statistics._log.addHandler(handler)
-        try:
-            found = field_statistics(fields(), client=client)
-        finally:
-            statistics._log.removeHandler(handler)
-    assert handler.said.endswith("has no worker; waiting for one, 0:10:00 at most")
+            refused(lambda: field_statistics(fields(), client=client), "has come .* start", error=ClusterNotReady)
+        said, handler = [], logging.Handler()
+        handler.emit = lambda record: (said.append(record.getMessage()), cluster.scale(1))
+        monkeypatch.setattr(statistics._log, "handlers", [handler])
+        found = field_statistics(fields(), client=client)
+    assert said[-1].endswith("has no worker; waiting for one, 0:10:00 at most")
     xr.testing.assert_identical(found.mean, field_statistics(fields()).mean)
