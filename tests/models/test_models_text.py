@@ -71,7 +71,7 @@ def test_mistakes_are_named_with_their_remedies(reviews: Path, ratings: Path, tm
 
 
 # Nets of word vectors: the losses of PyTorch for the same params and batches.
-WORDS, ROWS, WORDS_STEPS = 12, 20, 15
+WORDS, ROWS, NGRAM_STEPS = 12, 20, 15
 RNG = np.random.default_rng(0)
 
 
@@ -85,7 +85,7 @@ def losses_of(job: Job, x: np.ndarray, y: np.ndarray) -> tuple[dict[str, np.ndar
     params = net.initial_params()
     first = {name: value.copy() for name, value in params.items()}
     updater, losses = net.updater(), []
-    for step in range(WORDS_STEPS):
+    for step in range(NGRAM_STEPS):
         result = net.backward(params, x[step], y[step], step=step)
         losses.append(result.metrics["loss"])
         updater.step(params, result.gradients)
@@ -94,12 +94,12 @@ def losses_of(job: Job, x: np.ndarray, y: np.ndarray) -> tuple[dict[str, np.ndar
 
 def test_the_ngram_net_has_the_losses_of_pytorch():
     torch = pytest.importorskip("torch")
-    x, y = RNG.integers(WORDS, size=(WORDS_STEPS, ROWS, 3)), RNG.integers(WORDS, size=(WORDS_STEPS, ROWS))
-    job = with_sgd(word_ngram(WORDS, context=3, embedding=6, hidden=8, batchsize=ROWS, train_steps=WORDS_STEPS))
+    x, y = RNG.integers(WORDS, size=(NGRAM_STEPS, ROWS, 3)), RNG.integers(WORDS, size=(NGRAM_STEPS, ROWS))
+    job = with_sgd(word_ngram(WORDS, context=3, embedding=6, hidden=8, batchsize=ROWS, train_steps=NGRAM_STEPS))
     first, losses, _ = losses_of(job, x, y)
     params = {name: torch.tensor(value, requires_grad=True) for name, value in first.items()}
     optimizer, expected = torch.optim.SGD(params.values(), lr=0.5), []
-    for step in range(WORDS_STEPS):
+    for step in range(NGRAM_STEPS):
         vectors = params["vectors_weight"][torch.tensor(x[step])].reshape(ROWS, -1)
         hidden = torch.tanh(torch.nn.functional.linear(vectors, params["hidden_weight"], params["hidden_bias"]))
         scores = torch.nn.functional.linear(hidden, params["scores_weight"], params["scores_bias"])

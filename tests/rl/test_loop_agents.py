@@ -41,7 +41,8 @@ JOBS = {
     ),
 }
 TD3 = [
-    *("train_steps=24", "test_freq=8", "checkpoint_freq=8", "reinforcement.evaluation_episodes=1"),
+    *("train_steps=24", "test_freq=8", "checkpoint_freq=8"),
+    *("reinforcement.evaluation_episodes=1", "reinforcement.rollout_steps=4"),
     *("reinforcement.td3_conf.random_steps=4", "reinforcement.td3_conf.noise_correlation=0.9"),
     *(f"reinforcement.replay_conf.{field}" for field in ("learn_after=4", "batch_size=4", "prioritized=true")),
 ]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dsinga
+from dsinga import nn
 from dsinga.addons.search.learning_rate import SMOOTHING, RateSearch, has_diverged, smooth
 from dsinga.api import roots, train
 from dsinga.commands.cli import main_group
@@ -208,3 +209,32 @@ def test_a_loss_that_explodes_does_not_flatten_the_picture() -> None:
     search = RateSearch(RATES, [10 - step / 10 if step < 90 else 1e9 for step in range(100)])
     (axes,) = search.figure().axes
     assert axes.get_ylim()[1] < 30
+
+
+# The learning rate of a model of nn, from its records.
+X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int)
+
+
+def model():
+    return nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(2)])
+
+
+def test_a_rate_is_found_for_a_model():
+    made = model()
+    made.compile("adam", "sparse_categorical_crossentropy")
+    search = dsinga.find_learning_rate(made, X, Y, steps=20, batch_size=8, progress=False)
+    assert len(search.rates) == 20
+    made.fit(X, Y, progress=False)
+
+
+MISTAKES = {
+    "without records": (lambda: dsinga.find_learning_rate(model()), r"\(model, x, y\)"),
+    "before compile": (lambda: dsinga.find_learning_rate(model(), X, Y), "compile"),
+    "of a job": (lambda: dsinga.find_learning_rate(Job(), X, Y), "data="),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_names_what_to_write(name):
+    refused(*MISTAKES[name])

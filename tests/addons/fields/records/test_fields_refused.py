@@ -238,10 +238,8 @@ def test_a_target_that_is_an_input_of_the_same_time_is_said_once(caplog: pytest.
 
 
 # Arguments of windows, splits, statistics and predictions: each of a wrong type is refused in one sentence.
-ARGUMENTS_DATES = np.datetime64("2000-01-01", "ns") + np.arange(9) * np.timedelta64(1, "D")
-DATA = xr.Dataset(
-    {"t": (("time", "lat"), np.arange(36.0).reshape(9, 4))}, {"time": ARGUMENTS_DATES, "lat": [30.0, 20, 10, 0]}
-)
+DAYS = np.datetime64("2000-01-01", "ns") + np.arange(9) * np.timedelta64(1, "D")
+DATA = xr.Dataset({"t": (("time", "lat"), np.arange(36.0).reshape(9, 4))}, {"time": DAYS, "lat": [30.0, 20, 10, 0]})
 WINDOWS: dict[str, Any] = {"inputs": "t", "targets": "t", "input_dims": {"time": 1, "lat": -1}, "lead": {"time": 1}}
 
 

@@ -260,7 +260,7 @@ GRID: dict[str, Any] = {
 }
 
 
-def dataset_of_windows_conf() -> xr.Dataset:
+def conf_dataset() -> xr.Dataset:
     field = np.random.default_rng(0).normal(size=(10, 6)).astype(np.float32)
     dates = np.datetime64("2000-01-01", "ns") + np.arange(10) * np.timedelta64(1, "D")
     return xr.Dataset({"t": (("time", "lat"), field)}, {"time": dates, "lat": np.linspace(50.5, -50.5, 6)})
@@ -268,7 +268,7 @@ def dataset_of_windows_conf() -> xr.Dataset:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    dataset_of_windows_conf().chunk(time=3).to_zarr(tmp_path / "x.zarr", consolidated=False)
+    conf_dataset().chunk(time=3).to_zarr(tmp_path / "x.zarr", consolidated=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -301,8 +301,8 @@ def test_a_job_reads_windows_of_its_store(folder: Path) -> None:
     assert len(reader) == 5 * 2
     assert kept_bytes([(reader.stores["data"], 1)]) == 6 * 6 * 4  # fields of six days, for targets, too
     (records,) = reader.read_range(0, 10).values()
-    np.testing.assert_array_equal(records.data, dataset_of_windows_conf().t[:5].values.reshape(10, 1, 3))
-    np.testing.assert_array_equal(records.labels, dataset_of_windows_conf().t[1:6].values.reshape(10, 1, 3))
+    np.testing.assert_array_equal(records.data, conf_dataset().t[:5].values.reshape(10, 1, 3))
+    np.testing.assert_array_equal(records.labels, conf_dataset().t[1:6].values.reshape(10, 1, 3))
     test = CheckedJob(job).reader(Phase.kTest)
     assert len(test) == 4 * 2  # without labels the last step has a window, too
     assert test.read_range(0, 1)["data"].labels is None
@@ -334,7 +334,7 @@ def test_faults_name_the_line(folder: Path, change: tuple[str, str], fault: str)
 
 def test_a_job_that_was_given_a_dataset_keeps_the_definition(folder: Path) -> None:
     from_path = dsinga.train(loads(JOB), progress=False)
-    data = {"train": dataset_of_windows_conf(), "test": dataset_of_windows_conf()}
+    data = {"train": conf_dataset(), "test": conf_dataset()}
     for source in (data, {"train": FieldWindows("x.zarr", train_conf(loads(JOB)))}):
         result = dsinga.train(loads(JOB), data=source, progress=False)
         np.testing.assert_array_equal(result.params["w"], from_path.params["w"])
@@ -345,7 +345,7 @@ def train_conf(job: Any) -> WindowDefinition:
 
 
 def test_a_model_names_windows_of_a_path(folder: Path) -> None:
-    for source in ("x.zarr", dataset_of_windows_conf()):
+    for source in ("x.zarr", conf_dataset()):
         windows = dsinga.windows(source, targets="t", input_dims={"time": 1, "lat": 3}, lead={"time": 1})
         model = nn.Sequential([nn.Input((1, 3)), nn.Dense(3), nn.Reshape((1, 3))])
         model.compile("sgd", loss="mse")

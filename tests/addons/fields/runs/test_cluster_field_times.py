@@ -196,7 +196,7 @@ def test_monthly_means_go_on_in_the_middles_of_months(name: str, place: str) -> 
 STEP = np.timedelta64(6, "h")
 
 
-def predict_of_leads(dataset: Any, definition: WindowDefinition, leads: int | None = None, filters: int = 1) -> Any:
+def predict_leads(dataset: Any, definition: WindowDefinition, leads: int | None = None, filters: int = 1) -> Any:
     job = make_job(convolutions(filters, pad=0 if definition.along("latitude").before else 1))
     params = make_params(job, definition, make_dataset())
     return predict_dataset(job, params, "end", dataset, definition=definition, leads=leads)
@@ -207,7 +207,7 @@ def looped(dataset: Any, definition: WindowDefinition, last: int, leads: int, fi
     known, size = dataset.isel(time=slice(last + 1)), definition.input_dims["time"]
     steps = []
     for _ in range(leads):
-        step = predict_of_leads(known, definition, filters=filters).isel(time=slice(-size, None)).compute()
+        step = predict_leads(known, definition, filters=filters).isel(time=slice(-size, None)).compute()
         steps += [step.isel(time=[k]) for k in range(size)]
         later = dataset.reindex(time=step.time, method="nearest")  # others as at the later times, if known
         later = later.assign({name: step[name] for name in step.data_vars})
@@ -242,7 +242,7 @@ def test_leads_are_predictions_of_predictions(monkeypatch: pytest.MonkeyPatch, s
     dataset, definition, leads = make_dataset(time=8, latitude=20, longitude=24), define(**settings), 3
     size = definition.input_dims["time"]
     filters = 3 * size if "z" in definition.targets else 1
-    predicted = predict_of_leads(dataset.chunk(time=3, latitude=11), definition, leads, filters)
+    predicted = predict_leads(dataset.chunk(time=3, latitude=11), definition, leads, filters)
     assert predicted.t.dims == ("time", "lead", "latitude", "longitude")
     np.testing.assert_array_equal(predicted.lead, np.arange(1, leads * size + 1) * STEP)
     np.testing.assert_array_equal(predicted.valid_time, predicted.time.values[:, None] + predicted.lead.values)
@@ -259,10 +259,10 @@ def test_leads_are_predictions_of_predictions(monkeypatch: pytest.MonkeyPatch, s
 def test_leads_of_several_steps_are_those_of_every_third_step() -> None:
     dataset = make_dataset().chunk(time=5)
     settings = {"context": {}, "inputs": ["t"]}
-    predicted = predict_of_leads(dataset, define(**settings, lead={"time": 3}), 3)
+    predicted = predict_leads(dataset, define(**settings, lead={"time": 3}), 3)
     np.testing.assert_array_equal(predicted.lead, np.array([3, 6, 9]) * STEP)
     for first in range(3):
-        every_third = predict_of_leads(dataset.isel(time=slice(first, None, 3)), define(**settings), 3)
+        every_third = predict_leads(dataset.isel(time=slice(first, None, 3)), define(**settings), 3)
         np.testing.assert_array_equal(predicted.t[first::3], every_third.t)
 
 
@@ -270,7 +270,7 @@ def test_masked_points_stay_masked() -> None:
     dataset = make_dataset()
     land = dataset.h > 0.5
     masked = dataset.assign(t=dataset.t.where(~land))
-    predicted = predict_of_leads(masked, define(mask=["t"], inputs=["t"]), leads=2)
+    predicted = predict_leads(masked, define(mask=["t"], inputs=["t"]), leads=2)
     for lead in range(2):
         np.testing.assert_array_equal(np.isnan(predicted.t.isel(lead=lead)), np.broadcast_to(land, (11, 37, 52)))
 
@@ -288,4 +288,4 @@ def test_masked_points_stay_masked() -> None:
 )
 def test_leads_that_cannot_be_predicted_are_refused(settings: Any, leads: int, message: str) -> None:
     dataset, definition = make_dataset(), define(**settings)
-    refused(lambda: predict_of_leads(dataset, definition, leads=leads), message)
+    refused(lambda: predict_leads(dataset, definition, leads=leads), message)
