@@ -71,13 +71,6 @@ def test_regression_and_features_of_collections(threads: Client) -> None:
         np.testing.assert_array_equal(transformer.transform(DX).compute(), transformer.transform(X))
 
 
-def test_a_matrix_of_labels_on_the_cluster(threads: Client) -> None:
-    labels = (DX[:, :3] > 5).astype(int)
-    classifier = Classifier(random_state=0, epochs=20).fit(DX, labels)
-    assert (classifier.predict(DX) == labels).mean().compute() > 0.9
-    assert 0 < classifier.score(DX, labels) < 1
-
-
 def test_xarray_in_xarray_out(threads: Client) -> None:
     coordinates = {"time": np.arange(900), "band": list("abcdef"), "place": "here"}
     records = xr.DataArray(DX, dims=("time", "band"), coords=coordinates)

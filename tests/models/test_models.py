@@ -12,8 +12,6 @@ from dsinga import models, nn
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase, check, load, loads, to_text
 from dsinga.layers import RecordInfo
-from dsinga.models.blocks import conv, dense, loss, records
-from dsinga.models.resnet import residual
 from dsinga.net import NeuralNet, create_net
 from tests.support.refusals import refused
 
@@ -63,6 +61,7 @@ FILES: Jobs = {
 JOBS: Jobs = {
     **MADE, **FILES, **{f"rbm{number}": partial(models.rbm, number) for number in (1, 2, 3, 4)},
     "mdnn": lambda: models.mdnn(image=(8, 6), text=(), code=4, dropout=0.0),
+    "rnnlm": lambda: models.rnnlm([50, 20, 10, 5, 5, 4, 3, 2, 1], classes=2, hidden=4, steps=3, batchsize=2),
     "skip-gram": lambda: models.skip_gram([50, 30, 20, 9, 1]),
 }  # fmt: skip
 
@@ -140,16 +139,6 @@ def test_data_and_fields_of_the_job_are_the_callers():
         "s3://bucket/cifar10/image_mean.zarr",
     )
     assert (job.train_steps, job.updater.type.name) == (7, "kAdam")
-
-
-def test_pieces_make_a_net():
-    layers = [
-        *records("digits", 50, [1, 8, 8], std_value=16), conv("conv", "data", 4, pad=1),
-        *residual("block", "conv", 8, stride=2), dense("ip", "block_relu2", 10), loss("ip", topk=2),
-    ]  # fmt: skip
-    net = net_of(Job(net={"layer": layers}))
-    assert net.layer("block_relu2").shape == (50, 8, 4, 4)
-    assert net.layer("loss").shape == (50, 10)
 
 
 def test_given_epochs_replace_steps_and_frequencies():

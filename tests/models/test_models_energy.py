@@ -20,14 +20,6 @@ def net_of(job: Job) -> NeuralNet:
     return create_net(job.net, Phase.kTrain, {"data": RecordInfo(tuple(store.shape), store.batchsize[0])})
 
 
-def test_the_last_machine_of_a_stack_is_gaussian_unless_told_otherwise():
-    def gaussian(job: Job) -> list[bool]:
-        return [layer.rbm_conf.gaussian for layer in job.net.layer if layer.rbm_conf]
-
-    assert [gaussian(models.rbm(n)) for n in (1, 4)] == [[False, False], [False, True]]
-    assert gaussian(models.rbm(4, binary=True)) == [False, False]
-
-
 def test_the_machines_have_every_param_that_the_auto_encoder_starts_from():
     machines = [net_of(models.rbm(n)) for n in (1, 2, 3, 4)]
     trained = {name: param.shape for net in machines for name, param in net.params.items() if param.lr_scale}
@@ -90,3 +82,11 @@ def test_a_decoder_with_shared_weights_runs_without_its_encoder_labels() -> None
     assert net.forward(params, x).outputs.keys() == {"loss"}
     sigmoid = 1 / (1 + np.exp(-(x @ params["w1"].T + params["b12"])))
     np.testing.assert_allclose(code, sigmoid @ params["w2"].T + params["b22"], rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_machine_of_a_stack_is_gaussian_unless_told_otherwise():
+    def gaussian(job: Job) -> list[bool]:
+        return [layer.rbm_conf.gaussian for layer in job.net.layer if layer.rbm_conf]
+
+    assert [gaussian(models.rbm(n)) for n in (1, 4)] == [[False, False], [False, True]]
+    assert gaussian(models.rbm(4, binary=True)) == [False, False]

@@ -216,11 +216,3 @@ def test_a_metric_of_some_updates_has_their_mean() -> None:
     means = loop.advance(6)
     assert [len(each) for each in metrics] == [1, 2, 1, 2, 1, 2]
     assert means["value"] == pytest.approx(np.mean([each["value"] for each in metrics[1::2]]))
-
-
-def test_an_update_after_errors_computes_no_targets_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm, batch = DDPG(model(), SPACES), transitions(SPACES)
-    expected = DDPG(model(), SPACES).learn(transitions(SPACES))
-    algorithm.errors(batch)
-    monkeypatch.setattr(DDPG, "targets", None)
-    assert algorithm.learn(batch) == expected

@@ -37,7 +37,8 @@ def agent_job(algorithm: str, head: str, value: str = "") -> Job:
 JOBS = {
     "agent of rollouts": agent_job("algorithm: kA2C", "policy", VALUE),
     "agent with a memory": agent_job(
-        "algorithm: kDQN dqn_conf { target_every: 3 } replay_conf { learn_after: 4 batch_size: 4 }", "values"
+        "algorithm: kDQN dqn_conf { target_every: 3 epsilon_steps: 20 } replay_conf { learn_after: 4 batch_size: 4 }",
+        "values",
     ),
 }
 TD3 = [

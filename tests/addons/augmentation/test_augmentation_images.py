@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsinga.addons.augmentation.augmentation import _philox, pick, stream_key, uniform
 from dsinga.addons.augmentation.crops import symmetric_beta
@@ -227,16 +225,6 @@ KNOWN = [
 def test_words_are_those_of_random123(counter, key, expected):
     words = _philox(key, *(np.array([[word]], np.uint64) for word in counter))
     assert [int(word[0, 0]) for word in words] == list(expected)
-
-
-@given(seed=st.integers(0, 2**64 - 1), start=st.integers(0, 2**40), columns=st.integers(1, 30))
-def test_a_record_gets_the_same_numbers_in_any_batch(seed, start, columns):
-    key, records, epochs = stream_key(seed, 2), start + np.arange(7), np.array([0, 0, 0, 1, 1, 2, 9])
-    whole = uniform(key, records, epochs, columns)
-    assert whole.shape == (7, columns)
-    assert 0 < whole.min() <= whole.max() < 1
-    np.testing.assert_array_equal(whole[4:6, :3], uniform(key, records[4:6], epochs[4:6], min(columns, 3)))
-    assert len(np.unique(whole[:, 0])) == 7
 
 
 def test_seeds_streams_and_epochs_have_numbers_of_their_own():

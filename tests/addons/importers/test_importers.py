@@ -151,12 +151,6 @@ def test_data_import_and_info(dsinga: Dsinga, folder: Path) -> None:
     assert "--overwrite" in again.stderr
 
 
-def test_an_unknown_kind_is_one_message_and_status_2(dsinga: Dsinga) -> None:
-    refused = dsinga("data", "import", "minst", "a", "b")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "did you mean 'mnist'" in refused.stderr
-
-
 def test_a_users_file_registers_an_importer(dsinga: Dsinga, folder: Path) -> None:
     (folder / "own.py").write_text(USER_FILE)
     imported = dsinga("data", "import", "powers", "own.py", "powers.zarr", "--import", "own.py")

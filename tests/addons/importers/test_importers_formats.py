@@ -80,11 +80,6 @@ def test_lines_without_labels_are_another_store(tmp_path: Path) -> None:
     assert plain.read([1])[0].tolist() == [[4, 5, 6]]
 
 
-def test_images_are_resized_to_the_shape_of_the_job(tmp_path: Path) -> None:
-    source = SOURCES["imagefolder"](tmp_path)
-    assert open_store(source.path, "imagefolder", shape=(3, 10, 12)).shape == (3, 10, 12)
-
-
 def test_encoded_pixels_are_decoded(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     images = SOURCES["imagefolder"](tmp_path / "images")
@@ -238,3 +233,8 @@ def test_a_database_within_the_database_is_refused(tmp_path: Path) -> None:
         environment.open_db(b"inner")
     with pytest.raises(UserError, match="db is damaged: the key b'inner' has a database or several values, not one"):
         import_records("lmdb", tmp_path / "db", tmp_path / "out.zarr")
+
+
+def test_images_are_resized_to_the_shape_of_the_job(tmp_path: Path) -> None:
+    source = SOURCES["imagefolder"](tmp_path)
+    assert open_store(source.path, "imagefolder", shape=(3, 10, 12)).shape == (3, 10, 12)

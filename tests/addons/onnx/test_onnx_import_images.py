@@ -42,7 +42,7 @@ def weights(*shape):
 SCALE = ("n.weight", numbers("scale", 2)), ("n.bias", numbers("bias", 2))
 STATISTICS = ("n.running_mean", numbers("mean", 2)), ("n.running_var", numbers("variance", 2))
 WINDOW = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 0, 1]}
-TURNED, SIZES = "ConvTranspose", (("roi", None), ("s", None))
+SIZES = (("roi", None), ("s", None))
 CASES = {
     "conv": ("Conv", IMAGES, (*weights(4, 1, 3, 3), ("conv.bias", numbers("b", 4))), 21, {"group": 2, "pads": [1] * 4}),
     "conv uneven": ("Conv", IMAGES, weights(3, 2, 3, 2), 11, {"pads": [0, 1, 2, 0], "dilations": [2, 1]}),

@@ -17,7 +17,6 @@ NETS = [
     "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
     "zfnet512",
 ]  # fmt: skip
-SHAPE = 3, 224, 224
 
 
 def with_random_weights(model: Any) -> Any:

@@ -57,17 +57,6 @@ def test_every_layer_is_drawn_with_name_type_shape_params_and_edges():
     assert {rect.get("fill") for rect in svg.iter(f"{SVG}rect")} == {fill for fill, _ in COLOURS.values()}
 
 
-def test_boxes_lie_inside_the_picture_and_apart():
-    svg = ElementTree.fromstring(to_svg(convnet()))
-    width, height = float(svg.get("width")), float(svg.get("height"))
-    placed = boxes(svg)
-    for k, (x, y, w, h) in enumerate(placed):
-        assert 0 <= x < x + w <= width
-        assert 0 <= y < y + h <= height
-        for x2, y2, w2, h2 in placed[k + 1 :]:
-            assert x + w <= x2 + 0.2 or x2 + w2 <= x + 0.2 or y + h <= y2 or y2 + h2 <= y
-
-
 def test_the_picture_needs_nothing_else():
     net = convnet()
     text = net._repr_html_()

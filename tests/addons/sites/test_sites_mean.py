@@ -62,14 +62,6 @@ def test_groups_compute_algorithm_2_of_streaming_diloco(groups, period, delay, p
         trained.flush()
 
 
-def test_averaging_after_each_step_is_synchronous_data_parallelism():
-    trained, w = MeanGroups(4, 1, rate("kSGD", 0.1), updater=SUM), np.ones(SIZE, np.float32)
-    for step in range(10):
-        trained.train_all(1)
-        w = w - np.float32(0.1) * np.mean([gradient(group, step, w) for group in range(4)], axis=0)
-    np.testing.assert_allclose(trained.value(0), w, rtol=1e-6, atol=1e-6)
-
-
 def test_weights_are_those_of_federated_averaging():
     expected = diloco(2, 5, 3, "kSGD", 0.05, outer_lr=1.0, momentum=0.0, weights=[3, 1])
     trained = MeanGroups(2, 5, rate("kSGD", 0.05), updater=SUM, weight=[300, 100])

@@ -83,15 +83,6 @@ def test_the_time_of_leads_has_another_name_than_that_of_the_data(direct: bool) 
         dsinga.windows(renamed, inputs="lead", targets="lead", input_dims=WHOLE, lead={"time": 1}, leads=2)
 
 
-def test_coordinates_must_increase() -> None:
-    data = dataset()
-    order = [0, 1, 2, 4, 3, *range(5, 12)]
-    refused(lambda: dsinga.windows(data.isel(time=order), input_dims=WHOLE), "'time'", "sortby")
-    refused(lambda: dsinga.windows(data.isel(time=[0, 0, 1]), input_dims=WHOLE), "'time'", r"1\) follows 2000-01-01")
-    refused(lambda: dsinga.windows(data.isel(lon=[1, 0, 2, 3]), input_dims=WHOLE), "'lon'", r"sortby\('lon'\)")
-    assert len(dsinga.windows(data.isel(lat=slice(None, None, -1)), input_dims=WHOLE)) == 12
-
-
 def test_mistakes_are_named_with_their_remedies() -> None:
     data = dataset(wind=(("time", "y", "x"), np.zeros((12, 3, 4))))
     refused(lambda: dsinga.windows(data, inputs=["sst", "wind"], input_dims=WHOLE), "'wind'", "interp_")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import dsinga
 from dsinga import nn
 from dsinga.addons.fields.records import field_windows
-from dsinga.addons.fields.records.definition import EDGES, WindowDefinition, WindowVariableConf
-from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
-from dsinga.job import Phase, loads, to_text
+from dsinga.addons.fields.records.definition import EDGES, WindowDefinition
+from dsinga.data import FieldWindows, kept_bytes, open_records
+from dsinga.job import Phase, loads
 from dsinga.reading.checked_job import CheckedJob
 from tests.support.refusals import refused
 
@@ -250,15 +250,6 @@ neuralnet {
 }
 """
 
-GRID: dict[str, Any] = {
-    "variable": [
-        WindowVariableConf(name="t", dims=["time", "level", "lat"], units="K"),
-        WindowVariableConf(name="ground", dims=["lat"]),
-    ],
-    "points": {"level": ["1000", "500"]},
-    "steps": {"time": "6h", "lat": "-0.25"},
-}
-
 
 def conf_dataset() -> xr.Dataset:
     field = np.random.default_rng(0).normal(size=(10, 6)).astype(np.float32)
@@ -271,28 +262,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     conf_dataset().chunk(time=3).to_zarr(tmp_path / "x.zarr", consolidated=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"inputs": "t", "input_dims": {"time": 1}},
-        {"inputs": ["t", "z"], "input_dims": {"time": 2, "lat": -1}, "channels": [], "mask": True, "max_nan": 0.25},
-        {
-            "inputs": "t", "targets": ["t"], "input_dims": {"lat": 4, "lon": 5}, "input_overlap": {"lat": 1, "lon": -2},
-            "context": {"lat": (1, 2)}, "lead": {"time": -3}, "channels": "level", "static": "ground", "mask": ["t"],
-            "coordinates": ["cos(lat)"], "edges": {"lat": "zero", "lon": "periodic"}, "fill": {"t": 2.5, "*": 1.0},
-            "weights": "cos(lat)", "within": {"time": ("2000", None), "level": (None, "500")}, "memory": 1 << 22,
-        },
-    ],
-)  # fmt: skip
-def test_a_definition_is_the_same_as_settings_of_a_job(settings: dict[str, Any]) -> None:
-    definition = define_windows(**settings)
-    if "lead" in settings:
-        definition = definition.replace(**GRID)
-    job = loads(JOB)
-    job.neuralnet.layer[0].store_conf = job.neuralnet.layer[0].store_conf.replace(windows=definition)  # type: ignore[union-attr]
-    assert train_conf(loads(to_text(job))) == definition
 
 
 def test_a_job_reads_windows_of_its_store(folder: Path) -> None:

@@ -75,13 +75,6 @@ def test_chunks_and_arrays_in_memory_give_the_same_bits(small_tiles: None, edges
     np.testing.assert_array_equal(predict(depending, definition, layers).t, whole)
 
 
-def test_tiles_of_a_net_that_pads_are_the_whole_field(small_tiles: None) -> None:
-    dataset, definition = make_dataset(), define()
-    predicted = predict(dataset.chunk(latitude=10), definition)
-    assert predicted.t.chunks[1:] == ((16, 16, 5), (52,))
-    np.testing.assert_array_equal(predicted.t, expected(dataset, definition)[:, 0])
-
-
 def test_points_without_context_are_nan(small_tiles: None) -> None:
     dataset = make_dataset()
     definition = define(context={"time": (1, 0), "latitude": 2, "longitude": (2, 2)})
