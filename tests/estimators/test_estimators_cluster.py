@@ -234,3 +234,10 @@ def test_a_data_frame_is_scored_with_targets_in_numpy_and_keeps_its_kinds_of_col
         for dated in (local.assign(when=dates), dd.from_pandas(local.assign(when=dates), npartitions=3)):
             with pytest.raises(UserError, match="column 'when' of X has dtype .*, not numbers; make numbers of it"):
                 estimator.predict(dated)
+
+
+def test_a_matrix_of_labels_on_the_cluster(threads: Client) -> None:
+    labels = (DX[:, :3] > 5).astype(int)
+    classifier = Classifier(random_state=0, epochs=20).fit(DX, labels)
+    assert (classifier.predict(DX) == labels).mean().compute() > 0.9
+    assert 0 < classifier.score(DX, labels) < 1

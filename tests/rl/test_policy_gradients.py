@@ -233,20 +233,10 @@ class TestVTraceLoss(LayerContract):
 
 def vtrace_batch(seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    policy, value = (
-        rng.normal(size=(BATCH, VTRACE_STEPS + 1, ACTIONS)),
-        rng.normal(size=(BATCH, VTRACE_STEPS + 1, 1)),
-    )
+    policy, value = (rng.normal(size=(BATCH, VTRACE_STEPS + 1, size)) for size in (ACTIONS, 1))
     action, reward = rng.integers(0, ACTIONS, VTRACE_STEP), rng.normal(size=VTRACE_STEP)
-    sources = [
-        policy,
-        value,
-        action,
-        rng.normal(-1, 0.5, VTRACE_STEP),
-        reward,
-        0.9 * (rng.random(VTRACE_STEP) < 0.8),
-    ]
-    return [source.astype(np.float32) for source in sources]
+    old, discount = rng.normal(-1, 0.5, VTRACE_STEP), 0.9 * (rng.random(VTRACE_STEP) < 0.8)
+    return [source.astype(np.float32) for source in (policy, value, action, old, reward, discount)]
 
 
 def compute(settings: dict[str, Any], sources: list[np.ndarray]) -> np.ndarray:

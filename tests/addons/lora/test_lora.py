@@ -254,7 +254,6 @@ def test_a_model_with_lora_is_not_called_on_features() -> None:
         ({"layers": "hidden_*"}, r"no layer is called 'hidden_\*'; did you mean 'hidden'\?"),
         ({"layers": "hidden_tanh"}, r"'hidden_tanh' is a k\w+, no dense layer, embedding or convolution without"),
         ({"layers": []}, "layers takes names of layers or patterns"),
-        ({"layers": 3}, "layers takes names of layers or patterns"),
         ({"rank": 0}, "rank is 0; give a whole number of at least 1"),
         ({"rank": 1.5}, "rank is 1.5; give a whole number of at least 1"),
         ({"rank": 10**9, "layers": "top"}, "rank is 1000000000; give at most 4096"),

@@ -92,11 +92,8 @@ MADE: dict[str, tuple[Any, bool]] = {
     "without the marks": (lambda anomalies, fields, folder: anomalies.drop_vars(MARKS), True),
     "added": (lambda anomalies, fields, folder: anomalies + 0, False),
     "scaled": (lambda anomalies, fields, folder: anomalies.assign(t=anomalies.t * 2), False),
-    "resampled": (lambda anomalies, fields, folder: anomalies.resample(time="1D").mean(), False),
     "less fields": (lambda anomalies, fields, folder: anomalies - fields, False),
-    "filled": (lambda anomalies, fields, folder: anomalies.fillna(0), False),
     "joined with fields": (lambda d, f, folder: xr.concat([d.isel(time=[0]), f.isel(time=[1])], "time"), False),
-    "after fields": (lambda d, f, folder: xr.concat([f.isel(time=[0]), d.isel(time=[1])], "time"), False),
     "stored": (lambda anomalies, fields, folder: stored(anomalies, folder), False),
 }
 

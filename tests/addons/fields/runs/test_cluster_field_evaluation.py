@@ -117,21 +117,6 @@ def test_mistakes_are_named_with_their_remedies() -> None:
     refused(lambda: model.fit(windows, validation_data=anomalies, epochs=1, progress=False), "or train on anomalies")
 
 
-@pytest.mark.parametrize("leads", [1, 2])
-def test_windows_have_the_variables_of_training_in_their_order(leads: int) -> None:
-    data = dataset()
-    data = data.assign(u=data.t * 2 + 1)
-    settings = {"input_dims": {"time": 1, "lat": -1, "lon": -1}, "lead": {"time": 1}, "leads": leads}
-    windows = dsinga.windows(data, inputs=["t", "u"], targets=["u", "t"], **settings)
-    model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(2, 1)])
-    model.compile("sgd", "mse")
-    model.fit(windows, epochs=1, progress=False)
-    turned = dsinga.windows(data, inputs=["u", "t"], targets=["t", "u"], **settings)
-    assert model.evaluate(turned) == model.evaluate(windows)
-    expected = model.evaluate(windows, by=("variable", "lead"))
-    xr.testing.assert_identical(model.evaluate(turned, by=("variable", "lead")), expected)
-
-
 # Longitudes from -180 and from 0 are one grid: the same bits, rolled. Grids with 2-d coordinates; encodings.
 SETTINGS: dict[str, Any] = {
     "input_dims": {"time": 1, "latitude": 4, "longitude": 8}, "inputs": "t",
