@@ -22,7 +22,6 @@ DX, DY = da.from_array(X, chunks=(200, 4)), da.from_array(Y, chunks=300)
 
 
 def test_dask_arrays_in_lazy_predictions_out(threads: Client) -> None:
-    """The flow of xgboost.dask's tutorial."""
     classifier = Classifier(random_state=0, epochs=10).fit(DX, DY, validation_data=(DX, DY), client=threads)
     assert list(classifier.classes_) == ["above", "below"]
     probabilities = classifier.predict_proba(DX)

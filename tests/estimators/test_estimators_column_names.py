@@ -199,9 +199,7 @@ REFUSES_ORDER = {resumed, job_resumed, estimator_predicted, estimator_validated,
 
 
 @pytest.mark.filterwarnings("ignore:X (has|does not have valid) feature names:UserWarning")  # of other libraries
-@pytest.mark.parametrize(
-    ("kind", "given"), [*PAIRS, *(pytest.param(*pair, marks=pytest.mark.ci) for pair in MORE_PAIRS)]
-)
+@pytest.mark.parametrize(("kind", "given"), [*PAIRS, *(pytest.param(*p, marks=pytest.mark.ci) for p in MORE_PAIRS)])
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
 def test_columns_go_by_their_names(face: Any, kind: str, given: str, tmp_path: Path) -> None:
     folders = (tmp_path / str(number) for number in itertools.count())

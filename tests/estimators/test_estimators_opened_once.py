@@ -108,17 +108,11 @@ FACES: dict[str, tuple[dict[str, int], Face]] = {
 }
 
 
+@pytest.mark.parametrize("on_a_cluster", [False, True])
 @pytest.mark.parametrize("face", FACES)
-def test_here(face: str, counts: Counts, tmp_path: Path) -> None:
+def test_a_face(face: str, on_a_cluster: bool, counts: Counts, tmp_path: Path, threads: Client) -> None:
     expected, call = FACES[face]
-    call(None, tmp_path, counts)
-    assert counts == expected
-
-
-@pytest.mark.parametrize("face", FACES)
-def test_on_a_cluster(face: str, counts: Counts, tmp_path: Path, threads: Client) -> None:
-    expected, call = FACES[face]
-    call(threads, tmp_path, counts)
+    call(threads if on_a_cluster else None, tmp_path, counts)
     assert counts == expected
 
 

@@ -156,14 +156,7 @@ def test_given_epochs_replace_steps_and_frequencies():
 # Nets of the models cut by rows and by features, for two and four workers, have the gradients of the uncut nets.
 RNG, ROWS = np.random.default_rng(0), 8
 SMALL = {"batchsize": ROWS, "dropout": 0.2}
-ONE_FEATURE = (
-    "score",
-    "scores",
-    "similarity",
-    "user_mean",
-    "film_mean",
-    "output",
-)  # layers with too few features to cut
+ONE_FEATURE = "score", "scores", "similarity", "user_mean", "film_mean", "output"  # too few features to cut
 Batch = dict[str, np.ndarray]
 
 

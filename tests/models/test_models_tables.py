@@ -21,7 +21,6 @@ ANSWERS = np.stack([Y, 1 - Y], axis=1).astype(np.float32)
 
 
 def test_tabm_trains_as_that_of_the_package() -> None:
-    """The params of both after 20 steps of AdamW in float32, from the same ones."""
     torch, tabm = pytest.importorskip("torch"), pytest.importorskip("tabm")
     x, steps, members = X[:, :3], 20, SMALL["members"]
     model = models.tabm(3, outputs=2, dropout=0.0, **SMALL)

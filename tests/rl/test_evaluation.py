@@ -102,7 +102,6 @@ class Painted(Lasting):
     [(rendering.MOST_FRAMES, (20, 40), (21, (40, 20), 100)), (10, (400, 600), (8, (300, 200), 300))],
 )
 def test_a_gif_has_a_frame_of_each_step_or_some_of_a_long_episode(tmp_path, monkeypatch, most, size, expected):
-    """With fewer frames its duration is the same."""
     monkeypatch.setattr(rendering, "MOST_FRAMES", most)
     episode = rl.record_episode(Three(), Painted, tmp_path / "new" / "episode.gif", size=size)
     assert (episode.total_reward, episode.length) == (60, 20)

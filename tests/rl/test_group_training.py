@@ -14,7 +14,6 @@ import dsinga
 from dsinga import nn, rl
 from dsinga.cluster import connect
 from dsinga.cutting.cluster_topology import group_seed
-from dsinga.job import ClusterConf
 from dsinga.monitor.run_monitor import read_metrics
 from dsinga.rl.agent_training import trained_agent
 from dsinga.rl.collecting import Collector
@@ -84,26 +83,6 @@ def test_two_workers_of_a_group_learn_as_one_with_all_environments(kind: Any, se
         np.testing.assert_allclose(agents[1].algorithm.params[name], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "topology",
-    [
-        {"groups": 2, "cluster": ClusterConf(nserver_groups=1)},
-        {"groups": 2, "cluster": ClusterConf(nserver_groups=2)},
-        {"cluster": nn.Cluster(sites=2, sync_freq=2)},
-    ],
-    ids=["Downpour", "Hogwild", "sites"],
-)
-def test_groups_have_environments_of_their_own(topology: dict[str, Any]) -> None:
-    agent = new_agent()
-    before = {name: value.copy() for name, value in agent.algorithm.params.items()}
-    with connect(workers=2) as client:
-        train_in_groups(
-            *(agent, "CartPole-v1"), steps=160, client=client, environments=2, rollout_steps=4, progress=False,
-            **topology,
-        )  # fmt: skip
-    assert all((agent.algorithm.params[name] != value).any() for name, value in before.items())
-
-
 @pytest.mark.parametrize(("groups", "workers"), [(1, 2), (2, 1)])
 def test_each_learner_has_actors_of_its_own(groups: int, workers: int) -> None:
     """Each Dask worker has one thread, of a learner; its actors are created meanwhile, and end with the run."""
@@ -161,7 +140,6 @@ def test_a_killed_process_is_survived(tmp_path: Path, kind: Any, groups: int, wo
 
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    """The params and the state of the updater are those of the checkpoint."""
     settings: dict[str, Any] = {"environments": 2, "rollout_steps": 4, "workspace": tmp_path, "progress": False}
     settings |= {"checkpoint_every": 16, "log_every": 24}
     first, second = new_agent(), new_agent()

@@ -23,9 +23,7 @@ def test_random_crop_is_a_window_of_the_padded_image():
     uniform = draws(crop, len(x))
     padded = np.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3)))
     tops, lefts = (uniform * [16 + 6 - 12 + 1, 20 + 6 - 15 + 1]).astype(int).T
-    expected = [
-        padded[i, :, top : top + 12, left : left + 15] for i, (top, left) in enumerate(zip(tops, lefts, strict=True))
-    ]
+    expected = [padded[i, :, top : top + 12, c : c + 15] for i, (top, c) in enumerate(zip(tops, lefts, strict=True))]
     np.testing.assert_array_equal(crop.augment(x.copy(), uniform), expected)
     np.testing.assert_array_equal(crop.evaluate(x), padded[:, :, 5:17, 5:20])
 

@@ -243,14 +243,11 @@ class Halving(Extension):
         self.trigger = EverySteps(100, after=3)
 
     def run(self, loop: Any) -> None:
-        state = {
-            name: {slot: array / 2 for slot, array in slots.items()} for name, slots in loop.updater_state().items()
-        }
+        state = {name: {slot: a / 2 for slot, a in slots.items()} for name, slots in loop.updater_state().items()}
         loop.set_params({name: array / 2 for name, array in loop.params().items()}, state)
 
 
 def test_params_that_an_extension_sets_are_those_of_the_next_graph(device: None) -> None:
-    """As of a run on CPU cores."""
     job = job_of(LINEAR, train_steps=6)
     job = job.replace(updater=job.updater.replace(momentum=0.9))
     expected, actual, other = (

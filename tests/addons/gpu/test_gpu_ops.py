@@ -216,9 +216,7 @@ class TestPrecision:
         worker, x, w = ops.for_worker(0, precision), normal(4, 6), normal(3, 6)
         emulated_cupy.log.clear()
         y = worker.to_numpy(worker.inner_product(worker.asarray(x), worker.asarray(w), None))
-        assert [name for _, what, name in emulated_cupy.log if what == "kernel" and "gemm" in name] == [
-            f"gemm {compute}"
-        ]
+        assert [name for _, w, name in emulated_cupy.log if w == "kernel" and "gemm" in name] == [f"gemm {compute}"]
         factors = (bfloat16(x), bfloat16(w)) if precision == "bf16" else (x, w)
         np.testing.assert_allclose(y, factors[0] @ factors[1].T, rtol=1e-6)
         assert y.dtype == np.float32

@@ -226,9 +226,7 @@ def test_layers_that_are_unrolled_over_steps(job: dsinga.Job, layer: str) -> Non
     adapted = job.replace(neuralnet=job.neuralnet.replace(layer=layers))
     codes = RNG.integers(5, size=(3, 5))
     params = nn.LocalNet(adapted, codes).initial_params()
-    params |= {
-        name: RNG.normal(0, 0.3, shape).astype("float32") for name, shape in low_rank_shapes(layers, params).items()
-    }
+    params |= {name: RNG.normal(0, 0.3, s).astype("float32") for name, s in low_rank_shapes(layers, params).items()}
     plain, merged = merged_lora(adapted, params)
     loss = nn.LocalNet(adapted, codes).backward(params, codes).loss
     assert loss == pytest.approx(nn.LocalNet(plain, codes).backward(merged, codes).loss, rel=1e-6)

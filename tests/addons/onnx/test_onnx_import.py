@@ -86,9 +86,7 @@ SIZE, INPUTS = 3, 4
 def weights(name, gates, directions=1):
     """Return the params of a recurrent operator, by their names."""
     shapes = {"W": (gates * SIZE, INPUTS), "R": (gates * SIZE, SIZE), "B": (2 * gates * SIZE,)}
-    return {
-        f"{name}_{part}": RANDOM.normal(size=(directions, *shape)).astype(np.float32) for part, shape in shapes.items()
-    }
+    return {f"{name}_{part}": RANDOM.normal(size=(directions, *s)).astype(np.float32) for part, s in shapes.items()}
 
 
 def imported(folder, nodes, shapes, arrays):

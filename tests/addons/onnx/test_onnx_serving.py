@@ -43,9 +43,7 @@ def make_net():
 
 def files_of(folder):
     """Return the paths of the files below a folder."""
-    return sorted(
-        os.path.relpath(os.path.join(top, name), folder) for top, _, names in os.walk(folder) for name in names
-    )
+    return sorted(os.path.relpath(os.path.join(top, name), folder) for top, _, n in os.walk(folder) for name in n)
 
 
 CONFIG = """name: "digits"

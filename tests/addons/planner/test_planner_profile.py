@@ -128,9 +128,7 @@ def test_fused_layers_have_one_row_unless_an_algorithm_needs_each(threads: Clien
     norm = 'layer { name: "norm" type: kBM srclayers: "conv" } layer { name: "relu" type: kReLU srclayers: "norm" }'
     job = loads(JOB.replace('layer { name: "relu" type: kReLU srclayers: "conv" }', norm), "job.conf")
     unfused = job.replace(train_one_batch=AlgConf(user_alg="NeedsALayer"))
-    names = [
-        {layer for layer, _ in rows_of(profile_of(variant, threads, steps=1))} - {""} for variant in (job, unfused)
-    ]
+    names = [{layer for layer, _ in rows_of(profile_of(v, threads, steps=1))} - {""} for v in (job, unfused)]
     assert names == [{"data", "conv", "norm", "ip", "loss"}, {"data", "conv", "norm", "relu", "ip", "loss"}]
 
 
@@ -283,9 +281,7 @@ def test_a_barrier_costs_workers_that_are_equally_fast(
 
 def test_a_message_that_is_needed_later_costs_nothing() -> None:
     """A message sent after 4 s is 1.5 s late but needed 2 s later only, like a gradient in the backward pass."""
-    programs = [
-        WorkerProgram([Compute(4.0), Send(1 - worker, "x", 0), Compute(2.0), Receive("x")]) for worker in range(2)
-    ]
+    programs = [WorkerProgram([Compute(4.0), Send(1 - w, "x", 0), Compute(2.0), Receive("x")]) for w in range(2)]
     assert simulate(
         GroupProgram(programs, (0, 1), (), {}), Links(FREE, FREE, FREE, barrier_between=COST)
     ).seconds == pytest.approx(6.0)

@@ -159,9 +159,7 @@ def test_layers_whose_params_an_updater_needs_whole_are_not_cut_by_features() ->
     matrices = layers_with_whole_params(net, create_updater(nn.Muon(adamw_match=["fc8*"])))
     assert {"fc6", "fc7"} <= matrices
     assert "fc8" not in matrices
-    assert layers_with_whole_params(net, create_updater(nn.Lamb())) == {
-        node.layer.name for node in net.nodes if node.params
-    }
+    assert layers_with_whole_params(net, create_updater(nn.Lamb())) == {n.layer.name for n in net.nodes if n.params}
     result = dims(net, 8, fixed=tuple(matrices))
     assert {result[name] for name in matrices if name in result} <= {0}
 

@@ -33,7 +33,7 @@ from dsinga.cutting.strategy import choose_cuts
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
-from tests.support.plain_nets import alexnet, dense, layer, mlp, net_of, size_of_params, small_convnet
+from tests.support.plain_nets import alexnet, dense, layer, mlp, net_of, small_convnet
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE
 from tests.support.refusals import refused
 
@@ -362,16 +362,6 @@ def test_bfloat16_halves_what_is_sent() -> None:
         assert [(2 * packet.bytes, packet.reply_bytes) for packet in program.packets] == [
             (packet.bytes, packet.reply_bytes) for packet in before.packets
         ]
-
-
-@pytest.mark.parametrize("workers", [2, 4, 8])
-def test_data_parallel_workers_send_every_gradient_and_get_every_value(workers: int) -> None:
-    """Each worker sends p bytes and receives p bytes, with the server in a process of its own."""
-    net = alexnet(64)
-    processes = ProcessMap(tuple(range(workers)), (workers,))
-    cuts = choose_cuts(net, workers)
-    prediction = simulate(approximate_program(NetParts(net, workers), cuts, processes, MACHINE), GIGABIT)
-    assert prediction.sent == prediction.received == 4 * size_of_params(net)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])

@@ -77,7 +77,6 @@ def test_nothing_is_left_behind(job: Job, threads: Client, tmp_path: Path, monke
 
 @pytest.mark.parametrize("high", [1e4, 1e30])
 def test_a_loss_that_diverges_ends_the_search(job: Job, threads: Client, high: float) -> None:
-    """Whether it becomes large, or not finite at once."""
     found = search(job, threads, high=high)
     assert 10 < len(found.losses) == len(found.rates) < 100
     assert all(map(math.isfinite, found.losses))
@@ -97,7 +96,6 @@ def test_rates_must_rise_from_above_0(job: Job, threads: Client, low: float, hig
 
 
 def test_of_several_groups_one_trains(job: Job, threads: Client) -> None:
-    """Whatever the job says about several."""
     groups = ClusterConf(nworker_groups=2, nserver_groups=2, staleness=3, sync_edge=[{"group": [0, 1]}])
     alone = search(with_topology(job, 1), threads, steps=10)
     assert search(job.replace(cluster=groups), threads, steps=10).losses == alone.losses

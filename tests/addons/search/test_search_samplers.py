@@ -48,9 +48,7 @@ def test_settings_do_not_depend_on_which_run_ends_first() -> None:
     assert searched(sampler, 25, 4, order=1) == settings, "the sampler of the caller has not changed"
     assert searched(sampler, 25, 4, order=2, higher=True) == settings
     assert searched(optuna.samplers.TPESampler(seed=1, n_startup_trials=5), 25, 4, order=0) != settings
-    assert np.mean([score(setting) for setting in settings[15:]]) < np.mean(
-        [score(setting) for setting in settings[:5]]
-    )
+    assert np.mean([score(s) for s in settings[15:]]) < np.mean([score(s) for s in settings[:5]])
 
 
 def test_values_are_those_of_the_space() -> None:

@@ -64,9 +64,7 @@ def test_each_step_continues_as_the_whole_sequence(cell: str):
     """The most probable codes of a generated text are those that the training net scores highest along that text."""
     conf = small(cell=cell, layers=2).neuralnet
     text_generator, rng = generator(conf, len(SYMBOLS)), np.random.default_rng(2)
-    params = {
-        name: rng.normal(0, 1, param.shape).astype(np.float32) for name, param in text_generator.net.params.items()
-    }
+    params = {name: rng.normal(0, 1, p.shape).astype(np.float32) for name, p in text_generator.net.params.items()}
     begin = [3, 0]
     text = [*begin, *generated_codes(text_generator, params, begin, 5, temperature=0)]
     whole = create_net(conf, Phase.kTest, {"data": RecordInfo((7,), 1, has_labels=False)})

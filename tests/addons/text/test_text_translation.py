@@ -38,9 +38,7 @@ def local_net(job: Job) -> tuple[LocalNet, dict[str, np.ndarray]]:
     codes = np.ones((2, 3), np.int32)
     net = LocalNet(job, {"source": codes, "target": codes}, {"target": codes})
     rng = np.random.default_rng(4)
-    return net, {
-        name: rng.normal(0, 0.7, value.shape).astype(np.float32) for name, value in net.initial_params().items()
-    }
+    return net, {name: rng.normal(0, 0.7, v.shape).astype(np.float32) for name, v in net.initial_params().items()}
 
 
 def probabilities(job: Job, params: dict[str, np.ndarray], source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -80,9 +78,7 @@ def trained(tmp_path_factory) -> tuple[Path, Job, dsinga.Result]:
         options = {"min_count": 1} if part == "train" else {"vocabulary": str(folder / "train")}
         raw = folder / "raw" / name
         import_records("pairs", f"{raw}.de", folder / part, target=f"{raw}.en", **options)
-    sizes = [
-        len(dsinga.data.RecordStore(folder / "train" / f"{side}.zarr").vocabulary) for side in ("source", "target")
-    ]
+    sizes = [len(dsinga.data.RecordStore(folder / "train" / f"{s}.zarr").vocabulary) for s in ("source", "target")]
     job = models.gru_translator(*sizes, str(folder), embedding=32, hidden=32, dropout=0.0, batchsize=16, train_steps=90)
     job.updater.learning_rate.base_lr = 0.01
     result = dsinga.train(job, progress=False, workspace=str(folder / "workspace"))
@@ -99,9 +95,7 @@ def test_a_trained_net_translates_sentences_that_it_has_not_seen(trained):
     translations = dsinga.translate(job, result.params, lines(folder, "de"))
     assert bleu(translations, lines(folder, "en")) > 50
     pairs = zip(lines(folder, "de"), translations, strict=True)
-    lower, expected = zip(
-        *[pair for pair in pairs if "ß" not in pair[0]][:2], strict=True
-    )  # of which SS is the capital
+    lower, expected = zip(*[pair for pair in pairs if "ß" not in pair[0]][:2], strict=True)  # SS is its capital
     assert tuple(dsinga.translate(job, result, [sentence.upper() for sentence in lower])) == expected
 
 

@@ -229,9 +229,7 @@ def test_the_packages_of_ome_validate_and_read_what_is_written(written):
     models = pytest.importorskip("ome_zarr_models")
     reader, files = pytest.importorskip("ome_zarr.reader"), pytest.importorskip("ome_zarr.io")
     data, path, version = written
-    names = [
-        f"v{version.replace('.', '')}.{name}" for name in ("image.Image", "labels.Labels", "image_label.ImageLabel")
-    ]
+    names = [f"v{version.replace('.', '')}.{n}" for n in ("image.Image", "labels.Labels", "image_label.ImageLabel")]
     for place, name in zip(("", "labels", "labels/cells"), names, strict=True):
         kind = type(models.open_ome_zarr(zarr.open_group(f"{path}/{place}", mode="r")))
         assert f"{kind.__module__}.{kind.__name__}" == f"ome_zarr_models.{name}"

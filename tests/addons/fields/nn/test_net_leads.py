@@ -118,9 +118,7 @@ def unrolled(drawn: Drawn, params: dict[str, Any], leads: int) -> Any:
                 x = functional.pad(x, sides, MODES[edge]) if pad else x
             x = torch.cat([x, *(hours[time].expand(1, 1, *x.shape[2:]) for time in times)], 1)
             for number, kernel in enumerate(drawn.kernels):
-                weight, bias = (
-                    params[f"conv2d{'' if not number else f'_{number}'}_{role}"] for role in ("weight", "bias")
-                )
+                weight, bias = (params[f"conv2d{'' if not number else f'_{number}'}_{r}"] for r in ("weight", "bias"))
                 weight = weight.reshape(len(weight), -1, kernel, kernel)
                 x = torch.tanh(functional.conv2d(x, weight, bias, padding=kernel // 2 if number else 0))
             number = len(drawn.kernels)

@@ -103,9 +103,7 @@ FORMS = {
 
 def product(forms: Sequence[str]) -> list[Any]:
     """Every opening with every form; by default those of a path, and else each of both once or twice."""
-    pairs = [
-        (o, f, (number + place) % len(forms)) for number, o in enumerate(OPENINGS) for place, f in enumerate(forms)
-    ]
+    pairs = [(o, f, (n + place) % len(forms)) for n, o in enumerate(OPENINGS) for place, f in enumerate(forms)]
     return [pytest.param(o, f, marks=pytest.mark.ci if other and o != "path" else []) for o, f, other in pairs]
 
 

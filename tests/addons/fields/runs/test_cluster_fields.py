@@ -54,9 +54,7 @@ def job_of(folder: Path, chunks: dict[str, int]) -> Job:
 def expected() -> dict[int, dict[str, np.ndarray]]:
     """The params that the Dataset in memory gives, by the number of workers, in threads."""
     job = loads(JOB)
-    return {
-        workers: dsinga.train(with_topology(job, workers), data=dataset(), progress=False).params for workers in (1, 2)
-    }
+    return {w: dsinga.train(with_topology(job, w), data=dataset(), progress=False).params for w in (1, 2)}
 
 
 def test_one_and_two_workers_give_the_same_params(expected: Any) -> None:

@@ -14,11 +14,7 @@ from tests.support.refusals import refused
 OPS = BACKENDS["numpy"]()
 B, N, WIDTH, WAVES = 9, 3, 4, 5
 RNG = np.random.default_rng(0)
-BINS = [
-    [-1.5, -0.5, 0.0, 2.0],
-    [-0.5, 0.5],
-    [-1.0, 0.0, 1.0],
-]  # the package has them in float32, which has these exactly
+BINS = [[-1.5, -0.5, 0.0, 2.0], [-0.5, 0.5], [-1.0, 0.0, 1.0]]  # float32, in which the package has them, has these
 EDGES = {"edge": [edge for edges in BINS for edge in edges], "edges": [len(edges) for edges in BINS], "width": WIDTH}
 
 
