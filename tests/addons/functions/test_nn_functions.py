@@ -310,10 +310,7 @@ def test_a_function_that_gives_nan_is_named():
 
 @pytest.mark.process
 def test_a_function_that_cannot_be_sent_is_refused_before_training(processes: Any):
-    here: dict[str, Any] = {
-        "torch": torch,
-        "lock": threading.Lock(),
-    }  # of a program, whose functions are sent with what they read
+    here: dict[str, Any] = {"torch": torch, "lock": threading.Lock()}  # of a program: sent with its functions
     exec("def locked(y, p):\n    with lock: return torch.mean((y - p) ** 2, -1)", here)
     with restored_registry(), pytest.raises(UserError, match="'loss' cannot be sent to Dask workers .*lock"):
         model(here["locked"]).fit(X, Y, client=processes, workers=2, progress=False)
