@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.addons.onnx.files import read_onnx, tensor_array
 from dsinga.addons.onnx.serving import greatest_difference, write_mlflow, write_triton
 from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.base.errors import UserError
@@ -16,14 +17,7 @@ from tests.support.onnx_nets import graph_of, node
 from tests.support.refusals import refused
 
 onnx = pytest.importorskip("onnx")
-import pytest
-from onnx import (  # noqa: E402
-    TensorProto,
-    helper,
-    numpy_helper,
-)
-
-from dsinga.addons.onnx.files import read_onnx, tensor_array
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(4, np.float32)}
 ROWS = np.random.default_rng(0).normal(size=(17, 3)).astype(np.float32)
