@@ -110,9 +110,9 @@ FACES: dict[str, tuple[dict[str, int], Face]] = {
 
 @pytest.mark.parametrize("on_a_cluster", [False, True])
 @pytest.mark.parametrize("face", FACES)
-def test_a_face(face: str, on_a_cluster: bool, counts: Counts, tmp_path: Path, threads: Client) -> None:
+def test_a_face(face: str, on_a_cluster: bool, counts: Counts, tmp_path: Path, request: Any) -> None:
     expected, call = FACES[face]
-    call(threads if on_a_cluster else None, tmp_path, counts)
+    call(request.getfixturevalue("threads") if on_a_cluster else None, tmp_path, counts)
     assert counts == expected
 
 

@@ -126,15 +126,6 @@ def test_net_d_of_vgg_has_the_weights_of_its_thirteen_convolutions():
     assert weights == 9 * (3 * 64 + 64 * 64 + 64 * 128 + 128**2 + 128 * 256 + 2 * 256**2 + 256 * 512 + 5 * 512**2)
 
 
-@pytest.mark.parametrize("stages", [(), [(8, 1)] * 6])
-def test_stages_that_do_not_fit_the_image_are_refused(stages: list[tuple[int, int]]):
-    refused(lambda: models.vgg(stages), "which 32 pixels cannot be; give")
-
-
-def test_an_impossible_depth_is_refused():
-    refused(lambda: models.resnet(18), r"6n \+ 2 layers, such as 8, 14 or 20, not 18")
-
-
 def test_data_and_fields_of_the_job_are_the_callers():
     job = models.resnet(8, data="s3://bucket/cifar10/", train_steps=7, updater={"type": "kAdam"})
     store = job.net.layer[0].store_conf
@@ -309,6 +300,15 @@ MISTAKES = [
     refusal(lambda: models.tabm(2, 0, (), 1, "regression"), "'regression'", 'or "numbers", not'),
     refusal(lambda: models.realmlp(2, 0, (), 1, "regression"), "'regression'", 'or "numbers", not'),
     refusal(lambda: models.recommender(1, 1, 1, similarity="dot"), "'dot'", "give one of"),
+    refusal(lambda: models.vgg(()), "which 32 pixels cannot be; give"),
+    refusal(lambda: models.vgg([(8, 1)] * 6), "which 32 pixels cannot be; give"),
+    refusal(lambda: models.resnet(18), "6n + 2 layers, such as 8, 14 or 20, not 18"),
+    refusal(lambda: models.tabm(2, depth=0), "depth is 0", "an ensemble has at least one layer before its heads"),
+    refusal(lambda: models.tabm(2, bins=[[0.0, 1.0]]), "bins has edges of 1 numbers, but a record has 2; give those"),
+    refusal(lambda: models.rbm(0), "5 sizes make machines 1 to 4; there is no machine 0"),
+    refusal(lambda: models.rbm(5), "5 sizes make machines 1 to 4; there is no machine 5"),
+    refusal(lambda: models.char_rnn(7, cell="GRU"), "there is no LayerType 'GRU'; did you mean 'kGRU'?"),
+    refusal(lambda: models.bigru_crf({"chars": 4}, tags=3), "'words' and may have others of ", ", not ['chars']"),
 ]
 
 

@@ -41,12 +41,6 @@ def test_a_stack_is_trained_by_its_functions(tmp_path: Path):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("number", [0, 5])
-def test_a_machine_that_is_not_in_the_stack_is_refused(number: int):
-    with pytest.raises(dsinga.UserError, match=f"5 sizes make machines 1 to 4; there is no machine {number}"):
-        models.rbm(number)
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     """Pairs of four classes: noisy points about centres, of 12 numbers as images and of 5 as texts."""

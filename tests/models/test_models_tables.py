@@ -8,7 +8,6 @@ import pytest
 from dsinga import models, nn
 from dsinga.estimators import Classifier
 from dsinga.training.schedules import schedule
-from tests.support.refusals import refused
 
 ROWS, RNG = 40, np.random.default_rng(0)
 NUMBERS = RNG.normal(size=(ROWS, 3))
@@ -145,8 +144,3 @@ def test_a_model_whose_loss_is_a_symbol_is_saved(tmp_path: Any) -> None:
     model.fit(X, Y, progress=False)
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(nn.load_model(tmp_path / "model").predict(X), model.predict(X))
-
-
-def test_bins_of_other_columns_and_no_layer_are_refused() -> None:
-    refused(lambda: models.tabm(2, depth=0), "depth is 0; an ensemble has at least one layer before its heads")
-    refused(lambda: models.tabm(2, bins=BINS), "bins has edges of 3 numbers, but a record has 2; give those of each")

@@ -103,8 +103,3 @@ def test_classes_of_words_have_about_equal_shares_of_the_text():
     assert frequency_classes(COUNTS, 2) == [0, 2]
     assert frequency_classes([1] * 9, 3) == [0, 4, 7]
     assert frequency_classes([98, 1, 1], 3) == [0, 1, 2]
-
-
-def test_an_unknown_cell_or_store_is_refused():
-    refused(lambda: models.char_rnn(7, cell="GRU"), "there is no LayerType 'GRU'; did you mean 'kGRU'?")
-    refused(lambda: models.bigru_crf({"chars": 4}, tags=3), r"'words' and may have others of .*, not \['chars'\]")

@@ -14,6 +14,7 @@ import dsinga
 from dsinga import nn, rl
 from dsinga.cluster import connect
 from dsinga.cutting.cluster_topology import group_seed
+from dsinga.job import ClusterConf
 from dsinga.monitor.run_monitor import read_metrics
 from dsinga.rl.agent_training import trained_agent
 from dsinga.rl.collecting import Collector
@@ -81,6 +82,18 @@ def test_two_workers_of_a_group_learn_as_one_with_all_environments(kind: Any, se
             )  # fmt: skip
     for name, value in agents[0].algorithm.params.items():
         np.testing.assert_allclose(agents[1].algorithm.params[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "topology", [{"groups": 2, "cluster": ClusterConf(nserver_groups=2)}, {"cluster": nn.Cluster(sites=2, sync_freq=2)}]
+)
+def test_groups_have_environments_of_their_own(topology: dict[str, Any]) -> None:
+    agent = new_agent()
+    before = {name: value.copy() for name, value in agent.algorithm.params.items()}
+    settings = {"steps": 160, "environments": 2, "rollout_steps": 4, "progress": False, **topology}
+    with connect(workers=2) as client:
+        train_in_groups(agent, "CartPole-v1", client=client, **settings)
+    assert all((agent.algorithm.params[name] != value).any() for name, value in before.items())
 
 
 @pytest.mark.parametrize(("groups", "workers"), [(1, 2), (2, 1)])
