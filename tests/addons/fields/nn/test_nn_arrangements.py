@@ -68,7 +68,7 @@ ARRANGED: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "longitudes": ("fields", lambda _: (windows(from_the_west(FIELDS)), None)),
     "axes": ("fields", lambda _: (windows(FIELDS.transpose("lon", "level", "time", "lat")), None)),
     "variables": ("fields", lambda _: (windows(FIELDS, inputs=["t", "z"]), None)),
-    "store": ("fields", lambda folder: (windows(stored(FIELDS.sortby("lat"), folder)), None)),
+    "store": ("fields", lambda at: (windows(stored(FIELDS.sel(level=[500, 1000, 850]).sortby("lat"), at)), None)),
     "columns": ("features", lambda _: pairs(FEATURES.isel(k=ORDER))),
     "transposed": ("features", lambda _: pairs(FEATURES.T)),
     "dask": ("features", lambda _: pairs(FEATURES.isel(k=ORDER).chunk(n=10))),

@@ -322,3 +322,11 @@ def test_a_model_names_windows_of_a_path(folder: Path) -> None:
         conf = model.job(windows, batch_size=4).neuralnet.layer[0].store_conf
         if windows.path is not None:
             assert (conf.path, conf.windows) == (windows.path, windows.described())
+
+
+def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
+    dataset()[["t"]].to_zarr(tmp_path / "x.zarr", consolidated=False)
+    windows = dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
+    (chunk,) = (file for file in (tmp_path / "x.zarr" / "t").rglob("*") if file.is_file() and file.name != "zarr.json")
+    chunk.write_bytes(b"no chunk")
+    refused(lambda: windows.read([0]), "variable 't': .*x.zarr: chunk t/c/0/0/0 cannot be read or decoded .*; write")
