@@ -9,6 +9,7 @@ from distributed.protocol import deserialize, serialize
 from scipy import sparse
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsinga import UserError, estimators, nn
 from dsinga.estimators import Classifier, Regressor, Transformer, sparse_records
@@ -133,3 +134,15 @@ def test_a_sparse_matrix_is_sent_to_a_cluster(threads: Client, always_large: Non
 def test_a_column_is_sent_to_other_processes() -> None:
     column = sparse_records.SparseColumn(sparse_records.SparseRecords(SPARSE_X.tocsr()), "X")
     np.testing.assert_array_equal(deserialize(*serialize(column)).load(10, 40), column.load(10, 40))
+
+
+# The estimators pass the checks of scikit-learn, all of them.
+QUANTILES = Regressor(loss="quantile", epochs=20)
+
+
+@pytest.mark.ci
+@parametrize_with_checks(
+    [Classifier(), Regressor(), QUANTILES, Transformer(epochs=2), Transformer(method="rbm", epochs=2)]
+)
+def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)

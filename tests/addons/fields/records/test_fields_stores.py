@@ -59,6 +59,22 @@ def stored(folder: Path, number: int) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("number", "chunks"), [*((number, None) for number in range(len(CHUNKINGS))), (1, {}), (2, {}), (3, {})]
+)
+def test_the_chunks_of_a_store_do_not_matter(tmp_path: Path, number: int, chunks: Any) -> None:
+    data = dataset()
+    expected = dsinga.windows(data.assign(p=data.p * 0.5 + 3), **CUT)
+    with xr.open_zarr(stored(tmp_path, number), chunks=chunks, consolidated=False) as opened:
+        windows = dsinga.windows(opened, **CUT)
+        assert windows.block == expected.block
+        assert windows.from_files == (chunks is None)
+        for each in (windows, pickle.loads(pickle.dumps(windows))):
+            for got, wanted in zip(read_all(each), read_all(expected), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+        assert not opened.t.variable._in_memory or chunks is not None
+
+
 def test_a_path_and_a_netcdf_file_are_opened(tmp_path: Path) -> None:
     data = dataset()
     data.to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
