@@ -1,9 +1,11 @@
 """The messages of jobs that add-ons bring: found by name, imported when a job has them."""
 
 import pytest
+import yaml
 
 from dsinga.job import ClusterConf, Job, JobError, StoreConf, loads
 from dsinga.job.message import added_fields, added_message
+from tests.support.executed_pages import ROOT
 from tests.support.programs import python
 from tests.support.refusals import refused_with
 
@@ -71,3 +73,17 @@ def test_a_message_of_a_hidden_addon_is_told_with_its_place_and_what_installs_it
     for line, expected in zip(lines, texts.values(), strict=True):
         assert line.startswith(expected)
         assert line.endswith("which is not installed; install all of dsinga by 'pip install --force-reinstall dsinga'")
+
+
+# Settings in Dask's configuration that the core, the cluster and the add-ons read.
+def test_every_setting_that_the_package_reads_is_one_of_them():
+    read = {
+        line.split('read_setting("')[1].split('"')[0]
+        for file in (ROOT / "dsinga").rglob("*.py")
+        for line in file.read_text().splitlines()
+        if 'read_setting("' in line
+    }
+    defaults = yaml.safe_load((ROOT / "dsinga" / "base" / "dsinga.yaml").read_text())
+    assert read == defaults["dsinga"].keys()
+    others = [file for file in (ROOT / "dsinga").rglob("*.py") if 'config.get("dsinga.' in file.read_text()]
+    assert not others, "read_setting checks what it reads"

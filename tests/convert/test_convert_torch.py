@@ -266,11 +266,8 @@ def test_params_without_numbers_are_refused() -> None:
 def test_frozen_params_a_padding_vector_and_dropout_are_as_in_pytorch() -> None:
     torch.manual_seed(1)
     layers = [
-        torch.nn.Embedding(5, 4, padding_idx=0),
-        torch.nn.Flatten(),
-        torch.nn.Linear(12, 3),
-        torch.nn.Linear(3, 3),
-    ]
+        torch.nn.Embedding(5, 4, padding_idx=0), torch.nn.Flatten(), torch.nn.Linear(12, 3), torch.nn.Linear(3, 3),
+    ]  # fmt: skip
     module = torch.nn.Sequential(*layers)
     module[0].weight.data[0] = 1.0
     module[2].requires_grad_(False)

@@ -22,7 +22,6 @@ DX, DY = da.from_array(X, chunks=(200, 4)), da.from_array(Y, chunks=300)
 
 
 def test_dask_arrays_in_lazy_predictions_out(threads: Client) -> None:
-    """The flow of xgboost.dask's tutorial."""
     classifier = Classifier(random_state=0, epochs=10).fit(DX, DY, validation_data=(DX, DY), client=threads)
     assert list(classifier.classes_) == ["above", "below"]
     probabilities = classifier.predict_proba(DX)
@@ -69,13 +68,6 @@ def test_regression_and_features_of_collections(threads: Client) -> None:
     for method in ("autoencoder", "rbm"):
         transformer = Transformer(method=method, n_components=3, random_state=0, epochs=2).fit(DX)
         np.testing.assert_array_equal(transformer.transform(DX).compute(), transformer.transform(X))
-
-
-def test_a_matrix_of_labels_on_the_cluster(threads: Client) -> None:
-    labels = (DX[:, :3] > 5).astype(int)
-    classifier = Classifier(random_state=0, epochs=20).fit(DX, labels)
-    assert (classifier.predict(DX) == labels).mean().compute() > 0.9
-    assert 0 < classifier.score(DX, labels) < 1
 
 
 def test_xarray_in_xarray_out(threads: Client) -> None:
@@ -241,3 +233,10 @@ def test_a_data_frame_is_scored_with_targets_in_numpy_and_keeps_its_kinds_of_col
         for dated in (local.assign(when=dates), dd.from_pandas(local.assign(when=dates), npartitions=3)):
             with pytest.raises(UserError, match="column 'when' of X has dtype .*, not numbers; make numbers of it"):
                 estimator.predict(dated)
+
+
+def test_a_matrix_of_labels_on_the_cluster(threads: Client) -> None:
+    labels = (DX[:, :3] > 5).astype(int)
+    classifier = Classifier(random_state=0, epochs=20).fit(DX, labels)
+    assert (classifier.predict(DX) == labels).mean().compute() > 0.9
+    assert 0 < classifier.score(DX, labels) < 1

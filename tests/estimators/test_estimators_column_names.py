@@ -15,6 +15,7 @@ import xarray as xr
 import dsinga
 from dsinga import nn
 from dsinga.base.arrays import NamedParams
+from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import in_order, order_of
 from dsinga.estimators import Classifier, Regressor, load
 from tests.support.refusals import refused
@@ -51,10 +52,7 @@ GIVEN: list[tuple[pd.DataFrame, str]] = [
         "has the column 'd'|unseen at fit time:\n- d|4 features, but|of 4 |shape .4,.",
     ),
     (FRAME[["a", "b"]], "have no c; they have a, b|no column 'c'|now missing:\n- c|2 features, but|of 2 |shape .2,."),
-    (
-        FRAME.rename(columns={"b": "z"}),
-        "have no b; they|no column 'b'|now missing:\n- b|was fitted to|other columns, or",
-    ),
+    (FRAME.rename(columns={"b": "z"}), "have no b; they|no column 'b'|now missing:\n- b|was fitted to|other columns"),
 ]
 PAIRS = [("polars", "polars"), ("xarray", "xarray")]
 MORE_PAIRS = [(kind, kind) for kind in ("pandas", "arrow", "dask")] + [("pandas", "xarray"), ("xarray", "polars")]
@@ -201,9 +199,7 @@ REFUSES_ORDER = {resumed, job_resumed, estimator_predicted, estimator_validated,
 
 
 @pytest.mark.filterwarnings("ignore:X (has|does not have valid) feature names:UserWarning")  # of other libraries
-@pytest.mark.parametrize(
-    ("kind", "given"), [*PAIRS, *(pytest.param(*pair, marks=pytest.mark.ci) for pair in MORE_PAIRS)]
-)
+@pytest.mark.parametrize(("kind", "given"), [*PAIRS, *(pytest.param(*p, marks=pytest.mark.ci) for p in MORE_PAIRS)])
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
 def test_columns_go_by_their_names(face: Any, kind: str, given: str, tmp_path: Path) -> None:
     folders = (tmp_path / str(number) for number in itertools.count())
@@ -234,10 +230,10 @@ def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     made = fitted("pandas")
     made.save(tmp_path)
     for used in (made, nn.load_model(tmp_path)):
-        with pytest.raises(dsinga.UserError, match="'topp'.*among the classes"):
+        with pytest.raises(UserError, match="'topp'.*among the classes"):
             used.evaluate(FRAME, WORDS.cat.rename_categories({"top": "topp"}))
         opened = dsinga.data.open_records((FRAME, WORDS.astype(str)), classes=CLASSES[::-1])
-        with pytest.raises(dsinga.UserError, match="for the classes top, low, those of training low, top"):
+        with pytest.raises(UserError, match="for the classes top, low, those of training low, top"):
             used.evaluate(opened)
 
     def fit(lat: list[int], resume: bool) -> None:
@@ -288,10 +284,8 @@ def test_labels_that_are_many_or_stand_twice() -> None:
     array = xr.DataArray(np.arange(3000.0).reshape(2, -1), {"gene": many}, ("cell", "gene"))
     order = order_of(array)
     assert in_order(array[:, ::-1], order).equals(array)
-    with pytest.raises(dsinga.UserError, match="have 'gene1' of 'gene' twice"):
-        in_order(array.assign_coords(gene=["gene1", *many[1:]]), order)
-    with pytest.raises(dsinga.UserError, match="several columns named 'a'"):
-        order_of(pa.table([[1], [2]], names=["a", "a"]))
+    refused(lambda: in_order(array.assign_coords(gene=["gene1", *many[1:]]), order), "have 'gene1' of 'gene' twice")
+    refused(lambda: order_of(pa.table([[1], [2]], names=["a", "a"])), "several columns named 'a'")
 
 
 def test_params_of_a_table_need_its_definition_to_read_a_frame(tmp_path: Path) -> None:

@@ -80,12 +80,8 @@ def by_estimator(job: Job, client: Client, folder: Path) -> Rows:
 
 
 FACES: dict[str, Face] = {
-    "train": by_train,
-    "submit": by_submit,
-    "command": by_command,
-    "nn": by_fit,
-    "estimator": by_estimator,
-}
+    "train": by_train, "submit": by_submit, "command": by_command, "nn": by_fit, "estimator": by_estimator,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -44,16 +43,6 @@ def test_a_regressor_without_arguments_learns_numbers_of_any_size() -> None:
     regressor = Regressor(random_state=0).fit(x, matrix, validation_data=(x, matrix))
     assert regressor.predict(xt).shape == (len(xt), 2)
     assert regressor.score(x, matrix) > 0.6
-
-
-def test_labels_of_any_type_are_predicted() -> None:
-    x, y = load_iris(return_X_y=True)
-    for names in (np.array(["setosa", "versicolor", "virginica"]), np.array([-1.0, 0.0, 7.0]), np.array("abc", object)):
-        labels = (names if names.ndim else np.array(list("abc"), object))[y]
-        classifier = Classifier(random_state=0).fit(x, labels)
-        assert set(classifier.predict(x)) == set(labels)
-        assert classifier.score(x, labels) > 0.9
-        np.testing.assert_allclose(classifier.predict_proba(x).sum(axis=1), 1)
 
 
 def test_a_matrix_of_labels_is_predicted_column_by_column() -> None:
@@ -145,19 +134,6 @@ def test_features_of_a_layer_of_ones_own_net() -> None:
     refused(lambda: Transformer(job).fit(x, y), "name the layer of net")
 
 
-def test_images_go_to_nets_that_take_them() -> None:
-    x, y = load_digits(return_X_y=True)
-    images = x.reshape(-1, 1, 8, 8).astype(np.uint8)
-    net = dsinga.models.blocks
-    layers = [
-        *net.records("", 100, [1, 8, 8], std_value=16),
-        net.conv("conv", "data", 8), net.relu("relu", "conv"), net.dense("ip", "relu", 10), net.loss("ip"),
-    ]  # fmt: skip
-    updater = {"type": "kAdam", "learning_rate": {"type": "kFixed", "base_lr": 0.01}}
-    classifier = Classifier(dsinga.Job(updater=updater, net={"layer": layers}, epochs=5))
-    assert classifier.fit(images, y).score(images, y) > 0.9
-
-
 def test_fit_goes_on_with_warm_start_and_partial_fit_always() -> None:
     x, y = load_iris(return_X_y=True)
     once = Classifier(random_state=0, epochs=30, hidden=(8,)).fit(x, y)
@@ -181,24 +157,6 @@ def test_a_warm_up_lasts_over_calls_of_partial_fit() -> None:
     for _ in range(4):
         parts.partial_fit(x, y, classes=[0, 1, 2])
     assert_same(parts.params_, whole.params_)
-
-
-def test_weights_are_repetitions() -> None:
-    x, y = RNG.normal(size=(60, 4)), RNG.integers(0, 3, 60)
-    weights = RNG.integers(0, 4, 60)
-    order = RNG.permutation(weights.sum())
-    repeated = [np.repeat(array, weights, axis=0)[order] for array in (x, y)]
-    for estimator in (Classifier(random_state=0, epochs=20), Regressor(random_state=0, epochs=20)):
-        weighted = clone(estimator).fit(x, y, sample_weight=weights)
-        assert_same(weighted.params_, clone(estimator).fit(*repeated).params_)
-        assert not np.array_equal(weighted.predict(x[:1]), [np.nan])
-
-
-def test_weights_count_in_batches_too() -> None:
-    x = RNG.normal(size=(1000, 2))
-    y = RNG.integers(0, 2, 1000)
-    classifier = Classifier(random_state=0, batchsize=50, epochs=5).fit(x, y, sample_weight=np.where(y, 9.0, 1.0))
-    assert classifier.predict_proba(x)[:, 1].mean() == pytest.approx(0.9, abs=0.05)
 
 
 def test_a_net_can_be_a_model_or_the_path_of_a_job(tmp_path: Any) -> None:

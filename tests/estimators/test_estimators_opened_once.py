@@ -1,7 +1,6 @@
-"""A run checks its job once and opens each of its stores once, through whatever face and on whatever engine."""
+"""A run opens each of its stores once, through whatever face and on whatever engine."""
 
-import sys
-import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,18 @@ from click.testing import CliRunner
 from distributed import Client
 
 import dsinga
-from dsinga import cluster, estimators, nn, rl
+from dsinga import cluster, nn
 from dsinga.base.registry import lookup, register
 from dsinga.commands.cli import main_group
-from dsinga.data import DataSource, RecordStore, write_store
-from dsinga.job import Job, check, loads, to_text
+from dsinga.data import DataSource
+from dsinga.job import Job, loads, to_text
 from dsinga.loop.initial_state import RunOptions
-from dsinga.rl.reinforcement_conf import ReinforcementConf
 from tests.support.observers import Silent
 from tests.support.registries import restored_registry
 
 X = np.random.default_rng(0).random((40, 4), np.float32)
 Y = np.arange(40) % 3
-CODES = {
-    check.__code__: "check",
-    ReinforcementConf.check.__code__: "check of an agent",
-    RecordStore.__init__.__code__: "open a zarr store",
-}
+Counts = Counter[str]
 JOB = """
 name: "counted" train_steps: 4 disp_freq: 2 test_freq: 2 validate_freq: 2 cluster { }
 updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
@@ -40,38 +34,14 @@ neuralnet {
   layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
 }
 """
-AGENT = """
-name: "agent" train_steps: 32
-reinforcement { environment: "CartPole-v1" num_environments: 2 algorithm: kPPO rollout_steps: 8 evaluation_episodes: 0
-  ppo_conf { epochs: 1 minibatches: 1 } }
-neuralnet {
-  layer { name: "observation" type: kRecordInput store_conf { shape: 4 } }
-  layer { name: "policy" type: kInnerProduct srclayers: "observation" innerproduct_conf { num_output: 2 }
-    param { name: "w" } param { name: "b" } }
-  layer { name: "value" type: kInnerProduct srclayers: "observation" innerproduct_conf { num_output: 1 }
-    param { name: "v" } param { name: "c" } }
-}
-"""
-
-
-class Counts(dict[str, int]):
-    """How often what is counted has happened, by its name."""
-
-    def add(self, name: str) -> None:
-        self[name] = self.get(name, 0) + 1
 
 
 @pytest.fixture
 def counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
-    """Count calls of the checks, in all threads that begin in the test, and openings of the source "Counted"."""
-    counts = Counts()
+    """Count openings of the source "Counted"."""
+    counts: Counts = Counter()
     monkeypatch.chdir(tmp_path)
     Path("val").touch()
-
-    def profile(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code in CODES:
-            counts.add(CODES[frame.f_code])
-
     with restored_registry():
 
         @register("source", "Counted")
@@ -81,16 +51,10 @@ def counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
             needs_path = False
 
             def open(self) -> Any:
-                counts.add(f"open {Path(self.path).name if self.path else 'train'}")
+                counts[f"open {Path(self.path).name if self.path else 'train'}"] += 1
                 return X, Y
 
-        threading.setprofile(profile)
-        sys.setprofile(profile)
-        try:
-            yield counts
-        finally:
-            sys.setprofile(None)
-            threading.setprofile(None)
+        yield counts
 
 
 def job(**fields: Any) -> Job:
@@ -123,8 +87,8 @@ def fit(client: Any, folder: Path, counts: Counts) -> None:
 
 
 PARAMS = {"w": np.zeros((3, 4), np.float32), "b": np.zeros(3, np.float32)}
-TRAINED = {"check": 1, "open train": 1, "open val": 1}
-USED = {"check": 1, "open train": 1}
+TRAINED = {"open train": 1, "open val": 1}
+USED = {"open train": 1}
 Face = Callable[[Any, Path, Counts], Any]
 FACES: dict[str, tuple[dict[str, int], Face]] = {
     "train": (TRAINED, lambda client, *_: dsinga.train(job(), client, progress=False)),
@@ -141,37 +105,17 @@ FACES: dict[str, tuple[dict[str, int], Face]] = {
     "fit": (TRAINED, fit),
     "evaluate": (USED, lambda client, *_: dsinga.evaluate(job(), PARAMS, client=client)),
     "predict": (USED, lambda client, *_: dsinga.predict(job(), PARAMS, "ip", client=client)),
-    "estimator": ({"check": 1}, lambda client, *_: estimators.Classifier(epochs=1).fit(X, Y, client=client)),
 }
 
 
+@pytest.mark.parametrize("on_a_cluster", [False, True])
 @pytest.mark.parametrize("face", FACES)
-def test_here(face: str, counts: Counts, tmp_path: Path) -> None:
+def test_a_face(face: str, on_a_cluster: bool, counts: Counts, tmp_path: Path, request: Any) -> None:
     expected, call = FACES[face]
-    call(None, tmp_path, counts)
-    assert counts == expected
-
-
-@pytest.mark.parametrize("face", FACES)
-def test_on_a_cluster(face: str, counts: Counts, tmp_path: Path, threads: Client) -> None:
-    expected, call = FACES[face]
-    call(threads, tmp_path, counts)
+    call(request.getfixturevalue("threads") if on_a_cluster else None, tmp_path, counts)
     assert counts == expected
 
 
 def test_the_driver_of_a_cluster(counts: Counts, threads: Client) -> None:
     cluster.train(job(), threads, Silent(), RunOptions())
     assert counts == TRAINED
-
-
-def test_a_zarr_store(counts: Counts, tmp_path: Path) -> None:
-    write_store(tmp_path / "train.zarr", [(X, Y)])
-    counts.clear()
-    job = loads(JOB.replace('backend: "Counted" batchsize', 'path: "train.zarr" batchsize'))
-    dsinga.train(job, progress=False)
-    assert counts == {"check": 1, "open a zarr store": 1, "open val": 1}
-
-
-def test_an_agent(counts: Counts) -> None:
-    rl.train(loads(AGENT), progress=False)
-    assert counts["check of an agent"] == 1

@@ -19,11 +19,9 @@ X = np.random.default_rng(0).normal(100, 3, (40, 3)).astype(np.float32)
 Y = X.sum(axis=1)
 FRAME = pd.DataFrame(X, columns=[*"abc"]).assign(town=["Ulm", "Bonn"] * 20)
 FITTED: dict[str, tuple[Any, Any, Any]] = {
-    "classifier": (Classifier(), X, Y > 300),
-    "regressor": (Regressor(), X, Y),
-    "regressor of a frame": (Regressor(), FRAME, Y),
-    "transformer": (Transformer(), X, None),
-}
+    "classifier": (Classifier(), X, Y > 300), "regressor": (Regressor(), X, Y),
+    "regressor of a frame": (Regressor(), FRAME, Y), "transformer": (Transformer(), X, None),
+}  # fmt: skip
 
 
 @cache

@@ -54,9 +54,7 @@ def test_predictions_for_a_dask_frame_are_lazy(fitted: Classifier) -> None:
     refused(lambda: fitted.predict(frame.drop(columns="stops")), "'stops'", "of training have")
 
 
-def test_a_dask_frame_is_learnt_from_its_partitions(
-    threads: Any, fitted: Classifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dask_frame_is_learnt_from_its_partitions(threads: Any, fitted: Classifier, monkeypatch: pytest.MonkeyPatch):
     encoded: list[int] = []
     monkeypatch.setattr(
         TableColumns,

@@ -66,7 +66,6 @@ def test_estimators_have_the_scores_and_curves_of_scikit_learn(tmp_path: Any) ->
         X, (Y > 0).astype(int)
     )
     weighted.save(tmp_path / "saved")
-
     assert load(tmp_path / "saved").get_params() == weighted.get_params()
     with pytest.raises(ValueError, match="'balanced' needs all records, which partial_fit does not see"):
         Classifier(class_weight="balanced").partial_fit(X, Y)

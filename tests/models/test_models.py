@@ -1,21 +1,23 @@
 """The jobs of dsinga.models: they pass the checks, can be written, and have the nets of the papers."""
 
-import re
+import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dsinga
-from dsinga import models
+from dsinga import models, nn
+from dsinga.api.argument_types import typed
+from dsinga.base.errors import UserError
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase, check, load, loads, to_text
 from dsinga.layers import RecordInfo
-from dsinga.models.blocks import conv, dense, loss, records
-from dsinga.models.resnet import residual
 from dsinga.net import NeuralNet, create_net
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refusal, refused
 
 DATASETS = Path(__file__).parents[2] / "datasets"
 Jobs = dict[str, Callable[[], Job]]  # each is made by the tests of it, not by every process that collects them
@@ -61,12 +63,11 @@ FILES: Jobs = {
     "wnut17/job": lambda: models.bigru_crf(WNUT17, 13),
 }
 JOBS: Jobs = {
-    **MADE,
-    **FILES,
-    **{f"rbm{number}": partial(models.rbm, number) for number in (1, 2, 3, 4)},
+    **MADE, **FILES, **{f"rbm{number}": partial(models.rbm, number) for number in (1, 2, 3, 4)},
     "mdnn": lambda: models.mdnn(image=(8, 6), text=(), code=4, dropout=0.0),
+    "rnnlm": lambda: models.rnnlm([50, 20, 10, 5, 5, 4, 3, 2, 1], classes=2, hidden=4, steps=3, batchsize=2),
     "skip-gram": lambda: models.skip_gram([50, 30, 20, 9, 1]),
-}
+}  # fmt: skip
 
 
 def net_of(job: Job, phase: Phase = Phase.kTrain) -> NeuralNet:
@@ -125,15 +126,6 @@ def test_net_d_of_vgg_has_the_weights_of_its_thirteen_convolutions():
     assert weights == 9 * (3 * 64 + 64 * 64 + 64 * 128 + 128**2 + 128 * 256 + 2 * 256**2 + 256 * 512 + 5 * 512**2)
 
 
-@pytest.mark.parametrize("stages", [(), [(8, 1)] * 6])
-def test_stages_that_do_not_fit_the_image_are_refused(stages: list[tuple[int, int]]):
-    refused(lambda: models.vgg(stages), "which 32 pixels cannot be; give")
-
-
-def test_an_impossible_depth_is_refused():
-    refused(lambda: models.resnet(18), r"6n \+ 2 layers, such as 8, 14 or 20, not 18")
-
-
 def test_data_and_fields_of_the_job_are_the_callers():
     job = models.resnet(8, data="s3://bucket/cifar10/", train_steps=7, updater={"type": "kAdam"})
     store = job.net.layer[0].store_conf
@@ -144,29 +136,182 @@ def test_data_and_fields_of_the_job_are_the_callers():
     assert (job.train_steps, job.updater.type.name) == (7, "kAdam")
 
 
-def test_pieces_make_a_net():
-    layers = [
-        *records("digits", 50, [1, 8, 8], std_value=16),
-        conv("conv", "data", 4, pad=1),
-        *residual("block", "conv", 8, stride=2),
-        dense("ip", "block_relu2", 10),
-        loss("ip", topk=2),
-    ]
-    net = net_of(Job(net={"layer": layers}))
-    assert net.layer("block_relu2").shape == (50, 8, 4, 4)
-    assert net.layer("loss").shape == (50, 10)
-
-
-def test_the_page_names_every_model():
-    page = (DATASETS.parent / "docs" / "howto" / "models.md").read_text(encoding="utf-8")
-    cells = "".join(re.findall(r"^\| (`[a-z].*?) \|", page, flags=re.MULTILINE))
-    assert set(re.findall(r"`(\w+)", cells)) == set(models.__all__)
-    assert dsinga.models is models
-
-
 def test_given_epochs_replace_steps_and_frequencies():
     by_steps, by_epochs = models.mlp(train_steps=30), models.mlp(epochs=3, test_freq=7)
     assert (by_steps.train_steps, by_steps.epochs, by_steps.test_freq) == (30, 0, 1000)
     assert (by_epochs.train_steps, by_epochs.epochs, by_epochs.test_freq, by_epochs.disp_freq) == (0, 3, 7, 0)
     tagger = models.bigru_crf({"words": 9}, 5, train_steps=20)
     assert (tagger.train_steps, tagger.epochs) == (20, 0)
+
+
+# Nets of the models cut by rows and by features, for two and four workers, have the gradients of the uncut nets.
+RNG, ROWS = np.random.default_rng(0), 8
+SMALL = {"batchsize": ROWS, "dropout": 0.2}
+ONE_FEATURE = "score", "scores", "similarity", "user_mean", "film_mean", "output"  # too few features to cut
+Batch = dict[str, np.ndarray]
+
+
+def codes(count: int, steps: int, ended: np.ndarray | None = None) -> np.ndarray:
+    """Return sentences below ``count``, -1 from the steps ``ended`` on, random ones if that is None."""
+    ended = RNG.integers(2, steps, ROWS) if ended is None else ended
+    return np.where(np.arange(steps) < ended[:, None], RNG.integers(count, size=(ROWS, steps)), -1).astype(np.int32)
+
+
+def translated() -> tuple[Batch, Batch]:
+    ended = RNG.integers(3, 7, ROWS)
+    return {"source": codes(15, 6), "target": codes(15, 7, ended)}, {"target": codes(15, 7, ended).astype(int)}
+
+
+def rated() -> tuple[Batch, Batch]:
+    numbers = {name: RNG.integers(count, size=ROWS).astype(np.int32) for name, count in (("users", 12), ("films", 20))}
+    genres = RNG.integers(2, size=(ROWS, 19)).astype(np.float32)
+    return {**numbers, "titles": codes(30, 5), "genres": genres}, {"users": RNG.uniform(1, 5, ROWS).astype(np.float32)}
+
+
+def resnet() -> Job:
+    """Return the job of a residual net without the file of the mean image."""
+    job = models.resnet(8, 4, size=8, batchsize=ROWS)
+    layers = [
+        conf.replace(store_conf=conf.store_conf.replace(mean_file=None)) if conf.store_conf else conf
+        for conf in job.net.layer
+    ]
+    return job.replace(net=job.net.replace(layer=layers))
+
+
+def trainable(model: nn.Model) -> Job:
+    """Return the job of a net for fields of four channels with a target of one."""
+    model.compile("sgd", "mse")
+    return model.job(train_steps=1, batch_size=ROWS)
+
+
+FIELDS = (
+    {"data": RNG.normal(size=(ROWS, 4, 8, 8)).astype(np.float32)},
+    {"data": RNG.normal(size=(ROWS, 64)).astype(np.float32)},
+)
+IMAGES = {"data": RNG.integers(256, size=(ROWS, 3, 8, 8)).astype(np.uint8)}, {"data": RNG.integers(4, size=ROWS)}
+TABLE = {"data": np.concatenate([RNG.normal(size=(ROWS, 3)), RNG.integers(0, 4, (ROWS, 2))], axis=1).astype(np.float32)}
+REVIEWS = {"data": codes(30, 9)}, {"data": RNG.integers(2, size=ROWS)}
+# A job is made by the tests of it, not by every process that collects them.
+CASES: dict[str, tuple[Callable[[], Job], tuple[Batch, Batch]]] = {
+    "resnet": (resnet, IMAGES),
+    "gru": (lambda: models.gru_translator(20, 15, embedding=8, hidden=8, **SMALL), translated()),
+    "transformer": (lambda: models.transformer(20, 15, width=8, heads=4, hidden=8, blocks=1, **SMALL), translated()),
+    "convolution": (lambda: models.sentiment_convolution(30, embedding=8, batchsize=ROWS, filters=6), REVIEWS),
+    "unet": (lambda: trainable(models.unet((4, 8, 8), width=8, depth=2, padding="periodic")), FIELDS),
+    "unet by groups": (lambda: trainable(models.unet((4, 8, 8), width=16, depth=1, normalisation="group")), FIELDS),
+    "field_resnet": (lambda: trainable(models.field_resnet((4, 8, 8), width=8, blocks=1, dropout=0.2)), FIELDS),
+    "deepesd": (lambda: trainable(models.deepesd((4, 8, 8), 64, filters=(8, 6, 4))), FIELDS),
+    "convlstm": (lambda: trainable(models.convlstm((4, 8, 8), 2, out_steps=1, filters=(6, 4))), FIELDS),
+    "tabm": (
+        lambda: models.tabm(3, 0, [4, 12], 4, bins=[[-1.0, 0.0, 1.0]] * 3, members=4, width=8).job(
+            train_steps=1, batch_size=ROWS
+        ),
+        (TABLE, {"data": RNG.integers(4, size=ROWS)}),
+    ),
+    "realmlp": (
+        lambda: models.realmlp(3, 0, [4, 12], 4, width=8).job(train_steps=1, batch_size=ROWS),
+        (TABLE, {"data": RNG.integers(4, size=ROWS)}),
+    ),
+    "lstm": (lambda: models.sentiment_lstm(30, embedding=8, batchsize=ROWS, hidden=5), REVIEWS),
+    "cosine": (lambda: models.recommender(12, 20, 30, similarity="cosine", width=8, batchsize=ROWS), rated()),
+    "product": (lambda: models.recommender(12, 20, 30, similarity="product", width=8, batchsize=ROWS), rated()),
+}
+
+
+@pytest.mark.parametrize(("dimension", "workers"), [(0, 4), (1, 2)])
+@pytest.mark.parametrize("name", CASES)
+def test_a_net_that_is_cut_has_the_gradients_of_the_whole(name: str, dimension: int, workers: int):
+    make, (x, y) = CASES[name]
+    job = make()
+    narrow = () if name in ("gru", "transformer") else ONE_FEATURE  # a translator has a score for each word
+    layers = [conf.replace(partition_dim=0 if conf.name in narrow else dimension) for conf in job.net.layer]
+    job = job.replace(net=job.net.replace(layer=layers))
+    whole = LocalNet(job, x, y, workers=1)
+    params = whole.initial_params()
+    expected = whole.backward(params, x, y, step=0)
+    found = LocalNet(job, x, y, workers=workers).backward(params, x, y, step=0)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    for param, gradient in expected.gradients.items():
+        limit = 1e-5 * max(np.abs(_dense(gradient)).max(), 0.2)
+        np.testing.assert_allclose(_dense(found.gradients[param]), _dense(gradient), rtol=0, atol=limit, err_msg=param)
+
+
+def _dense(gradient: Any) -> np.ndarray:
+    return gradient if isinstance(gradient, np.ndarray) else gradient.dense()
+
+
+# Arguments of a wrong type, of every ready net and of a search, are errors that name function and argument.
+WRONG = (None, "5", [3], float("nan"), -1, 2.5, True, {"a": 1}, object())
+SEARCH: dict[str, Any] = {"job": "job.conf", "space": {"seed": [0, 1]}}
+
+
+@pytest.mark.parametrize("name", models.__all__)
+def test_ready_nets_take_or_refuse_arguments_of_every_type(name):
+    function = getattr(models, name)
+    named = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    required = {p.name: 10 for p in named if p.default is p.empty}
+    for parameter in named:
+        for value in WRONG:
+            try:
+                function(**{**required, parameter.name: value})
+            except UserError:
+                pass  # any other error fails the test
+            except Exception as error:
+                error.add_note(f"{name}({parameter.name}={value!r})")
+                raise
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("samples", "5"), ("seed", None), ("monitor", 3), ("mode", None), ("only", 3), ("only", ["a"]), ("resume", "yes"),
+     ("halving", "3"), ("workspace", 3), ("progress", [3])],
+)  # fmt: skip
+def test_a_search_names_an_argument_of_a_wrong_type(argument, value):
+    refused(lambda: dsinga.search(**SEARCH, **{argument: value}), f"^search: {argument} is .*, not ")
+
+
+def test_which_values_fit_which_annotations():
+    @typed("net.")
+    def f(n: int = 1, x: float = 1, shape: tuple[int, int] = (1, 2), names: list[str] | None = None, other: Any = 0):
+        return n, x, shape, names
+
+    assert f(2, 3, [4, 5], ["a"], object()) == (2, 3, [4, 5], ["a"])
+    for arguments, text in (
+        ({"n": True}, "n is a whole number, not True"),
+        ({"x": float("nan")}, "x is a number, not nan"),
+        ({"shape": (1, 2, 3)}, r"shape is .whole number, whole number., not"),
+        ({"names": "ab"}, "names is a list of texts or None, not 'ab'"),
+    ):
+        with pytest.raises(UserError, match=f"net.f: {text}"):
+            f(**arguments)
+
+
+# What ``models`` refuses: each mistake in a line, with the name and the remedy that its error must have.
+MISTAKES = [
+    refusal(lambda: models.unet((1, 12, 16), depth=3), "3 times", "points cannot be"),
+    refusal(lambda: models.unet((16, 16)), "takes fields of the", "not (16, 16"),
+    refusal(lambda: models.unet((1, 8, 8), normalisation="layer"), 'normalisation is "batch", "group"', 'or "none"'),
+    refusal(lambda: models.unet((1, 8, 8), padding="circular"), "'circular'", "these are zero"),
+    refusal(lambda: models.field_resnet((8, 8)), "takes fields of the shape"),
+    refusal(lambda: models.tabm(0), "0 numbers", "give at least"),
+    refusal(lambda: models.realmlp(0), "0 numbers", "give at least"),
+    refusal(lambda: models.tabm(2, 0, (-1,)), "2 numbers", "give at least"),
+    refusal(lambda: models.realmlp(2, 0, (-1,)), "2 numbers", "give at least"),
+    refusal(lambda: models.tabm(2, 0, (), 1, "regression"), "'regression'", 'or "numbers", not'),
+    refusal(lambda: models.realmlp(2, 0, (), 1, "regression"), "'regression'", 'or "numbers", not'),
+    refusal(lambda: models.recommender(1, 1, 1, similarity="dot"), "'dot'", "give one of"),
+    refusal(lambda: models.vgg(()), "which 32 pixels cannot be; give"),
+    refusal(lambda: models.vgg([(8, 1)] * 6), "which 32 pixels cannot be; give"),
+    refusal(lambda: models.resnet(18), "6n + 2 layers, such as 8, 14 or 20, not 18"),
+    refusal(lambda: models.tabm(2, depth=0), "depth is 0", "an ensemble has at least one layer before its heads"),
+    refusal(lambda: models.tabm(2, bins=[[0.0, 1.0]]), "bins has edges of 1 numbers, but a record has 2; give those"),
+    refusal(lambda: models.rbm(0), "5 sizes make machines 1 to 4; there is no machine 0"),
+    refusal(lambda: models.rbm(5), "5 sizes make machines 1 to 4; there is no machine 5"),
+    refusal(lambda: models.char_rnn(7, cell="GRU"), "there is no LayerType 'GRU'; did you mean 'kGRU'?"),
+    refusal(lambda: models.bigru_crf({"chars": 4}, tags=3), "'words' and may have others of ", ", not ['chars']"),
+]
+
+
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)

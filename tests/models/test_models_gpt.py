@@ -17,7 +17,6 @@ from dsinga.net import create_net
 from dsinga.ops import get_ops
 from dsinga.training import forward
 from tests.support.refusals import refused
-from tests.support.train_in_threads import train_in_threads
 from tests.support.training_cases import gradients
 
 ROWS, STEPS, CODES = 3, 7, 11
@@ -135,19 +134,6 @@ def test_a_learned_text_is_continued(letters: Path):
     result = dsinga.train(job, workers=1, progress=False)
     assert dsinga.evaluate(job, result.params)["loss"] < 0.1
     assert dsinga.generate(job, result.params, "cd", 20, temperature=0) == "efghabcdefghabcdefgh"
-
-
-@pytest.mark.parametrize(("workers", "dimension"), [(2, 0), (2, 1), (4, 0)])
-def test_a_cut_net_learns_the_params_of_one_worker(letters: Path, workers: int, dimension: int):
-    whole = dsinga.train(small_job(letters, train_steps=3), workers=1, progress=False).params
-    job = small_job(letters, train_steps=3)
-    layers = [
-        conf.replace(partition_dim=1) if dimension and (conf.attention_conf or conf.innerproduct_conf) else conf
-        for conf in job.neuralnet.layer
-    ]
-    job = job.replace(neuralnet=job.neuralnet.replace(layer=layers), cluster={"nworkers_per_group": workers})
-    for name, value in train_in_threads(job).params.items():
-        np.testing.assert_allclose(value, whole[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_nets_that_cannot_generate_are_refused():

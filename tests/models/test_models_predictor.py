@@ -47,9 +47,7 @@ def predictor(local_net: LocalNet) -> Predictor:
     return Predictor(create(4), local_net.initial_params())
 
 
-def test_any_thread_and_a_pickled_copy_compute_the_bits_of_the_local_net(
-    predictor: Predictor, local_net: LocalNet
-) -> None:
+def test_any_thread_and_a_pickled_copy_compute_the_bits_of_the_local_net(predictor: Predictor, local_net: LocalNet):
     expected = local_net.forward(local_net.initial_params(), X, Y, layers=["fc", "ip"])
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(predictor.forward, RECORDS, 20, ("fc", "ip")) for _ in range(6)]

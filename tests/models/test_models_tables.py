@@ -8,7 +8,6 @@ import pytest
 from dsinga import models, nn
 from dsinga.estimators import Classifier
 from dsinga.training.schedules import schedule
-from tests.support.refusals import refused
 
 ROWS, RNG = 40, np.random.default_rng(0)
 NUMBERS = RNG.normal(size=(ROWS, 3))
@@ -21,7 +20,6 @@ ANSWERS = np.stack([Y, 1 - Y], axis=1).astype(np.float32)
 
 
 def test_tabm_trains_as_that_of_the_package() -> None:
-    """The params of both after 20 steps of AdamW in float32, from the same ones."""
     torch, tabm = pytest.importorskip("torch"), pytest.importorskip("tabm")
     x, steps, members = X[:, :3], 20, SMALL["members"]
     model = models.tabm(3, outputs=2, dropout=0.0, **SMALL)
@@ -146,8 +144,3 @@ def test_a_model_whose_loss_is_a_symbol_is_saved(tmp_path: Any) -> None:
     model.fit(X, Y, progress=False)
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(nn.load_model(tmp_path / "model").predict(X), model.predict(X))
-
-
-def test_bins_of_other_columns_and_no_layer_are_refused() -> None:
-    refused(lambda: models.tabm(2, depth=0), "depth is 0; an ensemble has at least one layer before its heads")
-    refused(lambda: models.tabm(2, bins=BINS), "bins has edges of 3 numbers, but a record has 2; give those of each")

@@ -95,12 +95,9 @@ def test_loss_and_gradients_are_pytorchs(tied: bool, smoothing: float):
     torch = pytest.importorskip("torch")
     job = models.transformer(*WORDS, **SMALL, tie_weights=tied, label_smoothing=smoothing)
     net, rng, records = create_net(job.net, Phase.kTrain, INFOS), np.random.default_rng(1), sentences()
-    values = {
-        name: rng.normal(0, 0.5, param.shape) + (param.spec.role == "scale") for name, param in net.params.items()
-    }
+    values = {name: rng.normal(0, 0.5, p.shape) + (p.spec.role == "scale") for name, p in net.params.items()}
     ctx = Context(get_ops("numpy"), Phase.kTrain, Rows(0, ROWS, ROWS))
     ours, metrics = gradients(net, values, records, ctx)
-
     tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
     theirs = torch_loss(tensors, records, smoothing)
     (theirs / ROWS).backward()
@@ -145,17 +142,13 @@ def forward(x: Any, params: dict[str, Any]) -> Any:
 
 def test_loss_and_gradients_of_residual_nets_are_pytorchs():
     net, rng = residual_net(), np.random.default_rng(0)
-    values = {
-        name: rng.normal(0, 0.3, param.shape) + (param.spec.role == "scale") for name, param in net.params.items()
-    }
+    values = {name: rng.normal(0, 0.3, p.shape) + (p.spec.role == "scale") for name, p in net.params.items()}
     records = records_of(net, classes=10)
     ours, metrics = gradients(net, values, records, context(net))
-
     tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
     scores = forward(torch.tensor(records["data"].data), tensors)
     theirs = functional.cross_entropy(scores, torch.tensor(records["data"].labels))
     theirs.backward()
-
     total, count = metrics["loss"]
     assert total / count == pytest.approx(float(theirs.detach()), rel=1e-10)
     trained = [name for name, param in net.params.items() if param.trainable]

@@ -12,7 +12,6 @@ from dsinga.rl.from_job import agent_of
 from tests.support.executed_pages import ROOT
 from tests.support.refusals import refused
 from tests.support.rl_cases import transitions
-from tests.support.small_job import assert_same
 
 SPACES = rl.Spaces(rl.box((4,)), rl.BoxSpace(np.float32([-2, 0]), np.float32([2, 10]), np.dtype(np.float32)))
 
@@ -83,18 +82,14 @@ def test_an_update_is_that_of_pytorch(algorithm: type[DDPG], shared: bool) -> No
     torch = pytest.importorskip("torch")
     settings = {"target_noise": 0.0, "actor_every": 1} if algorithm is TD3 else {}
     learner = algorithm(
-        *(model(algorithm.critics, shared), SPACES),
-        updater=nn.SGD(0.5),
-        critic_updater=nn.SGD(0.1),
-        target_share=0.25,
+        *(model(algorithm.critics, shared), SPACES), updater=nn.SGD(0.5), critic_updater=nn.SGD(0.1), target_share=0.25,
         **settings,
-    )
+    )  # fmt: skip
     for value in learner.target_params.values():
         value += np.float32(0.1)
     ours, target = tensors(learner.params, requires_grad=True), tensors(learner.target_params)
     net, followed, batch = TorchNet(ours, shared), TorchNet(target, shared), transitions(SPACES)
     x, following = torch.tensor(batch.observations), torch.tensor(batch.next_observations)
-
     values = [followed.value(following, followed.action(following), k) for k in range(algorithm.critics)]
     goal = torch.tensor(batch.rewards) + 0.9 * torch.stack(values).amin(0) * torch.tensor(~batch.terminated)
     taken, weights = torch.tensor(unit(batch.actions)), torch.tensor(batch.weights)
@@ -105,7 +100,6 @@ def test_an_update_is_that_of_pytorch(algorithm: type[DDPG], shared: bool) -> No
     np.testing.assert_allclose(learner.errors(batch), errors[0].detach().numpy(), rtol=1e-4, atol=1e-5)
     metrics = learner.learn(batch)
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
-
     gradients = torch.autograd.grad(loss, [ours[name] for name in critic])
     with torch.no_grad():
         for name, gradient in zip(critic, gradients, strict=True):
@@ -160,16 +154,6 @@ def test_correlated_noise_is_an_ornstein_uhlenbeck_process() -> None:
     assert learner._draw_noise((1, 2), rng).shape == (1, 2), "another number of environments begins anew"
 
 
-def test_noise_without_correlation_keeps_nothing() -> None:
-    learner, x = DDPG(model(), SPACES, random_steps=0, noise=0.5), transitions(SPACES).observations
-    numbers = np.random.default_rng(3).standard_normal((32, 2), np.float32) * np.float32(0.5)
-    np.testing.assert_array_equal(
-        learner.sample(x, np.random.default_rng(3)).actions,
-        learner._from_unit(learner._actions(learner.params, x) + numbers),
-    )
-    assert learner.state()["noise"].size == 0
-
-
 def test_the_noise_of_targets_is_limited_and_repeats() -> None:
     learner = TD3(model(2), SPACES, target_noise=5.0, target_noise_limit=0.3)
     x = transitions(SPACES, 200).observations
@@ -190,26 +174,6 @@ def test_the_actor_of_td3_learns_in_every_second_update() -> None:
         followed = any(not np.array_equal(value, target[name]) for name, value in learner.target_params.items())
         assert {"critic0_weight", "critic1_weight"} <= changed
         assert ("actor_weight" in changed) == ("value" in metrics) == followed == (update % 2 == 1)
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.9])
-@pytest.mark.parametrize("algorithm", [DDPG, TD3])
-def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG], correlation: float) -> None:
-    settings = {"random_steps": 0, "noise_correlation": correlation}
-    first, second = (algorithm(model(algorithm.critics), SPACES, seed=seed, **settings) for seed in (0, 5))
-    second.seed = first.seed  # it determines the noise of TD3's targets
-    first.learn(transitions(SPACES))
-    first.sample(transitions(SPACES).observations, np.random.default_rng(0))
-    second.restore(first.state())
-    assert second.sampled == 32
-    for learner in (first, second):
-        for seed in range(4):
-            learner.learn(transitions(SPACES, seed=seed))
-    x = transitions(SPACES).observations
-    actions = [learner.sample(x, np.random.default_rng(1)).actions for learner in (first, second)]
-    np.testing.assert_array_equal(*actions)
-    assert_same(first.params, second.params)
-    assert_same(first.target_params, second.target_params)
 
 
 def test_the_state_of_another_updater_of_the_critic_changes_nothing() -> None:
@@ -252,11 +216,3 @@ def test_a_metric_of_some_updates_has_their_mean() -> None:
     means = loop.advance(6)
     assert [len(each) for each in metrics] == [1, 2, 1, 2, 1, 2]
     assert means["value"] == pytest.approx(np.mean([each["value"] for each in metrics[1::2]]))
-
-
-def test_an_update_after_errors_computes_no_targets_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm, batch = DDPG(model(), SPACES), transitions(SPACES)
-    expected = DDPG(model(), SPACES).learn(transitions(SPACES))
-    algorithm.errors(batch)
-    monkeypatch.setattr(DDPG, "targets", None)
-    assert algorithm.learn(batch) == expected

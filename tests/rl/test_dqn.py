@@ -9,7 +9,6 @@ from dsinga import nn, rl
 from dsinga.rl.algorithms.dqn import DQN
 from tests.support.refusals import refused
 from tests.support.rl_cases import transitions
-from tests.support.small_job import assert_same
 
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(3))
 
@@ -53,6 +52,7 @@ def test_an_update_is_that_of_pytorch(double: bool, dueling: bool) -> None:
     np.testing.assert_allclose(algorithm.errors(batch), (chosen - goal).detach().numpy(), rtol=1e-4, atol=1e-5)
     metrics = algorithm.learn(batch)
     assert metrics["loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert metrics["value"] == pytest.approx(chosen.mean().item(), rel=1e-4)
     for name, value in before.items():
         expected = (value - 0.1 * value.grad).detach().numpy()
         np.testing.assert_allclose(algorithm.params[name], expected, rtol=1e-5, atol=1e-6)
@@ -111,17 +111,6 @@ def test_each_actor_has_another_share_of_random_actions() -> None:
     assert algorithm.epsilon == 1  # at first all actions of all actors are random
     algorithm.act_as(0, 1, dict(algorithm.params), 50)
     assert algorithm.epsilon == pytest.approx(0.7)
-
-
-def test_a_restored_state_goes_on_with_the_same_bits() -> None:
-    first, second = DQN(model(), SPACES, target_every=3), DQN(model(), SPACES, target_every=3, seed=5)
-    first.learn(transitions(SPACES))
-    second.restore(first.state())
-    for algorithm in (first, second):
-        for seed in range(5):
-            algorithm.learn(transitions(SPACES, seed=seed))
-    assert_same(first.params, second.params)
-    assert_same(first.target_params, second.target_params)
 
 
 def test_other_actions_are_refused() -> None:

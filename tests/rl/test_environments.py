@@ -1,7 +1,6 @@
 """Environments by name, in a loop and as vectors: resets in the same step, seeds, state, errors."""
 
 import builtins
-import inspect
 
 import gymnasium
 import numpy as np
@@ -420,8 +419,3 @@ def test_seeds_of_episodes_do_not_collide():
     seeds = {episode_seed(s, i, e) for s in range(5) for i in range(40) for e in range(40)}
     assert len(seeds) == 8000
     assert all(0 <= seed < 2**31 for seed in seeds)
-
-
-def test_gymnasium_is_imported_only_when_an_environment_of_it_is_made():
-    for module in (rl, *(value for value in vars(rl).values() if inspect.ismodule(value))):
-        assert "gymnasium" not in vars(module)

@@ -85,22 +85,14 @@ def test_two_workers_of_a_group_learn_as_one_with_all_environments(kind: Any, se
 
 
 @pytest.mark.parametrize(
-    "topology",
-    [
-        {"groups": 2, "cluster": ClusterConf(nserver_groups=1)},
-        {"groups": 2, "cluster": ClusterConf(nserver_groups=2)},
-        {"cluster": nn.Cluster(sites=2, sync_freq=2)},
-    ],
-    ids=["Downpour", "Hogwild", "sites"],
+    "topology", [{"groups": 2, "cluster": ClusterConf(nserver_groups=2)}, {"cluster": nn.Cluster(sites=2, sync_freq=2)}]
 )
 def test_groups_have_environments_of_their_own(topology: dict[str, Any]) -> None:
     agent = new_agent()
     before = {name: value.copy() for name, value in agent.algorithm.params.items()}
+    settings = {"steps": 160, "environments": 2, "rollout_steps": 4, "progress": False, **topology}
     with connect(workers=2) as client:
-        train_in_groups(
-            *(agent, "CartPole-v1"), steps=160, client=client, environments=2, rollout_steps=4, progress=False,
-            **topology,
-        )  # fmt: skip
+        train_in_groups(agent, "CartPole-v1", client=client, **settings)
     assert all((agent.algorithm.params[name] != value).any() for name, value in before.items())
 
 
@@ -161,7 +153,6 @@ def test_a_killed_process_is_survived(tmp_path: Path, kind: Any, groups: int, wo
 
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    """The params and the state of the updater are those of the checkpoint."""
     settings: dict[str, Any] = {"environments": 2, "rollout_steps": 4, "workspace": tmp_path, "progress": False}
     settings |= {"checkpoint_every": 16, "log_every": 24}
     first, second = new_agent(), new_agent()
@@ -200,16 +191,6 @@ def test_the_cluster_of_a_job_says_that_worker_groups_learn(tmp_path: Path) -> N
     assert [row["step"] for row in again.history.phase("test")] == [8, 16]
     trained = trained_agent(job, tmp_path / "checkpoint")
     assert_same(trained.algorithm.params, again.agent.algorithm.params)
-
-
-@pytest.mark.ci
-def test_learners_of_a_job_have_actors() -> None:
-    changes = ["reinforcement.num_actors=1", "reinforcement.num_environments=2", "cluster.nworkers_per_group=2"]
-    job = dsinga.load(A3C, [*SHORT, *changes, "cluster.nworker_groups=1", "reinforcement.algorithm=kIMPALA"])
-    job = job.replace(reinforcement=job.reinforcement.replace(a2c_conf=None))  # type: ignore[union-attr]
-    with connect(workers=2) as client:
-        result = rl.train(job, client=client, progress=False)
-    assert max(result.history[:, "staleness"]) == 1
 
 
 class Preparing(rl.Agent):

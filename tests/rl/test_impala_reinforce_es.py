@@ -56,8 +56,12 @@ def test_an_update_of_impala_is_that_of_pytorch(kind: str) -> None:
         batch.terminated, batch.truncated, batch.bootstrap, last.detach().numpy(), discount=0.99, rho_clip=0.9,
     )  # fmt: skip
     loss = (-torch.tensor(advantages) * logs).sum() + 0.25 * ((value - torch.tensor(targets)) ** 2).sum()
-    ((loss - 0.01 * (entropy.sum() + last_entropy.sum())) / COUNT).backward()
-    learner.learn(batch)
+    entropies = 0.01 * (entropy.sum() + last_entropy.sum())
+    ((loss - entropies) / COUNT).backward()
+    metrics = learner.learn(batch)
+    ratios = (logs - torch.tensor(batch.extras["log_probability"])).exp()
+    assert metrics["ratio"] == pytest.approx(ratios.mean().item(), rel=1e-5)
+    assert metrics["loss"] == pytest.approx(((loss - entropies / (STEPS + 1)) / COUNT).item(), rel=1e-4)
     for name, param in params.items():
         np.testing.assert_allclose(before[name] - learner.params[name], param.grad.numpy(), rtol=2e-3, atol=1e-5)
 

@@ -41,11 +41,9 @@ def raised() -> None:
 
 
 KINDS: dict[str, Callable[[], None]] = {
-    "signal": lambda: signal.raise_signal(signal.SIGINT),
-    "interrupt_main": _thread.interrupt_main,
-    "raised": raised,
+    "signal": lambda: signal.raise_signal(signal.SIGINT), "interrupt_main": _thread.interrupt_main, "raised": raised,
     "asynchronous": interrupted_thread,
-}
+}  # fmt: skip
 
 
 def interrupting(kind: str = "signal", times: int = 1) -> Callable[[int, dict[str, float]], None]:
@@ -87,13 +85,9 @@ def steps_in(message: str) -> int:
 
 
 FITS: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "workers": {"workers": 2},
-    "servers": {"workers": 2, "cluster": nn.Cluster(workers=2, servers=2)},
-    "workspace": {"workspace": "run"},
-    "validation": {"validation_data": (X[:20], Y[:20])},
-    "client": {},
-}
+    "alone": {}, "workers": {"workers": 2}, "servers": {"workers": 2, "cluster": nn.Cluster(workers=2, servers=2)},
+    "workspace": {"workspace": "run"}, "validation": {"validation_data": (X[:20], Y[:20])}, "client": {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -57,17 +56,6 @@ class AlwaysRecall(Recall):
         return observation, info
 
 
-class HiddenVelocities(gymnasium.ObservationWrapper):
-    """CartPole that shows the position and the angle alone, each up to about 1."""
-
-    def __init__(self) -> None:
-        super().__init__(gymnasium.make("CartPole-v1"))
-        self.observation_space = gymnasium.spaces.Box(-2, 2, (2,))
-
-    def observation(self, observation: np.ndarray) -> np.ndarray:
-        return observation[::2] / np.array([2.4, 0.21], np.float32)
-
-
 def model(units: int = HIDDEN, *, is_recurrent: bool = True) -> rl.Model:
     x = nn.Input(shape=3, name="observation")
     first = nn.Dense(units, activation="tanh", name="first")(x)
@@ -83,16 +71,12 @@ def rollout_with_ends(seed: int = 0) -> rl.Rollout:
     terminated, truncated = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
     terminated[2, 0] = terminated[STEPS - 1, 1] = truncated[0, 1] = True
     return rl.Rollout(
-        observations=rng.standard_normal((*shape, 3)).astype(np.float32),
-        actions=rng.integers(2, size=shape),
-        rewards=rng.standard_normal(shape).astype(np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        bootstrap=truncated * np.float32(0.5),
-        last_observations=rng.standard_normal((COUNT, 3)).astype(np.float32),
+        observations=rng.standard_normal((*shape, 3)).astype(np.float32), actions=rng.integers(2, size=shape),
+        rewards=rng.standard_normal(shape).astype(np.float32), terminated=terminated, truncated=truncated,
+        bootstrap=truncated * np.float32(0.5), last_observations=rng.standard_normal((COUNT, 3)).astype(np.float32),
         extras={"log_probability": np.full(shape, -0.8, np.float32)},
         hidden={"gru": rng.standard_normal((COUNT, HIDDEN)).astype(np.float32)},
-    )
+    )  # fmt: skip
 
 
 def step_by_step(algorithm: Any, rollout: rl.Rollout) -> np.ndarray:
@@ -208,25 +192,6 @@ def test_an_agent_recalls_what_it_saw_three_steps_ago(algorithm: Any) -> None:
 
 def test_an_agent_without_hidden_states_recalls_nothing() -> None:
     assert rl.evaluate(trained(A2C, False).agent, AlwaysRecall, 100).mean_return < 0.7
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("is_recurrent", "low", "high"), [(True, 400, 500), (False, 0, 150)])
-def test_cartpole_without_velocities_needs_hidden_states(is_recurrent: bool, low: float, high: float) -> None:
-    spaces = rl.make_environments(HiddenVelocities, 1).spaces
-    x = nn.Input(shape=2, name="observation")
-    first = nn.Dense(64, activation="tanh")(x)
-    hidden = (nn.GRU(64, carry=True) if is_recurrent else nn.Dense(64, activation="tanh"))(first)
-    net = rl.Model(nn.Model(x, [nn.Dense(2, name="policy")(hidden), nn.Dense(1, name="value")(hidden)]))
-    rate = nn.Schedule("kLinear", 0.001, linear_conf={"change_freq": 3185, "final_lr": 0})
-    settings = {"discount": 0.98, "decay": 0.8, "epochs": 10, "minibatches": 2}
-    agent = rl.Agent(PPO(net, spaces, updater=nn.Adam(rate), seed=1, **settings))
-    rl.train(
-        agent, HiddenVelocities, steps=160_000, environments=8, rollout_steps=128, evaluate_every=20_000,
-        evaluation_episodes=30, stop_return=475, seed=1, progress=False,
-    )  # fmt: skip
-    assert low <= rl.evaluate(agent, HiddenVelocities, 50).mean_return <= high
 
 
 def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:

@@ -112,17 +112,6 @@ def test_calls_through_the_scheduler_give_the_same_bits(unbroken: RemoteLearning
         assert proxied["proxy"] >= 6 * 3
 
 
-def test_a_resumed_run_has_the_same_bits(unbroken: RemoteLearning) -> None:
-    with connect(workers=2) as client:
-        state = copy.deepcopy(train(type(unbroken), client, 2).state())
-        loop = new_loop(type(unbroken), client)
-        loop.restore(state)
-        for _ in range(4):
-            loop.advance(16)
-        assert_same_loops(loop, unbroken)
-        loop.close()
-
-
 @pytest.mark.parametrize("staleness", [0, 1, 5])
 def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
     with connect(workers=2) as client:

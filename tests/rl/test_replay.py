@@ -149,18 +149,6 @@ def test_images_are_kept_once_as_uint8():
     np.testing.assert_array_equal(batch.weights, 1)
 
 
-def test_continuous_actions():
-    spaces = rl.Spaces(rl.box((2,)), rl.box((3,), -1, 1))
-    memory, observations = ReplayMemory(spaces, 4, count=2), np.zeros((2, 2), np.float32)
-    never = np.zeros(2, bool)
-    step = rl.EnvironmentStep(observations, np.ones(2, np.float32), never, never, np.zeros(0, int), observations[:0])
-    memory.add(observations, np.full((2, 3), 0.5), step)
-    batch = memory.sample(5, np.random.default_rng(0))
-    assert batch.actions.shape == (5, 3)
-    assert batch.actions.dtype == np.float32
-    np.testing.assert_array_equal(batch.actions, 0.5)
-
-
 @pytest.mark.parametrize("kind", [ReplayMemory, PrioritizedReplay])
 @pytest.mark.parametrize("steps", [0, 3, 6, 20])
 def test_a_restored_memory_goes_on_with_the_same_batches(kind, steps):

@@ -10,6 +10,7 @@ from scipy import stats
 
 import dsinga
 from dsinga import nn, rl
+from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType
 from dsinga.rl.environments.spaces import best_actions, log_probabilities, policy_size, sample_actions, space_of
 from tests.support.refusals import refused
@@ -70,14 +71,6 @@ def test_a_model_has_an_input_and_heads(model: rl.Model) -> None:
     assert (policy.shape, value.shape) == ((5, 3), (5, 1))
 
 
-def test_an_update_lowers_the_loss() -> None:
-    agent = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.SGD(0.1)))
-    x = observations(64)
-    batch = {"observation": x, "target": x[:, :1]}
-    losses = [agent.learn(batch)["loss"] for _ in range(20)]
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_an_agent_takes_one_observation_or_several() -> None:
     agent = rl.Agent(ValueOnly(rl.Model(TEXT)))
     x = observations(6)
@@ -86,23 +79,6 @@ def test_an_agent_takes_one_observation_or_several() -> None:
     assert agent.sample(x).extras["value"].shape == (6,)
     assert agent.sample(x[0]).extras["value"].shape == ()
     refused(lambda: agent.predict(np.zeros(5, np.float32)), r"observations have the shape \(4,\).*these have \(5,\)")
-
-
-def test_a_restored_agent_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    x = observations(16)
-    batch = {"observation": x, "target": x[:, :1]}
-    first = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.Adam(0.01)), seed=3)
-    first.learn(batch)
-    first.sample(x)
-    first.save(tmp_path)
-    second = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.Adam(0.01), seed=9), seed=9)
-    second.restore(tmp_path)
-    for agent in (first, second):
-        agent.learn(batch)
-    ours, theirs = first.sample(x), second.sample(x)
-    assert (ours.actions == theirs.actions).all()
-    for name, value in first.algorithm.params.items():
-        assert (second.algorithm.params[name] == value).all()
 
 
 def test_a_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
@@ -177,7 +153,7 @@ def test_mistakes_are_named_with_their_remedies(tmp_path: Path) -> None:
     x = observations(3)
     x[1, 2] = np.nan
     for act in (agent.sample, agent.predict):
-        with pytest.raises(dsinga.UserError, match="an observation has nan at.*let the environment"):
+        with pytest.raises(UserError, match="an observation has nan at.*let the environment"):
             act(x)
     zeros = np.zeros(3, np.float32)
     batch = rl.Transitions(observations(3), zeros.astype(int), zeros, x, zeros > 0, zeros, zeros.astype(int), zeros)
@@ -212,7 +188,7 @@ def test_spaces_of_gymnasium_are_ours() -> None:
     with pytest.raises(dsinga.UserError, match="observation space Dict.*use Box, .*wrappers.FlattenObservation"):
         space_of(spaces.Dict({"a": spaces.Discrete(2)}), "observation")
     for space in (spaces.MultiDiscrete([2, 3]), spaces.Discrete(2, start=1), spaces.Box(0, 9, (2,), np.int64)):
-        with pytest.raises(dsinga.UserError, match="action space .*use Box of floats, .*wrappers.TransformAction"):
+        with pytest.raises(UserError, match="action space .*use Box of floats, .*wrappers.TransformAction"):
             space_of(space, "action")
 
 
@@ -223,8 +199,7 @@ def test_an_agent_of_other_actions_is_refused() -> None:
 
     agent = rl.Agent(rl.PPO(actor_critic(3), SPACES))
     refused(lambda: rl.evaluate(agent, "CartPole-v1", 1), "'CartPole-v1' are 2 disc")
-    with pytest.raises(dsinga.UserError, match=r"'Reaching'.*from \[-1"):
-        agent.check_environments(rl.make_environments(Reaching, 1))
+    refused(lambda: agent.check_environments(rl.make_environments(Reaching, 1)), r"'Reaching'.*from \[-1")
     wide = rl.PPO(rl.Model(nn.Model(x := nn.Input(shape=4), [nn.Dense(2)(x), nn.Dense(1)(x)])), rl.Spaces(
         SPACES.observation, rl.box((1,), -2, 2)
     ))  # fmt: skip

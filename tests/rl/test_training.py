@@ -240,9 +240,7 @@ def test_a_memory_that_would_never_be_learnt_from_is_refused() -> None:
     replay = {"agent": agent, "actors": 2, "environments": 4}
     short = rl.ReplaySettings(learn_after=0, n_steps=9)
     small = rl.ReplaySettings(learn_after=0, capacity=31)
-    refused(
-        r"DQN learns from a replay memory, for .* central_inference out", replay=short, central_inference=True, **replay
-    )
+    refused(r"DQN learns from a replay.* central_inference out", replay=short, central_inference=True, **replay)
     refused(r"rollout of an actor has 32 steps, .* keeps 31 \(capacity\)", replay=small, rollout_steps=8, **replay)
     refused(r"transition of 9 steps \(n_steps\) is longer than .* of 8:", replay=short, rollout_steps=8, **replay)
     for settings, text in (

@@ -328,9 +328,9 @@ NETS = {
     "attention": ATTENTION,
     "sentences": SENTENCES,
 }
-# Texts go on from batch to batch (tests/addons/text/test_text_char_rnn.py); machines are trained by kCD
+# Texts go on from batch to batch (tests/addons/text/test_text_generation.py); machines are trained by kCD
 # (tests/core/net); kVTraceLoss takes a step more of one source than of others
-# (tests/rl/test_rl_vtrace.py); kContrastiveLoss takes two classes
+# (tests/rl/test_policy_gradients.py); kContrastiveLoss takes two classes
 # (tests/cutting/test_cutting_training.py), kReliability one of two (tests/core/layers); kLeadRecord belongs to
 # nets of several leads (tests/addons/fields/layers/test_net_leads.py), kCategories to records of tables
 # (tests/addons/tables/test_tables_nets.py).

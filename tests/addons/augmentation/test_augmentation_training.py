@@ -82,9 +82,7 @@ def test_a_record_is_changed_alike_in_batches_of_any_size_and_by_any_number_of_g
         np.testing.assert_array_equal(first.data, second.data)
     text = JOB.replace("AUGMENT", CROP).replace("batchsize: 12", "batchsize: 24")
     larger = [whole_batch(bind_records(loads(text), (X, Y)), step) for step in range(2)]
-    np.testing.assert_array_equal(
-        np.concatenate([part.data for part in one]), np.concatenate([part.data for part in larger])
-    )
+    np.testing.assert_array_equal(np.concatenate([p.data for p in one]), np.concatenate([p.data for p in larger]))
 
 
 def test_epochs_and_seeds_change_a_record_otherwise():

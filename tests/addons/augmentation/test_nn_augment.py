@@ -12,7 +12,6 @@ from dsinga import nn
 from dsinga.addons.augmentation import create_augmentations
 from dsinga.addons.augmentation.augmentation import Augmentation
 from dsinga.base.errors import UserError
-from dsinga.estimators import Classifier
 from dsinga.job import StoreConf
 from dsinga.job.component import Settings, setting
 from tests.core.nn.test_nn_further_habits import habits_of, run_habit
@@ -65,15 +64,6 @@ def test_a_model_with_a_known_shape_knows_that_after_the_crop():
     net.compile("sgd", "sparse_categorical_crossentropy")
     net.fit(X, Y % 2, train_steps=1, progress=False)
     assert {value.shape for value in net.result.params.values()} == {(2,), (2, 3 * 8 * 6)}
-
-
-def test_an_estimator_trains_like_its_model():
-    net = model(nn.augment.RandomCrop(pad=2), nn.augment.RandomFlip())
-    first = Classifier(net, epochs=2, random_state=0).fit(X, Y)
-    plain = Classifier(model(), epochs=2, random_state=0).fit(X, Y)
-    assert_same(first.params_, Classifier(net, epochs=2, random_state=0).fit(X, Y).params_)
-    assert any((first.params_[name] != plain.params_[name]).any() for name in first.params_)
-    assert first.predict(X).shape == (60,)
 
 
 def test_a_users_own_augmentation_is_a_function_too():

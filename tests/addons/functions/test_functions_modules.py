@@ -8,6 +8,7 @@ import pytest
 import dsinga
 from dsinga.base.errors import UserError
 from dsinga.data import write_store
+from tests.core.nn.test_nn_further_habits import habits_of, run_habit
 
 JOB = """name: "names"
 train_steps: 1
@@ -45,3 +46,9 @@ def test_a_module_that_fails_is_one_sentence_with_the_jobs_line(
     beginning = f"{tmp_path}/job.conf:6: layer 'f': the function '{module}:f' cannot be imported: "
     assert str(refused.value).startswith(beginning + message.replace("DIR", str(tmp_path)))
     assert isinstance(refused.value.__cause__, BaseException)
+
+
+# Functions of users as losses and layers: habits of those who know Keras, and what is refused.
+@pytest.mark.parametrize("habit", habits_of("functions"))
+def test_a_habit_of_keras_works_as_written(habit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run_habit(habit, tmp_path, monkeypatch)

@@ -208,14 +208,6 @@ def test_without_a_gpu_the_reason_is_named(
     assert message.startswith("3 workers compute on CPU cores, not on the GPUs of the job's gpu lines: ")
 
 
-def test_a_gpu_number_beyond_those_of_the_process(
-    job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
-):
-    with caplog.at_level(logging.WARNING, "dsinga"):
-        train(with_topology(job, 1), threads, 1, gpu=[7])
-    assert "there is no GPU 7: its process sees 2, counted from 0" in caplog.text
-
-
 def test_a_net_larger_than_the_memory_of_its_gpu(
     job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
 ):

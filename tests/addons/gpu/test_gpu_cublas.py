@@ -22,12 +22,9 @@ def matrices(ops: Any, rows: int, columns: int, dtype: type) -> list[Any]:
     device, wide_device = ops.asarray(numbers), ops.asarray(wide)
     transposed = ops.asarray(np.ascontiguousarray(wide.T))
     return [
-        device,
-        ops.asarray(np.ascontiguousarray(numbers.T)).T,
-        wide_device[:rows, 1 : columns + 1],
-        transposed.T[:rows, 1 : columns + 1],
-        ops.asarray(tall)[::2, ::2],
-    ]
+        device, ops.asarray(np.ascontiguousarray(numbers.T)).T, wide_device[:rows, 1 : columns + 1],
+        transposed.T[:rows, 1 : columns + 1], ops.asarray(tall)[::2, ::2],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -85,12 +85,10 @@ def test_a_face_trains_to_the_bits_of_a_worker(face: str, device: None) -> None:
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "averages": (LINEAR.replace("kSGD", "kAdam ema_conf { decay: 0.9 }"), {}),
-    "clipped": (LINEAR.replace("kSGD", "kSGD clip_global_norm: 0.05"), {}),
-    "in parts": (LINEAR, {"micro_batches": 2}),
-    "bad batches": (LINEAR, {"skip_bad_batches": True}),
-    "kTF32": (LINEAR, {"precision": "kTF32"}),
+    "clipped": (LINEAR.replace("kSGD", "kSGD clip_global_norm: 0.05"), {}), "in parts": (LINEAR, {"micro_batches": 2}),
+    "bad batches": (LINEAR, {"skip_bad_batches": True}), "kTF32": (LINEAR, {"precision": "kTF32"}),
     "kBF16": (LINEAR, {"precision": "kBF16"}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -245,14 +243,11 @@ class Halving(Extension):
         self.trigger = EverySteps(100, after=3)
 
     def run(self, loop: Any) -> None:
-        state = {
-            name: {slot: array / 2 for slot, array in slots.items()} for name, slots in loop.updater_state().items()
-        }
+        state = {name: {slot: a / 2 for slot, a in slots.items()} for name, slots in loop.updater_state().items()}
         loop.set_params({name: array / 2 for name, array in loop.params().items()}, state)
 
 
 def test_params_that_an_extension_sets_are_those_of_the_next_graph(device: None) -> None:
-    """As of a run on CPU cores."""
     job = job_of(LINEAR, train_steps=6)
     job = job.replace(updater=job.updater.replace(momentum=0.9))
     expected, actual, other = (

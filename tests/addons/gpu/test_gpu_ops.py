@@ -72,11 +72,9 @@ class TestMissing:
             return count
 
         runtime = SimpleNamespace(
-            getDeviceCount=get_count,
-            CUDARuntimeError=emulated_cupy.RuntimeFailure,
-            runtimeGetVersion=lambda: 12090,
+            getDeviceCount=get_count, CUDARuntimeError=emulated_cupy.RuntimeFailure, runtimeGetVersion=lambda: 12090,
             driverGetVersion=lambda: driver,
-        )
+        )  # fmt: skip
         refused(lambda: ops.library.check_device(runtime), words)
 
     def test_mistakes_are_named_with_their_remedies(self, ops) -> None:
@@ -218,9 +216,7 @@ class TestPrecision:
         worker, x, w = ops.for_worker(0, precision), normal(4, 6), normal(3, 6)
         emulated_cupy.log.clear()
         y = worker.to_numpy(worker.inner_product(worker.asarray(x), worker.asarray(w), None))
-        assert [name for _, what, name in emulated_cupy.log if what == "kernel" and "gemm" in name] == [
-            f"gemm {compute}"
-        ]
+        assert [name for _, w, name in emulated_cupy.log if w == "kernel" and "gemm" in name] == [f"gemm {compute}"]
         factors = (bfloat16(x), bfloat16(w)) if precision == "bf16" else (x, w)
         np.testing.assert_allclose(y, factors[0] @ factors[1].T, rtol=1e-6)
         assert y.dtype == np.float32
@@ -258,9 +254,7 @@ class TestRecording:
             worker.asarray(normal(2))
             refused(lambda: worker.to_numpy(x), "the host reads an array of the device", error=NotCapturable)
             refused(lambda: worker.read([x[0]]), "the host reads numbers", error=NotCapturable)
-            refused(
-                lambda: worker.defer_read([np.float64(1)]), "a metric is computed in host memory", error=NotCapturable
-            )
+            refused(lambda: worker.defer_read([np.float64(1)]), "a metric .* in host memory", error=NotCapturable)
         with memory.recording(1), pytest.raises(NotCapturable, match="changes from batch to batch"):
             worker.asarray(2 * normal(2))
         assert not worker.is_recording

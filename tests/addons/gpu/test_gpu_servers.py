@@ -123,15 +123,6 @@ def test_graphs_in_pieces_give_the_bits_of_called_iterations(name: str, on_gpu: 
     compare(job_of(with_updater("type: kAdam"), cluster=CLUSTERS[name]), on_gpu)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("on_gpu", [False, True], ids=["host", "device"])
-@pytest.mark.parametrize("kind", [*KINDS, *SETTINGS])
-def test_every_updater_in_pieces(kind: str, on_gpu: bool, each_layer: None):
-    updater = f"type: kSGD {SETTINGS[kind]}" if kind in SETTINGS else f"type: {kind} {UPDATERS.get(kind, '')}"
-    for name in ("workers", "groups"):
-        compare(job_of(with_updater(updater), cluster=CLUSTERS[name]), on_gpu, 8)
-
-
 @pytest.mark.parametrize("how", ["compression: kTopK topk_share: 0.5", "pull: kDeferred", "clip_global_norm"])
 def test_other_exchanges_in_pieces(how: str, each_layer: None):
     text = f"nworkers_per_group: 2 {'' if how == 'clip_global_norm' else how}"

@@ -1,5 +1,8 @@
 """Every importer writes complete stores with exactly the records of the source, and none if it does not finish."""
 
+import gzip
+import lzma
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ from PIL import Image
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, is_user_code
 from dsinga.data import RecordStore, import_records
+from tests.support.command_line import Dsinga
 from tests.support.data_sources import SOURCES, Source
 from tests.support.refusals import refused
 
@@ -124,3 +128,69 @@ class TestMissingExtra:
         source = SOURCES[source_name](tmp_path)
         monkeypatch.setitem(__import__("sys").modules, module, None)
         refused(lambda: import_records(source.kind, source.path, tmp_path / "out"), "pip install", "needs")
+
+
+# The command data import: what it prints, and a user's importer.
+USER_FILE = """import dsinga
+
+@dsinga.register("importer", "powers")
+def powers(source):
+    import numpy
+    from dsinga.data import Batch, StoreContents
+    return {"": StoreContents([Batch(numpy.array([[1.0, 2.0, 4.0]]), None)])}
+"""
+
+
+def test_data_import_and_info(dsinga: Dsinga, folder: Path) -> None:
+    (folder / "rows.csv").write_text("1,0.5,2\n0,1.5,3\n1,2.5,4\n")
+    imported = dsinga("data", "import", "csv", "rows.csv", "rows.zarr")
+    assert imported.returncode == 0, imported.stderr
+    assert "3 records" in imported.stdout
+    described = dsinga("data", "info", "rows.zarr")
+    assert re.search(r"records +3\n", described.stdout)
+    again = dsinga("data", "import", "csv", "rows.csv", "rows.zarr")
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+
+
+def test_a_users_file_registers_an_importer(dsinga: Dsinga, folder: Path) -> None:
+    (folder / "own.py").write_text(USER_FILE)
+    imported = dsinga("data", "import", "powers", "own.py", "powers.zarr", "--import", "own.py")
+    assert imported.returncode == 0, imported.stderr
+    assert "1 records" in imported.stdout
+    refused = dsinga("train", "job.conf", "--import", "mine.py")
+    assert refused.returncode == 2
+    assert refused.stderr == "dsinga: mine.py cannot be imported: No such file or directory\n"
+
+
+# The published files of MNIST and CIFAR-10, through the importers and the reader; see the marker ``data``.
+@pytest.fixture(scope="module")
+def stores(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("real")
+    for kind in ("mnist", "cifar10"):
+        import_records(kind, real_data / kind, folder / kind)
+    return folder
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "prefix", "count"), [("train", "train", 60000), ("test", "t10k", 10000)])
+def test_mnist_has_the_published_bytes(stores: Path, real_data: Path, name: str, prefix: str, count: int) -> None:
+    store = RecordStore(stores / "mnist" / f"{name}_data.zarr")
+    data, labels = store.read(range(count))
+    assert (len(store), store.shape, store.dtype) == (count, (28, 28), np.uint8)
+    assert data.tobytes() == gzip.decompress((real_data / f"mnist/{prefix}-images-idx3-ubyte.gz").read_bytes())[16:]
+    raw = gzip.decompress((real_data / f"mnist/{prefix}-labels-idx1-ubyte.gz").read_bytes())[8:]
+    np.testing.assert_array_equal(labels, np.frombuffer(raw, np.uint8))
+
+
+@pytest.mark.data
+def test_cifar10_has_the_published_bytes(stores: Path, real_data: Path) -> None:
+    store = RecordStore(stores / "cifar10" / "train_data.zarr")
+    files = sorted((real_data / "cifar10").glob("data_batch_*.bin.xz"))
+    assert len(store) == 10000 * len(files)
+    assert store.classes[:3] == ("airplane", "automobile", "bird")
+    for number, file in enumerate(files):
+        raw = np.frombuffer(lzma.decompress(file.read_bytes()), np.uint8).reshape(-1, 3073)
+        data, labels = store.read(range(10000 * number, 10000 * (number + 1)))
+        np.testing.assert_array_equal(labels, raw[:, 0])
+        assert data.tobytes() == raw[:, 1:].tobytes()

@@ -84,12 +84,6 @@ def _npz_with_header(folder: Path, **header: Any) -> Path:
     return folder / "a.npz"
 
 
-def _cut(path: Path, count: int) -> Path:
-    """Cut the last bytes off a file."""
-    path.write_bytes(path.read_bytes()[:-count])
-    return path
-
-
 def _png(folder: Path) -> Path:
     """A list of a PNG image of which the length of the pixels is damaged: Pillow raises a SyntaxError."""
     Image.new("RGB", (8, 8)).save(folder / "a.png")
@@ -153,11 +147,6 @@ FAULTS: list[tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]]] = 
         mnist_of(struct.pack(">4I", 2051, 10, 1 << 31, 1 << 31)),
         "images have 2147483648 x 2147483648 pixels; sides have 1 to 16384, so the header is damaged",
     ),
-    (
-        "mnist",
-        mnist_of(struct.pack(">4I", 2051, 1 << 31, 1 << 14, 1 << 14), idx(np.ones(9))),
-        "2147483648 images but .* has 9 labels",
-    ),
     ("mnist", mnist_of(IMAGES, idx(np.arange(9))), "10 images but .* has 9 labels"),
     ("mnist", mnist_of(gzip.compress(IMAGES)[:-30], suffix=".gz"), "gz is truncated: its comp"),
     ("mnist", mnist_of(IMAGES, suffix=".gz"), "gz cannot be decompressed: Not a gzipped file"),
@@ -209,7 +198,6 @@ FAULTS: list[tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]]] = 
     ("npz", zip_of(6, 1), "npz file .File 'x.npy' is encrypted, .*write it again"),
     ("npz", zip_of(45, ord("y")), "no array named data .*; it has none"),
     ("npz", _npz_with_another_number, "npz file .Bad CRC-32 for file 'x.npy'.; write it again"),
-    ("npz", lambda folder: _cut(_npz(folder, x=np.ones((9, 9))), 30), "File is not a zip file"),
     ("npz", npz_with_header(fortran_order=False, shape=(99, 3)), "array 'x' is truncated in row 2; write it again"),
     ("npz", npz_with_header(fortran_order=True, shape=(99, 3)), "array 'x' has 24 of 1188 bytes; write it again"),
     ("npz", npz_with_header(fortran_order=False, shape=(2, -3)), r"array 'x' is float32 \(2, -3\); it must have rows"),
@@ -218,7 +206,6 @@ FAULTS: list[tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]]] = 
     ("npz", npz_of(x=np.zeros((3, 2)), y=np.zeros(2)), r"'y' has shape \(2,\), but 'x' has"),
     ("npz", npz_of(x=np.array([None])), "array 'x' is object"),
     ("mat", file_of("x.mat", b"x" * 300), "x.mat cannot be read as a MATLAB file"),
-    ("mat", file_of("x.mat", b""), "x.mat cannot be read as a MATLAB file"),
     ("mat", file_of("x.mat", b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + b"x" * 400), "7.3 .HDF5.; save it with"),
     ("mat", lambda folder: folder, r"must have one .mat file, but has none; give the path of the file itself"),
     ("mat", lambda folder: _file(_mat(folder, a=np.ones((3, 2))), "b.mat", b"").parent, "but has 2: a.mat, b.mat"),

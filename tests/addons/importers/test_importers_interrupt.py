@@ -44,12 +44,9 @@ MB = 1_000_000
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", script, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["kvfile", pytest.param("csv", marks=pytest.mark.ci)])

@@ -35,13 +35,11 @@ def test_a_net_of_nine_digits_learns_ten_in_a_third_of_the_steps(real_data: Path
     imported = nn.load_onnx(tmp_path / "nine.onnx").params
     carried = {name: imported[name] for name in base.params if not name.startswith("nine")}
     options = {"batch_size": BATCH, "progress": False}
-
     scratch.fit(x, y, train_steps=STEPS, **options)
     accuracy = scratch.evaluate(*test)["accuracy"]
     full.params = carried
     full.fit(x, y, train_steps=STEPS // 3, **options)
     assert full.evaluate(*test)["accuracy"] > accuracy
-
     low_rank.params = carried
     low_rank.add_lora(rank=8, layers=["lower", "upper"], trainable="ten")
     low_rank.fit(x, y, train_steps=STEPS // 3, **options)

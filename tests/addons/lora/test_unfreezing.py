@@ -87,16 +87,6 @@ def test_no_gradient_is_computed_and_no_state_moves_before_the_first_step() -> N
     assert not any(array.any() for slots in updater.state.values() for array in slots.values())
 
 
-def test_two_workers_train_as_one() -> None:
-    alone = dsinga.train(unfrozen(small_job(), Unfreeze(steps=3)), progress=False).params
-    for dim, update in ((0, "kServer"), (1, "kServer"), (0, "kWorker")):
-        job = small_job(cluster=nn.Cluster(workers=2, update=update))
-        job = unfrozen(job.replace(neuralnet=job.neuralnet.replace(partition_dim=dim)), Unfreeze(steps=3))
-        run = train_in_threads(job)
-        for name, value in run.params.items():
-            np.testing.assert_allclose(value, alone[name], atol=1e-5, err_msg=f"{name} {dim} {update}")
-
-
 def test_workers_keep_what_is_not_trained_yet() -> None:
     for update in ("kServer", "kWorker"):
         job = unfrozen(small_job(cluster=nn.Cluster(workers=2, update=update)), Unfreeze(steps=100))

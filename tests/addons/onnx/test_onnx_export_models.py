@@ -31,6 +31,7 @@ def texts(count: int, steps: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, count, (ROWS, steps))
 
 
+ROUND = "edge", "periodic"
 SENTENCES = {"source": codes(12, 7), "target": codes(14, 5)}
 FIELDS = {"input_statistics": {"mean": [1.0, 2.0], "std": [2.0, 3.0]}, "output_statistics": {"mean": [5.0], "std": [2]}}
 Make = Callable[[], Any]
@@ -63,10 +64,7 @@ MODELS: dict[str, tuple[Make, Any]] = {
     "skip_gram": (lambda: models.skip_gram([5, 4, 3, 2]), codes(4)),
     "softmax_regression": (lambda: models.softmax_regression((12,)), numbers(12)),
     "transformer": (lambda: models.transformer(12, 14, width=8, heads=2, hidden=12), SENTENCES),
-    "unet": (
-        lambda: models.unet((2, 8, 8), width=4, depth=2, padding=("edge", "periodic"), normalisation="group"),
-        numbers(2, 8, 8),
-    ),
+    "unet": (lambda: models.unet((2, 8, 8), width=4, depth=2, padding=ROUND, normalisation="group"), numbers(2, 8, 8)),
     "vgg": (models.vgg, numbers(3, 32, 32)),
     "word_ngram": (lambda: models.word_ngram(9, context=3, embedding=4, hidden=5), texts(9, 3)),
 }
@@ -104,12 +102,10 @@ def test_a_file_computes_the_predictions(name, tmp_path):
 # The beginnings of names of params that come back as others: shared ones with names of their own, moments that records
 # are normalised by, windows of steps, which become those of images of one row, and convolutions of a ConvLSTM.
 OTHER = {
-    "autoencoder": ("w", "b"),
-    "field_resnet": ("normalised", "output_mean", "output_std"),
-    "recommender": ("title_conv_weight",),
-    "sentiment_convolution": ("conv3_weight", "conv4_weight", "conv5_weight"),
+    "autoencoder": ("w", "b"), "field_resnet": ("normalised", "output_mean", "output_std"),
+    "recommender": ("title_conv_weight",), "sentiment_convolution": ("conv3_weight", "conv4_weight", "conv5_weight"),
     "convlstm": ("encoder", "forecaster"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.ci if name in BUSY else ()) for name in MODELS])

@@ -2,14 +2,11 @@
 
 import contextlib
 import os
-import resource
 import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dsinga.addons.onnx.files import checked_net, read_onnx, tensor_array
 from dsinga.base.errors import UserError
@@ -124,11 +121,9 @@ def test_mistakes_are_named_with_their_remedies(tmp_path) -> None:
 
 
 VERSIONS = [
-    ({"ir": 99}, "IR version 99.*upgrade onnx"),
-    ({"ir": 2}, "IR version 2, older than 3"),
-    ({"opset": 99}, "opset 99.*upgrade onnx"),
-    ({"opset": 6}, "opset 6, older than 7"),
-]
+    ({"ir": 99}, "IR version 99.*upgrade onnx"), ({"ir": 2}, "IR version 2, older than 3"),
+    ({"opset": 99}, "opset 99.*upgrade onnx"), ({"opset": 6}, "opset 6, older than 7"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("versions", "words"), VERSIONS)
@@ -167,10 +162,7 @@ def test_functions_of_the_file_are_written_out(tmp_path):
         ([function("f", "f")], "calls itself"),
         ([function("f", *["f1"] * 8), *(function(f"f{i}", *[f"f{i + 1}"] * 8) for i in range(1, 30))], "nodes"),
         ([function("f", "f1"), *(function(f"f{i}", f"f{i + 1}") for i in range(1, 5000))], "nested too deeply"),
-        (
-            [function("f", *["f1"] * 2), *(function(f"f{i}", *[f"f{i + 1}"] * 2) for i in range(1, 15_000))],
-            "too deeply",
-        ),
+        ([function("f", *["f1"] * 2), *(function(f"f{i}", *[f"f{i + 1}"] * 2) for i in range(1, 15_000))], "too deep"),
     ],
     ids=["circle", "itself", "bomb", "deep", "deep bomb"],
 )
@@ -178,21 +170,9 @@ def test_functions_without_an_end_are_refused(tmp_path, functions, words):
     refused(net_of_functions("f", functions), tmp_path, words)
 
 
-LEAVING = [
-    "../w.bin",
-    "sub/../../w.bin",
-    "/etc/passwd",
-    "",
-    "..",
-    ".",
-    "a\0b",
-    "C:\\w.bin",
-    "sub\\w.bin",
-    "\\\\host\\w",
-]
-
-
-@pytest.mark.parametrize("location", LEAVING)
+@pytest.mark.parametrize(
+    "location", ["", *"../w.bin sub/../../w.bin /etc/passwd .. . a\0b C:\\w.bin sub\\w.bin \\\\host\\w".split()]
+)
 def test_paths_that_leave_the_folder(tmp_path, location):
     (folder := tmp_path / "net").mkdir()
     (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
@@ -352,19 +332,6 @@ def test_any_byte_that_is_wrong_is_refused_or_gives_another_net(tmp_path, value)
     content = whole_net().SerializeToString()
     for place in range(len(content)):
         read_damaged(tmp_path, content[:place] + bytes([value]) + content[place + 1 :])
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_damage_is_refused_or_gives_another_net(tmp_path, data):
-    (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
-    content = bytearray(whole_net().SerializeToString())
-    for _ in range(data.draw(st.integers(0, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    read_damaged(tmp_path, content[:cut])
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak + (50 << 10)
 
 
 def test_a_net_in_memory_is_checked_as_a_file_is(tmp_path):

@@ -81,11 +81,8 @@ def test_operators_compute_what_onnx_computes(case, tmp_path):
 
 def test_named_arrays_are_params_and_numbers_are_not(tmp_path):
     nodes = [
-        ("Mul", "x scale", {}),
-        ("Add", "n0 onnx::Add_3", {}),
-        ("Slice", "table none first", {}),
-        ("Add", "n1 n2", {}),
-    ]
+        ("Mul", "x scale", {}), ("Add", "n0 onnx::Add_3", {}), ("Slice", "table none first", {}), ("Add", "n1 n2", {}),
+    ]  # fmt: skip
     table = RANDOM.normal(size=(3, 5)).astype(np.float32)
     arrays = {**ARRAYS, "scale": ROW, "onnx::Add_3": ROW + 1, "table": table}
     model, expected = imported(tmp_path, nodes, {"x": X}, arrays)
@@ -110,9 +107,7 @@ def test_positions_taken_from_a_param_are_part_of_it(tmp_path):
     arrays = {"positions.weight": table, "codes": np.arange(3)[None]}
     model, expected = imported(tmp_path, nodes, {"x": X}, arrays)
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-6)
-    assert {variable.name: variable.shape for variable in model.trainable_variables} == {
-        "positions.weight_vector": (7, 5)
-    }
+    assert {v.name: v.shape for v in model.trainable_variables} == {"positions.weight_vector": (7, 5)}
 
 
 HALF = {"const_h": np.float32(0.5), "root": np.float32(np.sqrt(2)), "tiny": np.float32(1e-6)}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.addons.onnx.files import read_onnx, tensor_array
 from dsinga.addons.onnx.serving import greatest_difference, write_mlflow, write_triton
 from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.base.errors import UserError
@@ -16,7 +17,7 @@ from tests.support.onnx_nets import graph_of, node
 from tests.support.refusals import refused
 
 onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(4, np.float32)}
 ROWS = np.random.default_rng(0).normal(size=(17, 3)).astype(np.float32)
@@ -43,9 +44,7 @@ def make_net():
 
 def files_of(folder):
     """Return the paths of the files below a folder."""
-    return sorted(
-        os.path.relpath(os.path.join(top, name), folder) for top, _, names in os.walk(folder) for name in names
-    )
+    return sorted(os.path.relpath(os.path.join(top, name), folder) for top, _, n in os.walk(folder) for name in n)
 
 
 CONFIG = """name: "digits"
@@ -112,7 +111,6 @@ def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path):
 def test_mlflow_reads_and_runs_its_model(tmp_path):
     pytest.importorskip("onnxruntime")
     mlflow = pytest.importorskip("mlflow")
-
     folder = tmp_path / "model"
     for _ in range(2):  # the second replaces the first
         write_mlflow(make_net(), PARAMS, folder)
@@ -194,3 +192,53 @@ def test_a_package_that_is_missing_is_named_before_anything_is_written(
     monkeypatch.setitem(sys.modules, package, None)
     refused(lambda: act(model), f"{words}'$")
     assert os.listdir(tmp_path) == []
+
+
+# ONNX files that are written: their bytes, in one file or two, which take the place of earlier ones together.
+LARGE = np.arange(3000, dtype=np.float32).reshape(3, 1000)
+SMALL = {"w": LARGE, "b": np.ones(3, np.float32), "s": np.float32([[2.0]])}
+
+
+def make_small_net(operator="Mul"):
+    """Return a net of ONNX without its params: y = s (x w' + b)."""
+    return graph_of([node("Gemm", "x w b", "h"), node(operator, "h s")], outputs={"y": ["N", 1000]})
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_written_is_read(tmp_path, apart):
+    params = {**SMALL, "t": np.asfortranarray(SMALL["w"])}
+    path = tmp_path / "new" / "net.onnx"
+    write_onnx(make_small_net(), params, path, 10 if apart else 10**9)
+    assert sorted(os.listdir(path.parent)) == ["net.onnx", *["net.onnx.data"] * apart]
+    net = read_onnx(path)[0]
+    read = {tensor.name: tensor_array(tensor, path.parent) for tensor in net.graph.initializer}
+    assert read.keys() == params.keys()
+    for name, array in params.items():
+        assert read[name].dtype == np.float32
+        assert (read[name] == array).all()
+    own = onnx.load(path)
+    assert {tensor.name: numpy_helper.to_array(tensor).sum() for tensor in own.graph.initializer}["w"] == 4498500
+
+
+def test_a_net_takes_the_place_of_both_files_of_an_earlier_one_or_of_none(tmp_path):
+    path = tmp_path / "net.onnx"
+    write_onnx(make_small_net(), SMALL, path, external=10)
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    refused(lambda: write_onnx(make_small_net("Nope"), SMALL, path), "onnx would not be as", "ONNX says")
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+    write_onnx(make_small_net(), SMALL, path)
+    assert os.listdir(tmp_path) == ["net.onnx"]
+
+
+def test_a_folder_in_the_place_of_a_file_is_left_alone(tmp_path):
+    (tmp_path / "net.onnx").mkdir()
+    (tmp_path / "other.onnx.data").mkdir()
+    for name, words in (("net.onnx", "net.onnx is a folder; name a file"), ("other.onnx", "data is a folder")):
+        with pytest.raises(UserError, match=words):
+            write_onnx(make_small_net(), SMALL, tmp_path / name)
+    refused(lambda: write_onnx(make_small_net(), SMALL, ""), "is a folder")
+    assert sorted(os.listdir(tmp_path)) == ["net.onnx", "other.onnx.data"]
+
+
+def test_the_name_of_another_format_is_refused(tmp_path):
+    refused(lambda: write_onnx(make_small_net(), SMALL, tmp_path / "net.pb"), "net.pb", "name it net.onnx")

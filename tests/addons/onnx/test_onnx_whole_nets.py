@@ -17,16 +17,6 @@ NETS = [
     "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
     "zfnet512",
 ]  # fmt: skip
-SHAPE = 3, 224, 224
-
-
-@pytest.mark.parametrize("net", NETS)
-def test_a_whole_net_gives_the_outputs_that_lie_beside_it(net: str) -> None:
-    expected = onnx.numpy_helper.to_array(onnx.load_tensor(FOLDER / f"light_{net}_output_0.pb"))
-    model = nn.load_onnx(FOLDER / f"light_{net}.onnx")
-    size = math.prod(SHAPE)
-    x = (np.arange(size).reshape(1, *SHAPE) / size).astype(np.float32)  # as onnx's own runner has it
-    np.testing.assert_allclose(model.predict(x).reshape(expected.shape), expected, rtol=1e-3, atol=1e-7)
 
 
 def with_random_weights(model: Any) -> Any:
@@ -57,9 +47,7 @@ def with_random_weights(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_a_whole_net_with_random_weights_gives_what_onnx_runtime_does_for_several_records(
-    net: str, tmp_path: Path
-) -> None:
+def test_a_whole_net_with_random_weights_gives_what_onnx_runtime_does_for_several_records(net: str, tmp_path: Path):
     runtime = pytest.importorskip("onnxruntime")
     path = tmp_path / "net.onnx"
     onnx.save(with_random_weights(onnx.load(FOLDER / f"light_{net}.onnx")), path)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dsinga
 from dsinga import UserError
 from dsinga.addons.planner import pricing
+from dsinga.addons.planner.benchmark import measure
 from dsinga.addons.planner.fitting import USABLE, MemoryFit, NetVariants, fit
 from dsinga.addons.planner.pricing import make_plan
 from dsinga.cluster.placing import memory
@@ -20,6 +21,7 @@ from dsinga.cutting.worker_memory import FIXED, Memory
 from dsinga.job import Job, loads
 from dsinga.layers import RecordInfo
 from dsinga.loop import local_run
+from tests.support.late_workers import TWO, check_status, check_wait
 from tests.support.planner_nets import MACHINE
 from tests.support.refusals import refused
 from tests.support.small_job import assert_close
@@ -200,3 +202,17 @@ def test_a_run_above_its_limit_is_warned_of(
     trained(job, threads, 2)
     (message,) = [record.message for record in caplog.records if "of memory, but may use" in record.message]
     assert "micro_batches" in message
+
+
+# A benchmark, and its command, wait for Dask workers that come late.
+def test_a_benchmark_waits_for_late_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bench(job: Job, client: Client) -> object:
+        return measure(job.replace(cluster=TWO), client, steps=2, synthetic=False)
+
+    check_wait(2, bench, tmp_path, monkeypatch)
+
+
+def test_a_command_whose_cluster_does_not_come_ends_with_75(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_status("bench", (), tmp_path, monkeypatch, capsys)

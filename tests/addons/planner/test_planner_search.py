@@ -1,11 +1,15 @@
 """The search finds the partitionings that are known to be best."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pytest
 
+import dsinga
 from dsinga import nn
-from dsinga.addons.planner.cost_model import CostModel
+from dsinga.addons.planner.cost_model import CostModel, named_strategies
+from dsinga.addons.planner.group_programs import NetParts, WorkerShare, find_transfers
 from dsinga.addons.planner.link import Link, Links
 from dsinga.addons.planner.processes import process_map
 from dsinga.addons.planner.search import (
@@ -13,20 +17,22 @@ from dsinga.addons.planner.search import (
     Search,
     alike_blocks,
     boundaries,
-    changes,
     cuts_for_dims,
+    describe_cuts,
     explicitly_cut_layers,
     layer_blocks,
     layers_with_whole_params,
     patterns_of_two_runs,
 )
-from dsinga.cutting.partitioned import WHOLE_LAYER, LayerCut
+from dsinga.cutting.partitioned import SPACE, WHOLE_LAYER, LayerCut
 from dsinga.cutting.strategy import choose_cuts
-from dsinga.job import loads
+from dsinga.job import Job, Phase, loads
 from dsinga.net import NeuralNet
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import create_updater
 from tests.support.plain_nets import alexnet, conv, dense, layer, mlp, net_of, small_convnet
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE
+from tests.support.refusals import refused
 
 
 def cost_model(net: NeuralNet, links: Links = GIGABIT) -> CostModel:
@@ -117,20 +123,6 @@ def test_a_net_in_which_all_layers_are_fixed() -> None:
     assert set(dims(net, 2, fixed=names).values()) == {0}
 
 
-def test_blocks_begin_with_layers_with_params() -> None:
-    inputs, blocks = layer_blocks(mlp(8, 4, 3))
-    assert inputs == ["data"]
-    assert blocks == [["fc0", "tanh0"], ["out", "loss"]]
-
-
-def test_patterns() -> None:
-    assert list(patterns_of_two_runs(1, [])) == [(0,), (1,), (-1,)]
-    assert len(set(patterns_of_two_runs(4, [1, 2, 3]))) == 3 + 3 * 6
-    assert set(changes((0, 1), [[0], [1]])) == {(1, 1), (-1, 1), (0, 0), (0, -1)}
-    assert set(changes((0, 1, 0), [[0, 1]])) == {(0, 0, 0), (1, 1, 0), (-1, -1, 0)}
-    assert (boundaries(4, 8), boundaries(90, 8)) == ([1, 2, 3], [10, 20, 30, 40, 50, 60, 70, 80])
-
-
 def test_the_number_of_prices_does_not_grow_with_the_depth() -> None:
     """Every other layer of a deep net is cheaper by features: these are alike, and change together."""
     net = mlp(32, *[16, 24] * 20, 10)
@@ -167,8 +159,57 @@ def test_layers_whose_params_an_updater_needs_whole_are_not_cut_by_features() ->
     matrices = layers_with_whole_params(net, create_updater(nn.Muon(adamw_match=["fc8*"])))
     assert {"fc6", "fc7"} <= matrices
     assert "fc8" not in matrices
-    assert layers_with_whole_params(net, create_updater(nn.Lamb())) == {
-        node.layer.name for node in net.nodes if node.params
-    }
+    assert layers_with_whole_params(net, create_updater(nn.Lamb())) == {n.layer.name for n in net.nodes if n.params}
     result = dims(net, 8, fixed=tuple(matrices))
     assert {result[name] for name in matrices if name in result} <= {0}
+
+
+# The planner prices cuts by space of nets whose targets are fields.
+def field_job(loss: Any, y: np.ndarray, *head: nn.Layer, batch_size: int = 4) -> Job:
+    """Return the job of a convolution of fields of 8 x 8 points, and the layers of ``head``."""
+    x = np.random.default_rng(0).normal(size=(8, 2, 8, 8)).astype(np.float32)
+    model = nn.Sequential([nn.Conv2D(4, 3, padding=1, name="conv"), *head])
+    model.compile("sgd", loss)
+    return model.job(x, y, train_steps=1, batch_size=batch_size)
+
+
+def test_a_net_with_fields_as_targets_is_cut_by_space() -> None:
+    job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1, name="output"))
+    net = CheckedJob(job).net(Phase.kTrain)
+    cuts = named_strategies(net, 2)["space"]
+    assert {cut.dim for cut in cuts.values()} == {SPACE}
+    assert describe_cuts(net, cuts).startswith("space: data to ")
+    plan = dsinga.plan(job, workers=2)
+    space = next(row for row in plan.alternatives if row.name == "space")
+    whole = next(row for row in plan.alternatives if row.name == "one worker")
+    assert space.memory is not None
+    assert whole.memory is not None
+    assert space.memory.features <= whole.memory.features / 2
+    assert space.prediction.seconds > 0
+
+
+def test_a_net_with_classes_as_targets_is_not() -> None:
+    job = field_job("sparse_categorical_crossentropy", np.zeros(8, int), nn.Flatten(), nn.Dense(3))
+    assert "space" not in named_strategies(CheckedJob(job).net(Phase.kTrain), 2)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_many_workers_are_priced_without_cutting_the_net(workers: int) -> None:
+    job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1))
+    net = CheckedJob(job).net(Phase.kTrain)
+    cuts = named_strategies(net, workers)["space"]
+    shares = [WorkerShare(NetParts(net, workers), cuts, worker) for worker in range(workers)]
+    assert sum(share.works[1].layer.shape[2] for share in shares) == 8
+    halos = [transfer.numbers * (workers - 1) for transfer in find_transfers(net, cuts, workers)]
+    assert halos == [4 * 2 * 8 * (workers - 1)], "rows, channels, a row of points of each neighbour"
+
+
+def test_a_batch_of_one_field_is_cut_by_space() -> None:
+    job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1), batch_size=1)
+    job = job.replace(net=job.net.replace(partition="auto"))
+    plan = dsinga.plan(job, workers=2)
+    names = {row.name for row in plan.alternatives}
+    assert names >= {"one worker", "space", "auto"}
+    assert not names & {"data", "hybrid"}
+    assert [row.workers for row in plan.curve if row.name == "space"] == [2, 4, 8]
+    refused(lambda: dsinga.plan(job, workers=9), "of 1 can be", "workers, not 9")

@@ -1,10 +1,15 @@
 """The simulator, on groups whose iteration time can be worked out by hand."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
 
+from dsinga import models
+from dsinga.addons.planner.group_programs import NetParts, approximate_program, exact_program
 from dsinga.addons.planner.link import Link, Links
+from dsinga.addons.planner.machine import Rates
+from dsinga.addons.planner.processes import MOST_PIECES, ParamUse, ProcessMap, WireBytes, process_map
 from dsinga.addons.planner.program import (
     AllToAll,
     AwaitReply,
@@ -17,8 +22,19 @@ from dsinga.addons.planner.program import (
     Send,
     ServerWork,
     WorkerProgram,
+    update_work,
 )
+from dsinga.addons.planner.search import by_layer
 from dsinga.addons.planner.simulate import Prediction, simulate
+from dsinga.cluster.server import Slice
+from dsinga.cluster.server.slicing import PIECE_BYTES
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.strategy import choose_cuts
+from dsinga.job import Phase
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, create_net
+from tests.support.plain_nets import alexnet, dense, layer, mlp, net_of, small_convnet
+from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE
 from tests.support.refusals import refused
 
 FREE = Link(0.0)
@@ -193,3 +209,173 @@ def test_all_to_all_equals_its_messages() -> None:
 
 def test_a_receive_without_a_send_fails() -> None:
     refused(lambda: run([program(Receive("x"))]), "waits for an event that", "never happens", error=AssertionError)
+
+
+# The approximate programs of workers, compared with those of the partitioned net; pieces, and the work of servers.
+FLOAT32 = WireBytes()
+REQUESTED_DIMS: dict[str, dict[str, int]] = {
+    "rows": {},
+    "features": {"conv1": 1, "conv2": 1, "relu2": 1, "fc1": 1, "fc2": 1, "both": 1, "drop": 1, "fc3": 1},
+    "hybrid": {"fc1": 1, "fc2": 1, "drop": 1, "fc3": 1},
+    "one worker": {"fc1": -1, "fc2": -1, "both": -1, "drop": -1, "fc3": -1, "loss": -1},
+    "there and back": {"conv2": -1, "relu2": 1, "drop": 1},
+}
+
+
+def groups_of(
+    net: NeuralNet, workers: int, dims: dict[str, int], per_process: int = 1, wire: WireBytes = FLOAT32
+) -> tuple[GroupProgram, GroupProgram]:
+    cuts = choose_cuts(net, workers, dims)
+    processes = process_map(workers, per_process, -(-workers // per_process))._replace(wire=wire)
+    exact = exact_program(partition(net, workers, cuts=cuts), processes, MACHINE)
+    return exact, approximate_program(NetParts(net, workers), cuts, processes, MACHINE)
+
+
+def sent(group: GroupProgram) -> list[int]:
+    """Return the bytes that each worker sends to other workers, without sums over the batch."""
+    return [
+        sum(
+            operation.bytes * (len(group.programs) - 1 if isinstance(operation, AllToAll) else 1)
+            for operation in program.operations
+            if isinstance(operation, (Send, AllToAll))
+        )
+        for program in group.programs
+    ]
+
+
+@pytest.mark.parametrize("wire", [FLOAT32, WireBytes(2, 2, bf16=True)])
+@pytest.mark.parametrize("strategy", REQUESTED_DIMS)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_sends_and_packets_match_the_partitioned_net(workers: int, strategy: str, wire: WireBytes) -> None:
+    exact, approximate = groups_of(small_convnet(), workers, REQUESTED_DIMS[strategy], wire=wire)
+    labels = 8 * 24
+    assert sent(exact) == pytest.approx(sent(approximate), rel=0.01, abs=2 * labels * workers)
+    assert exact.server_work == approximate.server_work
+    for exact_worker, approximate_worker in zip(exact.programs, approximate.programs, strict=True):
+        assert exact_worker.packets == approximate_worker.packets
+
+
+def test_an_image_that_a_skip_takes_too_is_sent_in_bfloat16() -> None:
+    net = create_net(models.resnet(batchsize=16).neuralnet, Phase.kTrain, {"data": RecordInfo((3, 32, 32), 16)})
+    processes, cuts = process_map(4, 1, 4)._replace(wire=WireBytes(bf16=True)), by_layer(net, 4)
+    exact = exact_program(partition(net, 4, cuts=cuts), processes, MACHINE)
+    approximate = approximate_program(NetParts(net, 4), cuts, processes, MACHINE)
+    assert sent(exact) == pytest.approx(sent(approximate), rel=0.01, abs=2 * 8 * 16)
+
+
+@pytest.mark.parametrize("strategy", REQUESTED_DIMS)
+@pytest.mark.parametrize(("links", "within"), [(LOCAL, 0.15), (GIGABIT, 0.25)], ids=["local", "gigabit"])
+def test_takes_about_as_long_as_the_partitioned_net(links: Links, within: float, strategy: str) -> None:
+    """Workers of the partitioned net send to others in the same order, so that some links in are busy for longer."""
+    exact, approximate = groups_of(small_convnet(96), 4, REQUESTED_DIMS[strategy])
+    assert simulate(approximate, links).seconds == pytest.approx(simulate(exact, links).seconds, rel=within)
+
+
+def test_uneven_parts() -> None:
+    exact, approximate = groups_of(mlp(10, 100, 50, inputs=30), 3, {"fc0": 1, "tanh0": 1, "out": 1})
+    assert sent(exact) == pytest.approx(sent(approximate), rel=0.15)
+
+
+def test_several_workers_in_a_process() -> None:
+    exact, approximate = groups_of(small_convnet(), 4, REQUESTED_DIMS["hybrid"], per_process=2)
+    expected, prediction = simulate(exact, GIGABIT), simulate(approximate, GIGABIT)
+    assert prediction.sent == pytest.approx(expected.sent, rel=0.05)
+    assert prediction.seconds == pytest.approx(expected.seconds, rel=0.25)
+
+
+def test_params_of_one_user_cost_no_bytes() -> None:
+    net = mlp(64, 400, 200)
+    _, group = groups_of(net, 2, {"fc0": -1, "tanh0": -1, "out": -1, "loss": -1})
+    prediction = simulate(group, GIGABIT)
+    rows = 4 * 32 * math.prod(net.nodes[0].layer.shape[1:])
+    assert prediction.sent == prediction.received == rows  # the other worker's half of the batch, once
+
+
+def test_messages_between_workers_do_not_grow_with_their_number() -> None:
+    """A partitioned net has a bridge for each pair of workers; an approximate program has one operation for all."""
+    net = alexnet(512)
+    dims = dict.fromkeys(("fc6", "relu6", "drop6", "fc7", "relu7", "drop7", "fc8"), 1)
+    counts = set()
+    for workers in (8, 128):
+        processes = process_map(workers, 4, workers // 4)
+        group = approximate_program(NetParts(net, workers), choose_cuts(net, workers, dims), processes, MACHINE)
+        assert simulate(group, GIGABIT).seconds > 0
+        for program in group.programs:
+            counts.add(sum(isinstance(operation, (Send, Receive, AllToAll)) for operation in program.operations))
+    (count,) = counts
+    assert 0 < count < len(net.nodes) * 2
+
+
+RATES = Rates(update=2.0, add=1.0, copy=0.0, keep=0.0)
+UNSHARED, SHARED = ServerWork(2, 30.0), ServerWork(2, 0.0, share=15.0)  # for 10 numbers
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "expected"),
+    [
+        ((0, 0), (0, 0), [SHARED, SHARED]),
+        ((0, 0), (0, 1), [SHARED, UNSHARED]),  # the second server is in a process without workers
+        ((0, 0), (1, 1), [UNSHARED, UNSHARED]),
+        ((0, 1), (0, 1), [UNSHARED, UNSHARED]),
+    ],
+)
+def test_threads_share_the_updates_of_servers_in_their_own_process(workers, servers, expected):
+    slices = [Slice(number, "w", 10 * number, 10 * number + 10, server=number) for number in range(2)]
+    work = update_work(slices, {"w": 2}, ProcessMap(workers, servers), RATES)
+    assert list(work.values()) == expected
+
+
+def test_a_slice_with_one_user_is_updated_without_a_sum():
+    work = update_work([Slice(0, "w", 0, 10, server=0)], {"w": 1}, ProcessMap((0, 0), (0,)), RATES)
+    assert work == {0: ServerWork(1, 20.0)}
+
+
+SHARED_PARAM, OWN_PARAM = ParamUse((4, PIECE_BYTES // 4), (0, 1)), ParamUse((4, PIECE_BYTES // 4), (0,))
+TWO_HOSTS = process_map(2, 1, 2)._replace(several_hosts=True)
+
+
+def test_params_of_several_users_go_between_hosts_in_pieces() -> None:
+    slices = TWO_HOSTS.slices({"shared": SHARED_PARAM, "own": OWN_PARAM})
+    assert [slice_.size for slice_ in slices if slice_.param == "shared"] == [PIECE_BYTES // 4] * 4
+    assert [slice_.server for slice_ in slices if slice_.param == "own"] == [0]
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [process_map(2, 1, 2), TWO_HOSTS._replace(whole=True), TWO_HOSTS._replace(workers=(0, 0), servers=(0,))],
+)
+def test_others_stay_whole(processes: ProcessMap) -> None:
+    assert processes.piece_bytes(1 << 30) is None
+
+
+def test_a_simulation_has_a_limited_number_of_pieces() -> None:
+    assert TWO_HOSTS.piece_bytes(1) == PIECE_BYTES
+    assert TWO_HOSTS.piece_bytes(1 << 30) == (4 << 30) // MOST_PIECES
+
+
+def test_bfloat16_halves_what_is_sent() -> None:
+    net, dims = mlp(10, 100, 50, inputs=30), {"fc0": 1, "tanh0": 1, "out": 1}
+    exact, _ = groups_of(net, 3, dims)
+    rounded, _ = groups_of(net, 3, dims, wire=WireBytes(gradient=2, bf16=True))
+    assert all(0.5 <= small / large < 0.8 for small, large in zip(sent(rounded), sent(exact), strict=True))
+    for program, before in zip(rounded.programs, exact.programs, strict=True):
+        assert [(2 * packet.bytes, packet.reply_bytes) for packet in program.packets] == [
+            (packet.bytes, packet.reply_bytes) for packet in before.packets
+        ]
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_model_parallel_workers_exchange_features(workers: int) -> None:
+    """For fc7 of AlexNet each worker sends b·d/K numbers to K - 1 others, and as many gradients back (Figure 13b)."""
+    batch, width = 64, 4096
+    net = net_of(
+        dense("fc6", "data", width), dense("fc7", "fc6", width), layer("loss", "kEuclideanLoss", "fc7", "data"),
+        batch=batch, shape=(width,),
+    )  # fmt: skip
+    cuts = choose_cuts(net, workers, {"fc6": 1, "fc7": 1, "loss": 0})
+    prediction = simulate(
+        approximate_program(NetParts(net, workers), cuts, process_map(workers, 1, workers), MACHINE), GIGABIT
+    )
+    gathered = 4 * batch * width * (workers - 1) // workers  # of the data and of fc6, whose gradient goes back
+    back_to_rows = 2 * 4 * batch * width * (workers - 1) // workers**2
+    assert prediction.sent == prediction.received == 3 * gathered + back_to_rows

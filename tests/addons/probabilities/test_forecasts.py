@@ -276,7 +276,6 @@ def test_brier_score_and_reliability_are_scikit_learns():
     np.testing.assert_allclose(np.array(found["reliability"])[:, :2], np.stack([predicted, share], axis=1), rtol=1e-12)
     counts = np.array(found["reliability"])[:, 2]
     assert found["calibration_error"] == pytest.approx(np.average(np.abs(share - predicted), weights=counts))
-
     scores = rng.dirichlet(np.ones(3), 60)
     classes = rng.integers(0, 3, 60)
     expected = ((scores - np.eye(3)[classes]) ** 2).sum(axis=1)

@@ -195,7 +195,6 @@ def test_a_new_search_keeps_the_earlier_one(short: Job, client: Client, tmp_path
 
 
 def test_a_run_has_one_worker_where_neither_job_nor_call_says(short: Job, client: Client) -> None:
-    """Alone it would take all Dask workers."""
     job = short.replace(cluster=None)
     one = dsinga.search(job, {RATE: [0.01]}, client, progress=False)
     two = dsinga.search(job, {RATE: [0.01]}, client, workers=2, progress=False)

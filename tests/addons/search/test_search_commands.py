@@ -1,11 +1,19 @@
 """The commands find-lr and search: what they print and write."""
 
+import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from distributed import Client
 
+import dsinga
+from dsinga.addons.search import search_progress
+from dsinga.addons.search.search_progress import SearchBar, SearchPicture, show_search
+from dsinga.job import Job
 from tests.support.command_line import Dsinga, check_hosts_and_resources
+from tests.support.late_workers import check_status, check_wait
 
 
 def test_find_lr_suggests_a_rate_and_draws(dsinga: Dsinga, folder: Path) -> None:
@@ -75,3 +83,66 @@ def test_a_search_without_settings_is_refused(dsinga: Dsinga, arguments: tuple[s
     refused = dsinga("search", "job.conf", *arguments)
     assert refused.returncode == 2
     assert message in refused.stderr
+
+
+# Searches, and their commands, wait for Dask workers that come late.
+def find_rate(job: Job, client: Client) -> object:
+    """Search for a learning rate with two workers."""
+    return dsinga.find_learning_rate(job, client=client, workers=2, steps=10, progress=False)
+
+
+def search(job: Job, client: Client) -> object:
+    """Search among one setting with two workers."""
+    return dsinga.search(job, {"seed": [1]}, client=client, workers=2, progress=False)
+
+
+@pytest.mark.parametrize("call", [find_rate, search])
+def test_searches_wait_for_late_workers(
+    call: Callable[[Job, Client], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_wait(2, call, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("name", "options"), [("search", ("--set", "seed=1,2")), ("find-lr", ())])
+def test_a_command_whose_cluster_does_not_come_ends_with_75(
+    name: str,
+    options: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check_status(name, options, tmp_path, monkeypatch, capsys)
+
+
+# The displays of a search: a bar in a terminal, a picture in a notebook.
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_a_bar_below_the_remarks() -> None:
+    out = Terminal()
+    with show_search(3, "blobs", out) as display:
+        assert isinstance(display, SearchBar)
+        display.update(2, 1, "best: [rate] 0.1")
+        display.remark("setting 1 has [ended]")
+    remark, _, bar = out.getvalue().partition("setting 1 has [ended]")
+    assert "search blobs" in remark + bar
+    assert "2/3" in bar
+    assert "1 running; best: [rate] 0.1" in bar
+
+
+def test_a_notebook_has_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("IPython")
+    monkeypatch.setattr(search_progress, "in_notebook", lambda: True)
+    with show_search(3, "blobs") as display:
+        assert isinstance(display, SearchPicture)
+        display.update(2, 1, "best: <rate> 0.1")
+        display.remark("setting 1 has ended")
+    assert repr(display) == "search blobs: 2/3 runs, 1 running; best: <rate> 0.1\nsetting 1 has ended"
+    html = display._repr_html_()
+    assert '<progress value="2" max="3">' in html
+    assert "best: &lt;rate&gt; 0.1" in html
+    assert capsys.readouterr().out.endswith("setting 1 has ended\n")

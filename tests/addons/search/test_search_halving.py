@@ -206,9 +206,8 @@ def test_settings_that_are_good_go_on_before_the_others_end(
     assert list(again) == list(result)
     worst = result.sorted()[-1]
     number, extensions = worst["number"], [FailingAt(worst[RATE]), MetricValues("test/loss")]
-    with pytest.raises(
-        ValueError, match="no more"
-    ):  # in the second rung, as if it had been among the best before a kill
+    # In the second rung, as if it had been among the best before a kill.
+    with pytest.raises(ValueError, match="no more"):
         dsinga.train(
             with_fields(tested, {RATE: worst[RATE]}), client, workspace=tmp_path / f"setting-{number}",
             resume=True, progress=False, extensions=extensions,

@@ -139,12 +139,3 @@ def test_the_name_that_decides_is_the_most_important_one() -> None:
     assert max(shares, key=lambda name: shares[name]) == "job.rate"
     assert shares["job.rate"] > 0.3
     assert sum(shares.values()) - shares["job.rate"] < 0.2
-
-
-def test_names_without_effect_have_no_importance_on_average() -> None:
-    random = np.random.default_rng(0)
-    shares = []
-    for _ in range(100):
-        rows = [{"score": score, "steps": 1, "x": random.uniform()} for score in range(20)]
-        shares.append(importance(rows, ["x"])["x"])
-    assert np.mean(shares) < 0.1

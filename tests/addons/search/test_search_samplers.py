@@ -18,12 +18,9 @@ from dsinga.job import Job
 optuna = pytest.importorskip("optuna")
 
 SPACE: dict[str, Any] = {
-    "rate": SearchRange(1e-4, 1, log=True),
-    "units": SearchRange(16, 70, step=16),
-    "dropout": SearchRange(0, 0.5, step=0.1),
-    "hidden": [(8,), (16, 16)],
-    "kind": "relu",
-}
+    "rate": SearchRange(1e-4, 1, log=True), "units": SearchRange(16, 70, step=16),
+    "dropout": SearchRange(0, 0.5, step=0.1), "hidden": [(8,), (16, 16)], "kind": "relu",
+}  # fmt: skip
 
 
 def score(setting: Setting) -> float:
@@ -51,9 +48,7 @@ def test_settings_do_not_depend_on_which_run_ends_first() -> None:
     assert searched(sampler, 25, 4, order=1) == settings, "the sampler of the caller has not changed"
     assert searched(sampler, 25, 4, order=2, higher=True) == settings
     assert searched(optuna.samplers.TPESampler(seed=1, n_startup_trials=5), 25, 4, order=0) != settings
-    assert np.mean([score(setting) for setting in settings[15:]]) < np.mean(
-        [score(setting) for setting in settings[:5]]
-    )
+    assert np.mean([score(s) for s in settings[15:]]) < np.mean([score(s) for s in settings[:5]])
 
 
 def test_values_are_those_of_the_space() -> None:

@@ -32,9 +32,7 @@ MEANS: dict[str, dict[str, Any]] = {
     "post-local": {"every_step_until": 40},
     "all": {"delay": 2, "mixing": 0.5, "fragments": 2, "compression": "kInt4", "every_step_until": 40},
 }
-KINDS = [
-    pytest.param(name, marks=pytest.mark.ci if name in ("asynchronous", "all") else pytest.mark.slow) for name in MEANS
-]
+KINDS = [pytest.param(n, marks=pytest.mark.ci if n in ("asynchronous", "all") else pytest.mark.slow) for n in MEANS]
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,26 @@
 """Server groups that average their params compute what the papers say, with the same bits whatever comes first."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from dsinga import nn
 from dsinga.addons.sites.averaging_rule import AveragingRule
 from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.base.errors import RunError
+from dsinga.base.registry import lookup
 from dsinga.cluster.server import Slice, SliceSpec
+from dsinga.cutting.cluster_topology import Topology
+from dsinga.job import ClusterConf, Job, SyncMethod, check, loads
+from dsinga.reading.checked_job import check_job, resolve_epochs
+from dsinga.testing import GroupSyncContract
+from tests.cutting.test_cutting_check_cluster import JOB, complaint
 from tests.support.mean_groups import SIZE, MeanGroups, diloco, gradient, rate, streaming_diloco
+from tests.support.refusals import refused
 
 SUM = rate("kSGD", 1.0)  # the outer optimizer that sets the mean of the params
 INNERS = {"kSGD": 0.02, "kAdamW": 0.01, "kMuon": 0.02}
-
-
-def mean_of(groups):
-    return np.mean([groups.value(group) for group in range(len(groups.shards))], axis=0)
 
 
 @pytest.mark.parametrize("groups", [2, 4])
@@ -54,57 +60,6 @@ def test_groups_compute_algorithm_2_of_streaming_diloco(groups, period, delay, p
             values = np.concatenate([trained.value(group, id) for id in range(parts)])
             np.testing.assert_allclose(values, expected[group], rtol=1e-6, atol=1e-6)
         trained.flush()
-
-
-def test_averaging_after_each_step_is_synchronous_data_parallelism():
-    trained, w = MeanGroups(4, 1, rate("kSGD", 0.1), updater=SUM), np.ones(SIZE, np.float32)
-    for step in range(10):
-        trained.train_all(1)
-        w = w - np.float32(0.1) * np.mean([gradient(group, step, w) for group in range(4)], axis=0)
-    np.testing.assert_allclose(trained.value(0), w, rtol=1e-6, atol=1e-6)
-
-
-def slow_momentum(blocks, period, groups, lr, slow_lr, beta):
-    """Return the params of algorithm 1 of SlowMo (1910.00643) with local SGD, whose loop is also BMUF's."""
-    x, u, step = np.ones(SIZE), 0.0, 0
-    for _ in range(blocks):
-        local = []
-        for group in range(groups):
-            w = x.copy()
-            for number in range(step, step + period):
-                w = w - lr * gradient(group, number, w)
-            local.append(w)
-        step += period
-        u = beta * u + (x - np.mean(local, axis=0)) / lr
-        x = x - slow_lr * lr * u
-    return x
-
-
-def elastic_averaging(blocks, period, groups, lr, alpha):
-    """Return the centre of EASGD (1412.6651, equations 5 and 6) in Gauss-Seidel form, with beta = groups·alpha."""
-    centre, step = np.ones(SIZE), 0
-    local = [centre.copy() for _ in range(groups)]
-    for _ in range(blocks):
-        for group in range(groups):
-            for number in range(step, step + period):
-                local[group] = local[group] - lr * gradient(group, number, local[group])
-        step += period
-        centre = centre + alpha * sum(w - centre for w in local)
-        local = [w - alpha * (w - centre) for w in local]
-    return centre
-
-
-def test_methods_of_other_papers_are_settings():
-    blocks, period, groups, lr = 4, 5, 3, 0.05
-    slow = MeanGroups(groups, period, rate("kSGD", lr), updater=rate("kSGD", 0.9, momentum=0.6))
-    slow.train_all(blocks * period)
-    np.testing.assert_allclose(slow.value(0), slow_momentum(blocks, period, groups, lr, 0.9, 0.6), rtol=1e-5)
-    elastic = MeanGroups(groups, period, rate("kSGD", lr), updater=rate("kSGD", groups * 0.25), mixing=0.75)
-    elastic.train_all(blocks * period)
-    values = [elastic.value(group) for group in range(groups)]
-    assert not np.allclose(values[0], values[1]), "groups keep a share of their own values"
-    outer = elastic.shards[0].snapshot(blocks * period, 1).state[0]["outer.value"]
-    np.testing.assert_allclose(outer, elastic_averaging(blocks, period, groups, lr, 0.25), rtol=1e-5)
 
 
 def test_weights_are_those_of_federated_averaging():
@@ -291,3 +246,106 @@ def test_an_asynchronous_group_that_comes_back_begins_from_the_outer_params():
     copy = groups.shards[0].group_sync.values_for(1, 1, source=0)
     np.testing.assert_array_equal(copy.values[0], outer)
     assert copy.state[0].keys() == {"outer.value", "outer.history"}
+
+
+# Averaging passes the contract, synchronous or not.
+def policy(groups, **mean):
+    conf = MeanConf(**mean)
+    return lookup("sync_method", "kMean")(
+        Topology(1, 1, groups=groups, server_groups=groups, sync_freq=3, mean=conf), None
+    )
+
+
+class TestSynchronous(GroupSyncContract):
+    tolerance = 0.0
+
+    def create(self, groups):
+        return policy(groups)
+
+
+class TestDelayed(GroupSyncContract):
+    tolerance = 0.0
+
+    def create(self, groups):
+        return policy(groups, delay=1, mixing=0.5, fragments=2, compression="kInt8")
+
+
+class TestAsynchronous(GroupSyncContract):
+    def create(self, groups):
+        return policy(groups, asynchronous=True, updater=rate("kSGD", 1.0))  # copies differ with momentum
+
+
+# Errors in how server groups average their params, with field and remedy.
+STILL = "learning_rate { type: kFixed base_lr: 0 }"
+MEAN = "nserver_groups: 4 sync_method: kMean"
+
+
+# Fields of the cluster, or after a bar those of its asynchronous mean.
+FAULTS = [
+    (f"{MEAN} sync_freq: 11", "sync_freq: 11 is more than train_steps: 10, so that groups average"),
+    ("mean_conf {}", "mean_conf is for sync_method: kMean; set that, or leave mean_conf out"),
+    ("sync_method: kMean", "sync_method: kMean is for several server groups; set nworker_groups and nserver_groups"),
+    ("nserver_groups: 2 sync_method: kMean", "of the 4 worker groups, not 2; set nserver_groups: 4"),
+    (f"{MEAN} compression: kInt4", "between the workers of a site, which has one; put it into mean_conf, for the"),
+    ("| weight: 1 weight: 2", "weight has 2 numbers for 4 server groups"),
+    (f"| {'weight: 0 ' * 4}", "weight is 0 for all server groups; give one for each"),
+    ("| fragments: 2", "fragments: 2 cannot be averaged in turn within sync_freq: 1"),
+    ("sync_freq: 5 | delay: 5", "delay: 5 must be less than sync_freq: 5, the steps after which slices"),
+    (
+        "sync_freq: 5 | delay: 4",
+        "asynchronous groups do not wait for outer gradients; leave delay out, or asynchronous",
+    ),
+    ("| site: 'a*'", "site names the Dask workers of 1 groups, but there are 4; give a pattern for each"),
+    ("| compression: kTopK", "compression of outer gradients is one of kNone, kBF16, kInt8, kInt4, not kTopK"),
+    ("| compression: kInt8", "outer gradients that wait to be sent, in float32; leave compression out"),
+    ("| every_step_until: 10", "every_step_until: 10 leaves none of train_steps: 10 for sync_freq; lower it"),
+    ("| updater { type: kSGD clip_norm: 1 }", "not their norm; put clip_norm into the job's updater"),
+    ("| updater { type: kSGD clip_global_norm: 1 }", "not their norm; put clip_global_norm into the job's updater"),
+    (f"| updater {{ type: kSGD {STILL} }}", "drops what sites have learnt at each averaging; give a rate, such as 1"),
+    (
+        "| updater { type: kSGD ema_conf {} }",
+        "the outer optimizer keeps no averages; put ema_conf into the job's updater",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), FAULTS)
+def test_averaging_that_cannot_be_is_refused_with_its_line(text: str, expected: str) -> None:
+    cluster, bar, mean = text.partition("| ")
+    message = complaint(f"{MEAN} {cluster} mean_conf {{ asynchronous: true {mean} }}" if bar else cluster)
+    assert message.startswith("job.conf:5: ")
+    assert expected in message
+
+
+def test_synchronous_groups_have_no_warm_up() -> None:
+    assert "use mean_conf { every_step_until: 4 } in its place" in complaint(MEAN)
+    assert complaint(MEAN).startswith("job.conf:1: ")
+
+
+def test_synchronous_groups_have_no_age() -> None:
+    assert "set asynchronous: true, or leave max_age out" in complaint(
+        f"{MEAN} mean_conf {{ max_age: 3 }}", warmup_steps=0
+    )
+
+
+def test_a_valid_mean_conf_is_accepted() -> None:
+    settings = f"asynchronous: true fragments: 5 mixing: 0.5 {'weight: 1 ' * 4}"
+    check(loads(JOB.replace("CLUSTER", f"{MEAN} sync_freq: 5 mean_conf {{ {settings} }}")))
+
+
+def test_averaging_rarer_than_the_epochs_last_are_refused(job: Job, stores: Path):
+    sites = ClusterConf(nworker_groups=2, nserver_groups=2, sync_method=SyncMethod.kMean, sync_freq=11)
+    counted = job.replace(train_steps=0, epochs=2, cluster=sites)
+    refused(lambda: resolve_epochs(check_job(counted, [str(stores)])), "train_steps", "groups average their")
+
+
+def test_sites_are_groups_that_average():
+    conf = nn.Cluster(sites=3, workers=2, sync_freq=7, mean_conf={"mixing": 0.5})
+    assert (conf.nworker_groups, conf.nserver_groups, conf.nworkers_per_group, conf.sync_freq) == (3, 3, 2, 7)
+    assert (conf.sync_method.name, conf.mean_conf.mixing, conf.mean_conf.updater.type_name) == (
+        "kMean",
+        0.5,
+        "kNesterov",
+    )
+    assert nn.Cluster(sites=1) == nn.Cluster()
+    refused(lambda: nn.Cluster(sites=2, groups=2), "2 is the", "leave groups out")

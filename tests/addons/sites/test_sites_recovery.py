@@ -26,9 +26,7 @@ def test_a_site_starts_again_alone(job: Job) -> None:
 
 
 @pytest.mark.ci
-def test_a_worker_that_is_lost_while_groups_move_lets_all_start_again(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_lost_while_groups_move_lets_all_start_again(job: Job, monkeypatch: pytest.MonkeyPatch):
     """Found where the link of a site was cut for 30 s: the Dask worker came back, and was lost while the run moved."""
     conf = {"nworker_groups": 2, "nserver_groups": 2, "sync_freq": 2, "sync_method": "kMean"}
     job = job.replace(cluster=ClusterConf(**conf, mean_conf={"asynchronous": True}), train_steps=300, disp_freq=10)

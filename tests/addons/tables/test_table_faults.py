@@ -7,6 +7,7 @@ import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.base.errors import UserError
 from tests.addons.tables.test_table_records import flights, in_arrow, in_dask, in_polars, pandas
 from tests.support.refusals import refused
 
@@ -31,7 +32,6 @@ def model():
         ({"distance": np.inf}, {}, "infinity in record 0, column 'distance'"),
         ({"stops": [[1]] * 600}, {}, "column 'stops' of the table has values of type list"),
         ({"stops": [1, "one"] * 300}, {}, "column 'stops' of the data frame has values of several kinds"),
-        ({"stops": [2**70] * 600}, {}, "column 'stops' of the data frame has values of several kinds"),
         ({"stops": pandas.Series(["\ud800"] * 600, dtype=object)}, {}, "column 'stops' of .* surrogates not allowed"),
         ({}, {"label": "lat"}, "no column 'lat'; did you mean 'late'"),
         ({}, {"columns": ["stop"]}, "no column 'stop'; did you mean 'stops'"),
@@ -123,7 +123,7 @@ def test_predictions_need_no_labels(model):
 def test_arrays_are_refused_unless_they_are_opened_as_records(model):
     x, y = TABLE.read(np.arange(600))
     for call in (model.predict, lambda x: model.evaluate(x, y)):
-        with pytest.raises(dsinga.UserError, match="trained on a table; give a data frame with the columns distance, "):
+        with pytest.raises(UserError, match="trained on a table; give a data frame with the columns distance, "):
             call(x)
     np.testing.assert_array_equal(model.predict(dsinga.data.open_records(x)), model.predict(FRAME))
 
@@ -132,23 +132,23 @@ def test_mistakes_are_named_with_their_remedies(model) -> None:
     net = nn.Sequential([nn.Dense(2)])
     net.compile("sgd", "sparse_categorical_crossentropy")
     for frame in (FRAME, in_dask(FRAME), in_polars(FRAME), in_arrow(FRAME)):
-        with pytest.raises(dsinga.UserError, match=r"give dsinga.table\(frame"):
+        with pytest.raises(UserError, match=r"give dsinga.table\(frame"):
             net.fit(frame, FRAME.is_full, progress=False)
     for frame in (FRAME, in_dask(FRAME), TABLE):
-        with pytest.raises(dsinga.UserError, match=f"not a {type(frame).__name__}; use predict, whose outputs"):
+        with pytest.raises(UserError, match=f"not a {type(frame).__name__}; use predict, whose outputs"):
             model.predict_lazily(frame)
     with pytest.raises(dsinga.UserError, match="validation_data has no labels"):
         model.fit(TABLE, validation_data=FRAME.drop(columns="late"), progress=False)
     labels = FRAME[["stops", "distance"]]
     for y in (labels, in_dask(labels)):
-        with pytest.raises(dsinga.UserError, match="no label in record 0 of column 'distance'"):
+        with pytest.raises(UserError, match="no label in record 0 of column 'distance'"):
             dsinga.table(FRAME.drop(columns="late"), y)
 
 
 def test_a_batch_of_a_frame_is_tested_but_not_trained_on(model):
     assert model.test_on_batch(FRAME[:9]) == model.evaluate(FRAME[:9])["loss"]
     for x, y in ((FRAME[:9], None), (FRAME[:9], [0] * 9), (TABLE, None)):
-        with pytest.raises(dsinga.UserError, match="train_on_batch takes arrays; give fit the data fr"):
+        with pytest.raises(UserError, match="train_on_batch takes arrays; give fit the data fr"):
             model.train_on_batch(x, y)
 
 

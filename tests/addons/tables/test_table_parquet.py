@@ -11,6 +11,7 @@ import pytest
 import dsinga
 from dsinga.addons.tables import parquet, records
 from dsinga.addons.tables.parquet import ParquetFrame
+from dsinga.base.errors import UserError
 from dsinga.data.record_source import clear_cache
 from dsinga.data.stores import store_format
 from dsinga.job import LayerConf, LayerType, StoreConf
@@ -235,10 +236,10 @@ def test_a_damaged_page_is_refused_and_so_are_bytes_changed_under_a_run(tmp_path
     os.utime(path, ns=(0, 1))  # whatever the clock of the file system
     clear_cache()
     for frame in (opened.frame, pickle.loads(pickle.dumps(opened.frame))):
-        with pytest.raises(dsinga.UserError, match=r"x.parquet has been changed since it was opened"):
+        with pytest.raises(UserError, match=r"x.parquet has been changed since it was opened"):
             frame.read(0, ["a"])
     for read in (lambda: ParquetFrame(str(path)).read(0, ["a"]), lambda: dsinga.table(path, label="late")):
-        with pytest.raises(dsinga.UserError, match=r"x.parquet cannot be read: .*CRC checksum verification failed"):
+        with pytest.raises(UserError, match=r"x.parquet cannot be read: .*CRC checksum verification failed"):
             read()
 
 
@@ -249,7 +250,7 @@ def test_a_damaged_entry_of_pandas_is_one_sentence(tmp_path, entry):
     table = rows_of(0, 20).replace_schema_metadata({b"pandas": entry})
     pq.write_table(table, tmp_path / "0.parquet")
     for data, name in ((tmp_path, "0.parquet"), (table, "the data frame")):
-        with pytest.raises(dsinga.UserError, match=f"{name} has a damaged entry 'pandas' in the metadata"):
+        with pytest.raises(UserError, match=f"{name} has a damaged entry 'pandas' in the metadata"):
             dsinga.table(data, label="late")
 
 

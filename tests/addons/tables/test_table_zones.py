@@ -10,6 +10,7 @@ import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier
 from tests.support.refusals import refused
 
@@ -22,11 +23,8 @@ WHEN = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(np.random.default_
 LATE = (WHEN.dt.hour > 12).astype(int).to_numpy()
 UTC = WHEN.dt.tz_localize("UTC")
 CLOCKS = {
-    "naive": WHEN,
-    "utc": UTC,
-    "berlin": UTC.dt.tz_convert("Europe/Berlin"),
-    "tokyo": UTC.dt.tz_convert("Asia/Tokyo"),
-}
+    "naive": WHEN, "utc": UTC, "berlin": UTC.dt.tz_convert("Europe/Berlin"), "tokyo": UTC.dt.tz_convert("Asia/Tokyo"),
+}  # fmt: skip
 REFUSED = "column 'when' of the table has dates (of the time zone|without a time zone).* in the records of training"
 
 
@@ -119,7 +117,7 @@ def test_files_partitions_and_objects_of_two_clocks_are_refused(tmp_path: Path, 
     if "naive" in clocks:
         both = pd.concat([as_objects(frame) for frame in frames], ignore_index=True)
         for mixed in (both, both.assign(when=both.when.astype("category"))):
-            with pytest.raises(dsinga.UserError, match="'when'.*a time zone"):
+            with pytest.raises(UserError, match="'when'.*a time zone"):
                 dsinga.table(mixed)
 
 

@@ -32,24 +32,6 @@ def run(tags: np.ndarray, gold: np.ndarray) -> Output:
     return cls(conf, [tags.shape, gold.shape]).compute_feature([], [tags, gold], CTX)
 
 
-@pytest.mark.parametrize(
-    ("tags", "right", "count"),
-    [
-        ("O B-x I-x O B-y", 2, 2),
-        ("O B-x O O B-y", 1, 2),  # too short
-        ("O B-x I-x I-x B-y", 1, 2),  # too long
-        ("O B-y I-y O B-y", 1, 2),  # another type
-        ("O B-x B-x O B-y", 1, 3),  # two of them
-        ("O I-x I-x O I-y", 2, 2),  # begun by I-
-        ("O B-x I-y O O", 0, 2),
-        ("O O O O O", 0, 0),
-    ],
-)
-def test_an_entity_is_found_if_both_ends_and_the_type_are_right(tags: str, right: int, count: int):
-    metrics = run(coded(tags), coded("O B-x I-x O B-y")).metrics
-    assert metrics == {"precision": (right, count), "recall": (right, 2), "f1": (2 * right, count + 2)}
-
-
 def test_tags_after_the_end_do_not_count():
     gold = coded("O B-x", "B-x I-x O")
     output = run(np.array([[0, 1, 2], [1, 2, 1]]), gold)
@@ -133,14 +115,10 @@ def by_roles(begin: str, inner: str, end: str, single: str):
 
 
 ENCODERS = {
-    "IOB1": iob1,
-    "IOB2": by_roles("B", "I", "I", "B"),
-    "IOE2": by_roles("I", "I", "E", "E"),
-    "BIOES": by_roles("B", "I", "E", "S"),
-    "BILOU": by_roles("B", "I", "L", "U"),
-    "BMES": by_roles("B", "M", "E", "S"),
+    "IOB1": iob1, "IOB2": by_roles("B", "I", "I", "B"), "IOE2": by_roles("I", "I", "E", "E"),
+    "BIOES": by_roles("B", "I", "E", "S"), "BILOU": by_roles("B", "I", "L", "U"), "BMES": by_roles("B", "M", "E", "S"),
     "BMEWO": by_roles("B", "M", "E", "W"),
-}
+}  # fmt: skip
 
 
 @st.composite

@@ -8,7 +8,7 @@ import pytest
 
 from dsinga.addons.text.importers.conll import shape_of
 from dsinga.addons.text.importers.movielens import GENRES
-from dsinga.addons.text.importers.sentences import ngrams, skipgrams, text_words
+from dsinga.addons.text.importers.sentences import skipgrams, text_words
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records, open_store, write_store
 from tests.support.refusals import refused
@@ -96,11 +96,7 @@ def test_the_tag_is_the_last_column(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (
-            "is O\nParis B-place\n",
-            {"vocabulary": "train"},
-            r"sentences.conll:2: tag 'B-place' is not among the tags of .*B-loc",
-        ),
+        ("is O\nParis B-place\n", {"vocabulary": "train"}, r"sentences.conll:2: tag 'B-place' is not among .*B-loc"),
         ("is O\nParis\n", {}, "sentences.conll:2: 'Paris' has no tag; use --no-label"),
         ("the cat sat on\nthe mat\n", {}, "sentences.conll:2: 2 columns, but the lines before have 4"),
         ("\n\n", {}, "sentences.conll has no sentences"),
@@ -175,12 +171,6 @@ def test_frequent_words_are_left_out_more_often():
     kept = np.bincount(skipgrams(text_of_words, 1)[0], minlength=2000) / 2 / np.bincount(text_of_words)
     assert kept[0] == pytest.approx(0.1, abs=0.01)  # the root of 0.001 / 0.1
     assert kept[1:].mean() == pytest.approx(1, abs=0.01)
-
-
-def test_a_window_slides_by_one_word():
-    x, y = ngrams(np.arange(6), 2)
-    assert x.tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
-    assert y.tolist() == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

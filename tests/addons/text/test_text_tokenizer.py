@@ -66,12 +66,6 @@ def test_codes_are_the_ids_of_the_library(name: str, folder: Path, tmp_path: Pat
     assert len(store.vocabulary) == library.get_vocab_size()
 
 
-def test_byte_level_tokens_give_the_text_back(folder: Path):
-    tokenizer = read_tokenizer(folder / "tokenizer.json")
-    assert tokenizer is not None
-    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
-
-
 def test_a_store_gives_its_tokenizer_to_later_imports(folder: Path, tmp_path: Path):
     (tmp_path / "more.txt").write_text("over the brown dog")
     import_records("text", tmp_path / "more.txt", tmp_path / "more.zarr", vocabulary=str(folder / "train_data.zarr"))

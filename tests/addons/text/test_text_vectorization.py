@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from tests.core.nn.test_nn_further_habits import habits_of, run_habit
 from tests.support.refusals import refused
 
 TEXTS = ["good film", "a bad, bad film", "good", "bad", "so good", "a bad one"]
@@ -76,3 +77,9 @@ def test_mistakes_with_texts_have_a_sentence(mistake: str, words: str):
 def test_a_record_without_a_text_is_named(texts: Any):
     made = nn.Sequential([nn.TextVectorization(vocabulary=["a"]), nn.Embedding(3, 2), nn.GlobalAveragePooling1D()])
     refused(lambda: made.predict(texts), "'data' takes texts, but record 1 is none; leave it out")
+
+
+# Habits of those who know Keras that need the layers of texts.
+@pytest.mark.parametrize("habit", habits_of("text"))
+def test_a_habit_of_keras_works_as_written(habit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run_habit(habit, tmp_path, monkeypatch)

@@ -32,14 +32,6 @@ def read_back(location: Path) -> str:
     return "".join(store.vocabulary[code] for code in codes)
 
 
-def test_characters_are_read_as_they_were_imported(text: Path, tmp_path: Path) -> None:
-    assert import_records("text", text, tmp_path / "out.zarr") == {str(tmp_path / "out.zarr"): len(TEXT)}
-    store = RecordStore(tmp_path / "out.zarr")
-    assert (store.dtype, store.shape) == (np.uint8, ())
-    assert store.vocabulary == ("\n", " ", "a", "b", "c")
-    assert read_back(tmp_path / "out.zarr") == TEXT
-
-
 def test_characters_are_bytes_of_any_encoding(tmp_path: Path) -> None:
     content = bytes(range(256)) * 3
     (tmp_path / "all").write_bytes(content)

@@ -43,11 +43,6 @@ def test_each_row_is_a_line_whatever_metrics_come_late(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("deep/*.draft"))
 
 
-def test_the_file_is_in_the_workspace_unless_told_otherwise(tmp_path: Path) -> None:
-    assert_holds(tmp_path / "metrics.csv", SimulatedLoop([CSV()], metrics_of, workspace=tmp_path).run())
-    refused(lambda: SimulatedLoop([CSV()], metrics_of).run(), "extension CSV", "give it path")
-
-
 @pytest.mark.parametrize("step", [7, 70, 105, 112, 200])
 def test_a_resumed_run_goes_on_with_the_file(tmp_path: Path, step: int) -> None:
     path = tmp_path / "metrics.csv"
@@ -87,5 +82,6 @@ def test_a_csv_of_several_fits_and_of_a_resumed_one(tmp_path: Path):
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_logger_of_keras_writes_commas_alone() -> None:
+def test_a_logger_of_keras_writes_commas_alone_and_outside_of_a_workspace_to_a_path() -> None:
+    refused(lambda: SimulatedLoop([CSV()], metrics_of).run(), "extension CSV", "give it path")
     refused(lambda: CSVLogger("a.csv", separator=";"), "CSVLogger writes columns separated by commas, not by ';'")

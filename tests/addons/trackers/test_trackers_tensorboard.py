@@ -68,15 +68,11 @@ def assert_holds(folder: Path, loop: SimulatedLoop) -> None:
             assert {step: float(np.float32(value)) for step, value in found[name].items()} == expected
 
 
-def test_the_rows_are_there_by_phase(tmp_path: Path) -> None:
-    assert_holds(tmp_path, SimulatedLoop([TensorBoard(tmp_path)], metrics_of).run())
-    rates = scalars(tmp_path / "train")["learning_rate"]
-    assert rates[5] == rates[200] == pytest.approx(0.01)
-
-
-def test_the_folder_is_in_the_workspace_unless_told_otherwise(tmp_path: Path) -> None:
+def test_the_rows_are_there_by_phase_in_the_workspace_unless_told_otherwise(tmp_path: Path) -> None:
     loop = SimulatedLoop([TensorBoard()], metrics_of, workspace=tmp_path).run()
     assert_holds(tmp_path / "tensorboard", loop)
+    rates = scalars(tmp_path / "tensorboard" / "train")["learning_rate"]
+    assert rates[5] == rates[200] == pytest.approx(0.01)
     refused(lambda: SimulatedLoop([TensorBoard()], metrics_of).run(), "TensorBoard", "give it folder")
 
 

@@ -1,6 +1,6 @@
 """Kernels in bfloat16: within its rounding of float64, in any shape and layout, from float32 and from bfloat16.
 
-They are those of this processor, if it has bfloat16; tests/addons/gpu/test_gpu_bf16.py has those of GPUs.
+They are those of this processor, if it has bfloat16; tests/addons/gpu/test_gpu_training_bf16.py has those of GPUs.
 """
 
 import pickle

@@ -37,7 +37,5 @@ def estimated(job: Job, threads: Client) -> dict[str, Any]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ESTIMATED)
-def test_an_estimator_is_fitted_on_processes(
-    job: Job, processes: Client, tmp_path: Path, estimated: Any, kind: str
-) -> None:
+def test_an_estimator_is_fitted_on_processes(job: Job, processes: Client, tmp_path: Path, estimated: Any, kind: str):
     assert_same(fit_estimator(SOURCES[kind](tmp_path, processes), processes, job), estimated)

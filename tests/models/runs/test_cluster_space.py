@@ -56,7 +56,6 @@ def test_micro_batches_and_recomputation(threads: Client) -> None:
 
 @pytest.mark.ci
 def test_two_groups() -> None:
-    """Two groups, each of two workers, that update the params of one server in turn."""
     job = unet(steps=20).replace(cluster=ClusterConf(nworkers_per_group=2, nworker_groups=2))
     with connect(workers=4) as client:
         result = train(job, client=client, progress=False)

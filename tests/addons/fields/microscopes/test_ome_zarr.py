@@ -19,12 +19,10 @@ from tests.support.refusals import refused
 from tests.support.synthetic_cells import synthetic_cells
 
 AXES = [  # of the example in the specification, https://ngff.openmicroscopy.org/0.4
-    {"name": "t", "type": "time", "unit": "millisecond"},
-    {"name": "c", "type": "channel"},
-    {"name": "z", "type": "space", "unit": "micrometer"},
-    {"name": "y", "type": "space", "unit": "micrometer"},
+    {"name": "t", "type": "time", "unit": "millisecond"}, {"name": "c", "type": "channel"},
+    {"name": "z", "type": "space", "unit": "micrometer"}, {"name": "y", "type": "space", "unit": "micrometer"},
     {"name": "x", "type": "space", "unit": "micrometer"},
-]
+]  # fmt: skip
 SHAPE = (2, 3, 4, 8, 6)
 
 
@@ -89,7 +87,6 @@ def test_an_image_is_opened_with_axes_scales_levels_and_labels(tmp_path, version
     small = open_ome_zarr(path, "1", labels=())
     np.testing.assert_allclose(small.y, 0.125 + 0.5 * np.arange(4))
     np.testing.assert_array_equal(small.image, opened.image[..., ::2, ::2])
-
     windows = dsinga.windows(path, inputs="image", targets="cells", input_dims={"t": 1, "z": 1, "y": 4, "x": 3})
     assert windows.path == path
     assert windows.layout.channel_names()[0] == "image c=DAPI"
@@ -232,9 +229,7 @@ def test_the_packages_of_ome_validate_and_read_what_is_written(written):
     models = pytest.importorskip("ome_zarr_models")
     reader, files = pytest.importorskip("ome_zarr.reader"), pytest.importorskip("ome_zarr.io")
     data, path, version = written
-    names = [
-        f"v{version.replace('.', '')}.{name}" for name in ("image.Image", "labels.Labels", "image_label.ImageLabel")
-    ]
+    names = [f"v{version.replace('.', '')}.{n}" for n in ("image.Image", "labels.Labels", "image_label.ImageLabel")]
     for place, name in zip(("", "labels", "labels/cells"), names, strict=True):
         kind = type(models.open_ome_zarr(zarr.open_group(f"{path}/{place}", mode="r")))
         assert f"{kind.__module__}.{kind.__name__}" == f"ome_zarr_models.{name}"

@@ -73,18 +73,11 @@ def draw(seed: int, leads: int, **more: Any) -> Drawn:
     weights = tuple(float(weight) for weight in rng.uniform(0.2, 1, leads)) if leads > 1 and rng.integers(2) else ()
     data = weather(seed)
     windows = dsinga.windows(
-        data,
-        inputs=["z", "t", "f"] if forced else ["z", "t"],
-        targets=["t", "z"],
-        static=["h"],
-        coordinates=["cos(hour of day)"],
-        input_dims={"time": 1, "lat": -1, "lon": -1},
-        context={"time": (before, 0), "lat": space, "lon": space},
-        edges=dict(zip(("lat", "lon"), edges, strict=True)),
-        lead={"time": 1},
-        **({"leads": leads, "lead_weights": weights or None} if leads > 1 else {}),
-        **more,
-    )
+        data, inputs=["z", "t", "f"] if forced else ["z", "t"], targets=["t", "z"], static=["h"],
+        coordinates=["cos(hour of day)"], input_dims={"time": 1, "lat": -1, "lon": -1},
+        context={"time": (before, 0), "lat": space, "lon": space}, edges=dict(zip(("lat", "lon"), edges, strict=True)),
+        lead={"time": 1}, **({"leads": leads, "lead_weights": weights or None} if leads > 1 else {}), **more,
+    )  # fmt: skip
     x = nn.Input(windows.shape)
     h, kernels = x, [1 + 2 * space] + [3] * depth
     for kernel in kernels:  # the first one needs the context of windows
@@ -125,9 +118,7 @@ def unrolled(drawn: Drawn, params: dict[str, Any], leads: int) -> Any:
                 x = functional.pad(x, sides, MODES[edge]) if pad else x
             x = torch.cat([x, *(hours[time].expand(1, 1, *x.shape[2:]) for time in times)], 1)
             for number, kernel in enumerate(drawn.kernels):
-                weight, bias = (
-                    params[f"conv2d{'' if not number else f'_{number}'}_{role}"] for role in ("weight", "bias")
-                )
+                weight, bias = (params[f"conv2d{'' if not number else f'_{number}'}_{r}"] for r in ("weight", "bias"))
                 weight = weight.reshape(len(weight), -1, kernel, kernel)
                 x = torch.tanh(functional.conv2d(x, weight, bias, padding=kernel // 2 if number else 0))
             number = len(drawn.kernels)

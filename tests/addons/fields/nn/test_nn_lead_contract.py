@@ -97,7 +97,6 @@ def test_losses_by_lead_are_the_errors_of_the_predicted_dataset(case: str) -> No
     evaluated = model.evaluate(windows)
     losses = [evaluated[name] for name in ("loss/loss", "lead2#loss/loss", "lead3#loss/loss")]
     np.testing.assert_allclose(losses, found.mean(axis=0).reshape(3, steps).mean(axis=1) / 3, rtol=1e-4)
-
     direct = dsinga.windows(data, **settings, leads=3, direct=True)
     model = trained(direct, 3 * steps * len(names))
     found = errors_by_lead(direct, model.predict(data).compute(), data, names, "weights" in settings)

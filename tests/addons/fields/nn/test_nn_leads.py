@@ -17,16 +17,10 @@ xr = pytest.importorskip("xarray")
 
 FIELDS = {"latitude": -1, "longitude": -1}
 SETTINGS: dict[str, Any] = {
-    "inputs": ["z", "t"],
-    "targets": ["t", "z"],
-    "static": "h",
-    "coordinates": ["cos(latitude)", "sin(hour of day)"],
-    "input_dims": {"time": 1, **FIELDS},
-    "context": {"time": (1, 0), "latitude": 1, "longitude": 1},
-    "edges": {"latitude": "reflect", "longitude": "periodic"},
-    "lead": {"time": 1},
-    "leads": 3,
-}
+    "inputs": ["z", "t"], "targets": ["t", "z"], "static": "h", "coordinates": ["cos(latitude)", "sin(hour of day)"],
+    "input_dims": {"time": 1, **FIELDS}, "context": {"time": (1, 0), "latitude": 1, "longitude": 1},
+    "edges": {"latitude": "reflect", "longitude": "periodic"}, "lead": {"time": 1}, "leads": 3,
+}  # fmt: skip
 CHANGES: dict[str, dict[str, Any]] = {
     "context": {},
     "forced": {"targets": "t"},
@@ -125,10 +119,7 @@ def test_the_direct_form_gives_all_leads_at_once(tmp_path: Path, mask: bool) -> 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "more leads than data": (
-        {"leads": 14},
-        "leads=14 with a lead of 1 takes targets up to 14 points .* have 14 points",
-    ),
+    "more leads than data": ({"leads": 14}, "leads=14 with a lead of 1 takes targets up to 14 .* have 14 points"),
     "no room for a window": ({"leads": 13}, "no window fits along 'time': it takes 15 points"),
     "no number": ({"leads": 0}, "leads is 0; give a whole number of at least 1"),
     "one lead": ({"leads": 1, "lead_weights": [1]}, "lead_weights is for windows of several leads"),

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga import nn
 from dsinga.addons.fields.records import statistics
-from dsinga.base.errors import ClusterNotReady
-from dsinga.data import field_statistics
+from dsinga.addons.fields.records.climatology import climatology_of, climatology_text
+from dsinga.base.errors import ClusterNotReady, UserError
+from dsinga.data import FieldClimatology, field_climatology, field_statistics
 from tests.support.refusals import refused
 
 xr = pytest.importorskip("xarray")
+pytest.importorskip("cftime")
 
 
 @pytest.fixture(autouse=True)
@@ -60,19 +61,6 @@ def test_chunks_change_no_bit(tmp_path: Any, chunks: dict[str, int]) -> None:
                 xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
 
 
-@pytest.mark.parametrize("dim", [None, "time", ["lat", "lon"]])
-def test_pieces_and_blocks_of_usual_sizes_are_combined(monkeypatch: pytest.MonkeyPatch, dim: Any) -> None:
-    monkeypatch.setattr(statistics, "BLOCK_NUMBERS", 1 << 17)
-    monkeypatch.setattr(statistics, "PIECE_NUMBERS", 1 << 14)
-    rng = np.random.default_rng(2)
-    values = (280 + 10 * rng.normal(size=(60, 90, 70))).astype(np.float32)
-    values[:, :9, :5] = values[5, 3] = np.nan
-    data = xr.Dataset({"t": (("time", "lat", "lon"), values)})
-    found, exact = field_statistics(data, dim), data["t"].astype(np.float64)
-    for moment in statistics.MOMENTS:
-        xr.testing.assert_allclose(getattr(found, moment)["t"], getattr(exact, moment)(dim), rtol=1e-13)
-
-
 def test_a_constant_has_no_deviation_at_all() -> None:
     data = xr.Dataset({"t": ("time", np.full(1000, 0.1))})
     found = field_statistics(data)
@@ -100,36 +88,6 @@ def test_workers_of_a_cluster_compute_them(tmp_path: Any, processes: Any, monkey
             xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
     ran = processes.run_on_scheduler(lambda dask_scheduler: [str(name) for name in dask_scheduler.task_prefixes])
     assert any(name.startswith("moments_of") for name in ran), ran
-
-
-def test_they_are_saved_as_any_dataset(tmp_path: Any) -> None:
-    found = field_statistics(fields(3, 2), ["time", "lat", "lon"])
-    found.mean.to_zarr(tmp_path / "mean.zarr", consolidated=False)
-    xr.testing.assert_identical(xr.open_zarr(tmp_path / "mean.zarr", consolidated=False).load(), found.mean)
-
-
-def test_a_saved_net_has_the_statistics(tmp_path: Any) -> None:
-    rng = np.random.default_rng(0)
-    dims, shape = ("time", "lat", "lon"), (24, 4, 5)
-    data = xr.Dataset({"t": (dims, 280 + 10 * rng.normal(size=shape)), "z": (dims, 5e4 + 900 * rng.normal(size=shape))})
-    sizes = {"time": 1, "lat": -1, "lon": -1}
-    source = dsinga.windows(data, inputs=["t", "z"], targets="t", input_dims=sizes, lead={"time": 1})
-    found = field_statistics(data)
-    fields_in = nn.Input(source.shape)
-    x = nn.Normalization(**found.of_inputs(source), name="normal")(fields_in)
-    x = nn.Conv2D(1, 1, name="conv")(x)
-    model = nn.Model(fields_in, nn.Normalization(**found.of_targets(source), invert=True, name="units")(x))
-    model.compile(nn.SGD(1e-4), "mse")
-    model.fit(source, epochs=1, batch_size=4, progress=False)
-    model.save(tmp_path / "net")
-    loaded = nn.load_model(tmp_path / "net")
-    records = source.read(range(5))[0]
-    params = {name: array.astype(np.float64) for name, array in loaded.params.items()}
-    means, stds = (found.of_inputs(source)[name][:, None, None] for name in ("mean", "std"))
-    scores = np.einsum("oc,bchw->bohw", params["conv_weight"].reshape(1, 2), (records - means) / stds)
-    expected = (scores + params["conv_bias"]) * float(found.std["t"]) + float(found.mean["t"])  # kelvin
-    np.testing.assert_allclose(loaded.predict(records), expected, rtol=1e-6)
-    np.testing.assert_array_equal(params["normal_mean"], found.of_inputs(source)["mean"].astype(np.float32))
 
 
 def windows(data: Any, **more: Any) -> Any:
@@ -177,18 +135,6 @@ def test_mistakes_are_named_with_their_remedies() -> None:
     refused(lambda: field_statistics(xr.Dataset({"name": ("x", ["a", "b"])})), "'name' is of <U1, not of numbers")
 
 
-class StartsWorker(logging.Handler):
-    """Lets a cluster start a worker as soon as something is said."""
-
-    def __init__(self, cluster: Any):
-        super().__init__()
-        self.cluster, self.said = cluster, ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said = record.getMessage()
-        self.cluster.scale(1)
-
-
 def test_the_first_worker_of_a_client_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     from distributed import Client, LocalCluster
 
@@ -196,16 +142,94 @@ def test_the_first_worker_of_a_client_is_awaited(monkeypatch: pytest.MonkeyPatch
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         with monkeypatch.context() as patch:
             patch.setattr(statistics, "PATIENCE", 0.1)
-            refused(
-                lambda: field_statistics(fields(), client=client),
-                "Dask worker has come .* start",
-                error=ClusterNotReady,
-            )
-        handler = StartsWorker(cluster)
-        statistics._log.addHandler(handler)
-        try:
-            found = field_statistics(fields(), client=client)
-        finally:
-            statistics._log.removeHandler(handler)
-    assert handler.said.endswith("has no worker; waiting for one, 0:10:00 at most")
+            refused(lambda: field_statistics(fields(), client=client), "has come .* start", error=ClusterNotReady)
+        said, handler = [], logging.Handler()
+        handler.emit = lambda record: (said.append(record.getMessage()), cluster.scale(1))
+        monkeypatch.setattr(statistics._log, "handlers", [handler])
+        found = field_statistics(fields(), client=client)
+    assert said[-1].endswith("has no worker; waiting for one, 0:10:00 at most")
     xr.testing.assert_identical(found.mean, field_statistics(fields()).mean)
+
+
+# Climatologies against xarray's means of months and numpy's least squares, in each calendar, chunks and gaps.
+CALENDARS = ["standard", "noleap", "360_day", "proleptic_gregorian"]
+
+
+def dataset(calendar: str, days: int = 1100) -> Any:
+    time = xr.date_range("2001-02-01", periods=days, freq="D", calendar=calendar, use_cftime=calendar != "standard")
+    values = np.random.default_rng(1).normal(280, 5, (days, 2, 3)).astype(np.float32)
+    values[:, 0, 1] = np.nan  # land
+    values[100:250, 1, 2] = np.nan  # ice
+    return xr.Dataset(
+        {"t": (("time", "lat", "lon"), values), "h": (("lat", "lon"), values[0])}, {"time": time, "lat": [1.0, 2.0]}
+    )
+
+
+@pytest.mark.parametrize("calendar", CALENDARS)
+def test_months_are_xarrays_means(calendar: str) -> None:
+    data = dataset(calendar)
+    climatology = field_climatology(data)
+    assert list(climatology.means.data_vars) == ["t"]
+    expected = data.t.astype(float).groupby("time.month").mean("time")
+    np.testing.assert_allclose(climatology.means.t, expected, rtol=1e-12)
+    xr.testing.assert_allclose(
+        climatology.at(data.time).t.drop_vars("lat"), expected.sel(month=data.time.dt.month).drop_vars(["month", "lat"])
+    )
+
+
+@pytest.mark.parametrize("calendar", CALENDARS)
+def test_days_are_the_waves_that_fit_best(calendar: str) -> None:
+    data = dataset(calendar)
+    found = field_climatology(data, "day").at(data.time).t.values
+    year = {"noleap": 365, "360_day": 360}.get(calendar)
+    days = np.asarray(data.time.dt.dayofyear.values) - 1
+    length = year or np.where(np.asarray(data.time.dt.year.values) % 4, 365, 366)
+    angles = 2 * np.pi * days / length
+    waves = np.stack([np.ones_like(angles)] + [f(k * angles) for k in (1, 2, 3) for f in (np.cos, np.sin)], axis=1)
+    for point in np.ndindex(2, 3):
+        numbers = data.t.values[(slice(None), *point)].astype(float)
+        known = ~np.isnan(numbers)
+        if not known.any():
+            assert np.isnan(found[(slice(None), *point)]).all()
+            continue
+        fit, *_ = np.linalg.lstsq(waves[known], numbers[known], rcond=None)
+        np.testing.assert_allclose(found[(slice(None), *point)], waves @ fit, rtol=1e-9)
+
+
+@pytest.mark.parametrize("by", ["month", pytest.param("day", marks=pytest.mark.ci)])
+def test_chunks_change_no_bit_and_calendars_can_be_exchanged(by: str, tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("dsinga.addons.fields.records.climatology_of_data.BLOCK_NUMBERS", 700)
+    data = dataset("360_day")
+    means = field_climatology(data, by).means
+    data.chunk(time=7, lon=1).to_zarr(tmp_path / "t.zarr", zarr_format=2, consolidated=False)
+    xr.testing.assert_identical(field_climatology(data.chunk(time=333), by).means, means)
+    xr.testing.assert_identical(field_climatology(tmp_path / "t.zarr", by).means, means)
+    june = xr.DataArray(xr.date_range("2030-06-01", periods=3, freq="D"), dims="time", name="time")
+    here = field_climatology(data, by).at(june)
+    assert np.isfinite(here.t.isel(lat=1)).all()
+    assert (here.time == june).all()
+
+
+def test_data_without_dates_or_months_are_refused() -> None:
+    data = dataset("standard")
+    for wrong, message in (
+        (data[["h"]], "none lies along 'time'"),
+        (data.assign_coords(time=np.arange(1100)), "function of dates, which the coordinate 'time' does not have"),
+        (data.isel(time=slice(0, 200)), "'time' has none in month 1"),
+        (data.rename(lat="month"), "the data have a dimension 'month', which the climatology needs for itself"),
+    ):
+        with pytest.raises(UserError, match=message):
+            field_climatology(wrong)
+    refused(lambda: field_climatology(data).at(data.time.values), "of dates, such as dataset.time, not a ndarray")
+    refused(lambda: field_climatology(data, "daily"), "by is 'month' or 'day', not 'daily'")
+    refused(lambda: FieldClimatology(data[["t"]]), "'t' has the dimensions time, lat, lon; the first one is")
+
+
+def test_longitudes_are_known_by_their_units_once_a_net_keeps_the_climatology() -> None:
+    data = (
+        dataset("standard").assign_coords(lon=("lon", [0.0, 120.0, 240.0], {"units": "degrees_east"})).rename(lon="x")
+    )
+    west = data.isel(x=[2, 0, 1]).assign_coords(x=("x", [-120.0, 0.0, 120.0], {"units": "degrees_east"}))
+    kept = climatology_of(climatology_text(field_climatology(data)))
+    found = kept.at_points_of(west[["t"]], "time").means
+    np.testing.assert_array_equal(found.t, kept.means.t[..., [2, 0, 1]])

@@ -16,25 +16,22 @@ from distributed.protocol.pickle import dumps, loads
 
 import dsinga
 from dsinga.addons.fields.records import window_blocks
+from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
-from dsinga.data import FieldWindows, describe, describe_dataset
+from dsinga.data import FieldWindows, describe, describe_dataset, open_stores
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
 from tests.support.programs import python
+from tests.support.refusals import refused
 
 CHUNKINGS = [{"time": 1}, {"time": 7, "lat": 3}, {"lat": 2, "lon": 5}, {"time": -1, "lat": -1, "lon": -1}, {"lon": 1}]
 CUT: dict[str, Any] = {
-    "inputs": ["t", "p"],
-    "targets": ["t"],
-    "input_dims": {"time": 1, "lat": 4, "lon": 4},
-    "input_overlap": {"lon": 1},
-    "context": {"time": (2, 0), "lon": 1},
-    "lead": {"time": 1},
-    "edges": {"lon": "periodic"},
+    "inputs": ["t", "p"], "targets": ["t"], "input_dims": {"time": 1, "lat": 4, "lon": 4}, "input_overlap": {"lon": 1},
+    "context": {"time": (2, 0), "lon": 1}, "lead": {"time": 1}, "edges": {"lon": "periodic"},
     "coordinates": ["cos(lat)", "sin(day of year)"],
-}
+}  # fmt: skip
 
 
 def dataset(steps: int = 40) -> xr.Dataset:
@@ -56,10 +53,9 @@ def stored(folder: Path, number: int) -> Path:
     """Write the Dataset with chunks of its own, in both formats of zarr in turn, p packed as int16."""
     path = folder / f"{number}.zarr"
     data = dataset().chunk(CHUNKINGS[number])
+    unpacked = data.assign(p=data.p * 0.5 + 3)
     packing = {"dtype": "int16", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -32768}
-    data.assign(p=data.p * 0.5 + 3).to_zarr(
-        path, zarr_format=2 + number % 2, encoding={"p": packing}, consolidated=False
-    )
+    unpacked.to_zarr(path, zarr_format=2 + number % 2, encoding={"p": packing}, consolidated=False)
     return path
 
 
@@ -145,59 +141,6 @@ def test_only_the_variables_of_windows_are_sent() -> None:
     assert len(pickle.dumps(train)) < numbers // 2
 
 
-class CountedReads:
-    """A Dataset whose variable counts the numbers that are read of it; its numbers are their own indices."""
-
-    def __init__(self, shape: tuple[int, ...], chunk: int):
-        self.shape, self.dtype, self.read = shape, np.dtype(np.float32), 0
-        dask_array = pytest.importorskip("dask.array")
-
-        def block(block_info: Any = None) -> np.ndarray:
-            (first, last), *_ = block_info[None]["array-location"]
-            self.read += (last - first) * int(np.prod(shape[1:]))
-            steps = np.arange(first, last, dtype=np.float32)
-            return np.broadcast_to(steps[:, None, None], (last - first, *shape[1:])).copy()
-
-        sizes = (chunk,) * (shape[0] // chunk)
-        array = dask_array.map_blocks(
-            block,
-            chunks=(sizes, *((size,) for size in shape[1:])),
-            dtype=np.float32,
-            meta=np.empty((0, 0, 0), np.float32),
-        )
-        self.dataset = xr.Dataset({"f": (("time", "y", "x"), array)})
-
-
-def test_an_epoch_of_a_store_of_many_times_the_memory_reads_each_chunk_about_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The store has ten times the memory; more than it never lies in the cache, and little is read twice."""
-    monkeypatch.setattr(window_blocks, "_cache", ChunkCache(0))  # windows of other tests may let theirs keep more
-    counted = CountedReads((2560, 64, 64), chunk=8)  # 40 MiB
-    memory = 4 << 20
-    ground = ("y", "x"), np.arange(4096.0).reshape(64, 64)
-    windows = dsinga.windows(
-        counted.dataset.assign(ground=ground), inputs="f", static="ground", targets="f", memory=memory,
-        input_dims={"time": 1, "y": 32, "x": 32}, context={"time": (1, 0)}, lead={"time": 1},
-    )  # fmt: skip
-    sampler = Sampler(len(windows), 64, 0, windows.block)
-    most = 0
-    seen = np.zeros(len(windows), int)
-    counted.read = 0
-    for step in range(len(windows) // 64):
-        rows = sampler.rows(step)
-        inputs, targets = windows.read(rows)
-        times = windows.positions(rows)["time"]
-        np.testing.assert_array_equal(inputs[:, 1, 0, 0], times)
-        np.testing.assert_array_equal(inputs[0, 2] // 64 // 32, inputs[0, 2, 0, 0] // 64 // 32)
-        np.testing.assert_array_equal(targets[:, 0, 0, 0], times + 1)
-        np.add.at(seen, rows, 1)
-        most = max(most, windows.cached_bytes)
-    assert seen.max() == 1
-    assert most <= memory
-    assert counted.read < 2.0 * 2560 * 64 * 64  # a block has 16 steps and two more, chunks of 8 steps
-
-
 @pytest.mark.parametrize("chunk", [1, 4, 48])
 def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
@@ -271,3 +214,101 @@ def test_training_from_a_store_of_ten_times_the_memory_stays_within_it(tmp_path:
     assert array.nbytes == 10 * memory
     run = python("-W", "ignore", "-c", TRAINS, tmp_path / "x.zarr")
     assert int(run.stdout) < memory + (48 << 20)
+
+
+# Several stores as one Dataset, against the whole: formats x dimensions. Stores that are appended, and references.
+SETTINGS: dict[str, Any] = {
+    "inputs": "t", "targets": "t", "input_dims": {"time": 1, "lat": 2, "lon": -1}, "context": {"time": (2, 0)},
+    "lead": {"time": 1},
+}  # fmt: skip
+FORMATS = ("zarr2", "zarr3", "netcdf")
+
+
+def whole_dataset(days: int = 30, calendar: str = "standard") -> Any:
+    rng = np.random.default_rng(0)
+    time = xr.date_range("2001-01-01", periods=days, freq="D", calendar=calendar, use_cftime=calendar != "standard")
+    return xr.Dataset(
+        {
+            "t": (("time", "lat", "lon"), rng.normal(size=(days, 4, 6)).astype("f4")),
+            "h": (("lat", "lon"), np.ones((4, 6))),
+        },
+        {"time": time, "lat": np.linspace(60, -60, 4), "lon": np.arange(6) * 60.0},
+    )
+
+
+def write(data: Any, path: Path, form: str) -> str:
+    if form == "netcdf":
+        data.to_netcdf(path.with_suffix(".nc"))
+        return str(path.with_suffix(".nc"))
+    data.chunk(time=4, lat=3).to_zarr(path.with_suffix(".zarr"), zarr_format=int(form[-1]), consolidated=False)
+    return str(path.with_suffix(".zarr"))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_stores_by_time_are_the_whole(form: str, tmp_path: Path) -> None:
+    data = whole_dataset(calendar="noleap" if form == "zarr3" else "standard")
+    ends = [0, 9, 10, 30]
+    paths = [write(data.isel(time=slice(*ends[k : k + 2])), tmp_path / str(k), form) for k in range(3)]
+    joined = open_stores(paths)
+    assert not joined.t.variable._in_memory
+    windows, whole = dsinga.windows(joined, **SETTINGS), dsinga.windows(data, **SETTINGS)
+    rows = np.random.default_rng(0).permutation(len(whole))
+    for found, expected in zip(pickle.loads(pickle.dumps(windows)).read(rows), whole.read(rows), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for part in ({"time": [25, 3, 9]}, {"time": 9}, {"time": slice(2, 28, 5), "lat": 1}, {"time": slice(3, 3)}):
+        np.testing.assert_array_equal(joined.t.isel(part), data.t.isel(part))
+    xr.testing.assert_identical(joined.h.load(), data.h)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_stores_of_members_have_a_new_dimension(form: str, tmp_path: Path) -> None:
+    members = [whole_dataset() + number for number in range(3)]
+    joined = open_stores([write(each, tmp_path / str(k), form) for k, each in enumerate(members)], dim="member")
+    assert (joined.t.dims, joined.h.dims) == (("member", "time", "lat", "lon"), ("lat", "lon"))
+    expected = xr.concat([member.t for member in members], "member")
+    for part in ({}, {"member": 1, "time": slice(3, 8)}, {"member": [2, 0, 2]}, {"lon": 2}):
+        np.testing.assert_array_equal(joined.t.isel(part), expected.isel(part))
+    windows = dsinga.windows(joined, **(SETTINGS | {"input_dims": {"member": 1, **SETTINGS["input_dims"]}}))
+    assert len(windows) == 3 * len(dsinga.windows(members[0], **SETTINGS))
+    row = np.flatnonzero(windows.positions(np.arange(len(windows)))["member"] == 2)[[4]]
+    np.testing.assert_array_equal(windows.read(row)[0], dsinga.windows(members[2], **SETTINGS).read([4])[0])
+
+
+def test_stores_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    data = whole_dataset()
+    early = write(data.isel(time=slice(10)), tmp_path / "early", "zarr2")
+    for number, (other, message) in enumerate(
+        (
+            (data.isel(time=slice(5, 20)), "1.zarr begins .* 2001-01-06, .*after the end of .*early.zarr, 2001-01-10"),
+            (data.isel(time=slice(10, 20), lat=[0, 1]), "1.zarr has other points of 'lat' than"),
+            (data.isel(time=slice(10, 20)).drop_vars("h"), "1.zarr has no 'h', which .*early.zarr has"),
+            (whole_dataset(60, "noleap").isel(time=slice(40, 60)), "'time' has object in .*1.zarr, and datetime64"),
+            (data.isel(time=slice(10, 20)).transpose("lat", "lon", "time"), "'t' has the dimensions"),
+            (data.isel(time=slice(10, 20)).assign(t=data.t.assign_attrs(units="K")), "'t' .* units 'K' in .*1.zarr"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with pytest.raises(UserError, match=message):
+            open_stores([early, write(other, folder / "1", "zarr2")])
+    for paths in (early, [], 3):
+        with pytest.raises(UserError, match="open_stores takes a list of paths or URLs"):
+            open_stores(paths)  # type: ignore[arg-type]
+    refused(lambda: open_stores([early], dim=3), "dim is the name of a dimension, such as 'time' or 'member', not 3")  # type: ignore[arg-type]
+    refused(lambda: dsinga.windows([early, early], **SETTINGS), r"as one Dataset: dsinga.data.open_stores\(paths\)")
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+@pytest.mark.parametrize(("zarr_format", "metadata"), [(2, ".zmetadata"), (3, "zarr.json")])
+def test_a_store_that_is_appended_keeps_the_length_that_it_had(zarr_format: Any, metadata: str, tmp_path: Path) -> None:
+    data, path = whole_dataset(), tmp_path / "t.zarr"
+    data.isel(time=slice(18)).chunk(time=4).to_zarr(path, zarr_format=zarr_format, consolidated=True)
+    windows, older = dsinga.windows(path, **SETTINGS), (path / metadata).read_bytes()
+    data.isel(time=slice(18, None)).to_zarr(path, append_dim="time", consolidated=True, safe_chunks=False)
+    whole = dsinga.windows(path, **SETTINGS)
+    for each in (windows, pickle.loads(pickle.dumps(windows))):
+        assert len(each) == 2 * (18 - 3)
+        np.testing.assert_array_equal(each.read(np.arange(30))[0], whole.read(np.arange(30))[0])
+    assert len(whole) == 2 * (30 - 3)
+    (path / metadata).write_bytes(older)
+    refused(lambda: dsinga.windows(path, **SETTINGS), r"the consolidated metadata, but \(30.*; consolidate them again")

@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsinga
+from dsinga import nn
 from dsinga.addons.fields.records import field_windows
-from dsinga.addons.fields.records.definition import EDGES
-from dsinga.reading.sampler import Sampler
+from dsinga.addons.fields.records.definition import EDGES, WindowDefinition
+from dsinga.data import FieldWindows, kept_bytes, open_records
+from dsinga.job import Phase, loads
+from dsinga.reading.checked_job import CheckedJob
 from tests.support.refusals import refused
 
 PAD_MODES = {"zero": "constant", "edge": "edge", "reflect": "reflect", "periodic": "wrap"}
@@ -52,13 +55,10 @@ def dims(draw: Any) -> dict[str, Any]:
     length = draw(st.integers(1, 14))
     size = draw(st.integers(1, length))
     return {
-        "length": length,
-        "size": size,
-        "overlap": draw(st.integers(-2, size - 1)),
-        "context": (draw(st.integers(0, 4)), draw(st.integers(0, 4))),
-        "lead": draw(st.integers(-2, 4)),
+        "length": length, "size": size, "overlap": draw(st.integers(-2, size - 1)),
+        "context": (draw(st.integers(0, 4)), draw(st.integers(0, 4))), "lead": draw(st.integers(-2, 4)),
         "edge": draw(st.sampled_from(EDGES)),
-    }
+    }  # fmt: skip
 
 
 def expected_starts(dim: dict[str, Any]) -> list[int]:
@@ -119,29 +119,13 @@ def test_windows_are_slices_of_the_padded_array(cut: list[dict[str, Any]], block
         np.testing.assert_array_equal(targets[row], padded[region])
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 300), st.integers(1, 40), st.integers(0, 3))
-def test_an_epoch_has_every_window_once(steps: int, batchsize: int, seed: int) -> None:
-    """The sampler takes blocks of windows as it takes chunks of a store."""
-    source = xr.DataArray(field(steps, 4, 4), dims=("time", "lat", "lon"))
-    windows = dsinga.windows(source, input_dims={"time": 1, "lat": 2, "lon": 2})
-    sampler = Sampler(len(windows), batchsize, seed, windows.block)
-    rows = np.concatenate([sampler.rows(step) for step in range(-(-len(windows) // batchsize))])[: len(windows)]
-    assert sorted(rows) == list(range(steps * 4))
-
-
 def test_channels_are_variables_levels_steps_static_fields_and_coordinates() -> None:
     data = dataset()
     windows = dsinga.windows(
-        data,
-        inputs=["t", "z"],
-        targets=["z", "t"],
-        input_dims={"time": 1, "lat": 4, "lon": 5},
-        context={"time": (2, 0)},
-        lead={"time": 3},
-        static="ground",
+        data, inputs=["t", "z"], targets=["z", "t"], input_dims={"time": 1, "lat": 4, "lon": 5},
+        context={"time": (2, 0)}, lead={"time": 3}, static="ground",
         coordinates=["cos(lat)", "sin(day of year)", "lon"],
-    )
+    )  # fmt: skip
     assert windows.layout.channel_names() == (
         "t time-2", "t time-1", "t", "z level=500 time-2", "z level=500 time-1", "z level=500", "z level=850 time-2",
         "z level=850 time-1", "z level=850", "ground", "cos(lat)", "sin(day of year) time-2",
@@ -197,11 +181,8 @@ def test_what_fills_no_window_is_said(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_split_is_windows_of_the_selected_parts() -> None:
     data = dataset()[["t"]]
     arguments: dict[str, Any] = {
-        "input_dims": {"time": 1},
-        "context": {"time": (2, 0)},
-        "lead": {"time": 1},
-        "targets": "t",
-    }
+        "input_dims": {"time": 1}, "context": {"time": (2, 0)}, "lead": {"time": 1}, "targets": "t",
+    }  # fmt: skip
     train, test = dsinga.windows(data, **arguments).split(time="2000-01-03", gap=2)
     parts = (data.isel(time=slice(0, 6)), data.sel(time=slice("2000-01-03", None)))
     for part, selected in zip((train, test), parts, strict=True):
@@ -245,6 +226,102 @@ def test_copies_of_windows_share_what_was_read_and_others_do_not() -> None:
     assert windows.cached_bytes == data.t.size * 4
     assert pickle.loads(pickle.dumps(windows)).cached_bytes == windows.cached_bytes
     assert not dsinga.windows(data, input_dims={"time": 1}).cached_bytes
+
+
+# Windows of fields in a job: the settings say what the definition says; faults name the file and the line.
+JOB = """
+name: "fields" train_steps: 4 test_freq: 2 test_steps: 1
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.001 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput include: kTrain
+    store_conf { path: "x.zarr" batchsize: 4
+      windows { inputs: "t" targets: "t"
+        dim { name: "time" size: 1 lead: 1 last: "2000-01-06" }
+        dim { name: "lat" size: 3 edges: "reflect" } } } }
+  layer { name: "data" type: kRecordInput include: kTest
+    store_conf { path: "x.zarr" batchsize: 4 has_label: false
+      windows { inputs: "t" targets: "t"
+        dim { name: "time" size: 1 lead: 1 first: "2000-01-07" }
+        dim { name: "lat" size: 3 } } } }
+  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 }
+    param { name: "w" init { type: kUniform low: -0.1 high: 0.1 } } param { name: "b" } }
+  layer { name: "label" type: kLabel srclayers: "data" include: kTrain }
+  layer { name: "loss" type: kEuclideanLoss srclayers: "ip" srclayers: "label" include: kTrain }
+}
+"""
+
+
+def conf_dataset() -> xr.Dataset:
+    field = np.random.default_rng(0).normal(size=(10, 6)).astype(np.float32)
+    dates = np.datetime64("2000-01-01", "ns") + np.arange(10) * np.timedelta64(1, "D")
+    return xr.Dataset({"t": (("time", "lat"), field)}, {"time": dates, "lat": np.linspace(50.5, -50.5, 6)})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    conf_dataset().chunk(time=3).to_zarr(tmp_path / "x.zarr", consolidated=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_job_reads_windows_of_its_store(folder: Path) -> None:
+    job = loads(JOB, "fields.conf")
+    reader = CheckedJob(job).reader(Phase.kTrain)
+    assert len(reader) == 5 * 2
+    assert kept_bytes([(reader.stores["data"], 1)]) == 6 * 6 * 4  # fields of six days, for targets, too
+    (records,) = reader.read_range(0, 10).values()
+    np.testing.assert_array_equal(records.data, conf_dataset().t[:5].values.reshape(10, 1, 3))
+    np.testing.assert_array_equal(records.labels, conf_dataset().t[1:6].values.reshape(10, 1, 3))
+    test = CheckedJob(job).reader(Phase.kTest)
+    assert len(test) == 4 * 2  # without labels the last step has a window, too
+    assert test.read_range(0, 1)["data"].labels is None
+
+
+def test_fields_that_are_kept_have_the_memory_of_the_largest_windows() -> None:
+    steps = xr.Dataset({"t": (("time", "lat"), np.zeros((4096, 2048), np.float32))})  # 32 MiB
+    windows = [dsinga.windows(steps, input_dims={"time": 1}, memory=memory << 20) for memory in (8, 16)]
+    records = open_records(np.zeros((3, 4), np.float32))
+    assert kept_bytes((source, 1) for source in windows) == 16 << 20
+    assert kept_bytes((source, 1) for source in [*windows, records]) == (16 << 20) + 3 * 4 * 4
+    assert kept_bytes([(windows[0], 0.5)]) == 8 << 20
+    assert kept_bytes([(windows[0], 0.125)]) == 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (('inputs: "t"', 'inputs: "x"'), r"fields.conf:7: layer 'data': the Dataset has no variable 'x'"),
+        (('name: "time"', 'name: "tme"'), r"fields.conf:7: layer 'data': input_dims .*dimension 'tme', .* 'time'"),
+        (('name: "time"', 'name: "lat"'), r"fields.conf:\d+: layer 'data': .*windows name a dimension twice"),
+        (("lead: 1 last", "leed: 1 last"), r"fields.conf:8: .*'leed'.*did you mean 'lead'"),
+        (('"x.zarr"', '"y.zarr"'), "y.zarr was not found"),
+    ],
+)
+def test_faults_name_the_line(folder: Path, change: tuple[str, str], fault: str) -> None:
+    refused(lambda: dsinga.train(loads(JOB.replace(*change, 1), "fields.conf"), progress=False), fault)
+
+
+def test_a_job_that_was_given_a_dataset_keeps_the_definition(folder: Path) -> None:
+    from_path = dsinga.train(loads(JOB), progress=False)
+    data = {"train": conf_dataset(), "test": conf_dataset()}
+    for source in (data, {"train": FieldWindows("x.zarr", train_conf(loads(JOB)))}):
+        result = dsinga.train(loads(JOB), data=source, progress=False)
+        np.testing.assert_array_equal(result.params["w"], from_path.params["w"])
+
+
+def train_conf(job: Any) -> WindowDefinition:
+    return job.neuralnet.layer[0].store_conf.windows
+
+
+def test_a_model_names_windows_of_a_path(folder: Path) -> None:
+    for source in ("x.zarr", conf_dataset()):
+        windows = dsinga.windows(source, targets="t", input_dims={"time": 1, "lat": 3}, lead={"time": 1})
+        model = nn.Sequential([nn.Input((1, 3)), nn.Dense(3), nn.Reshape((1, 3))])
+        model.compile("sgd", loss="mse")
+        model.fit(windows, batch_size=4, progress=False)
+        conf = model.job(windows, batch_size=4).neuralnet.layer[0].store_conf
+        if windows.path is not None:
+            assert (conf.path, conf.windows) == (windows.path, windows.described())
 
 
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:

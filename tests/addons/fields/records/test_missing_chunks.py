@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from zarr.codecs import BloscCodec
 
 import dsinga
 from dsinga import nn
+from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.base.errors import UserError
 from dsinga.data import describe_dataset, field_statistics, open_records, open_stores, verify_store, write_ome_zarr
+from dsinga.data.sources.xarray_files import reading_files
+from dsinga.data.stores.chunk_files import RegionReader
 from tests.addons.fields.records.test_references import references_to
+from tests.support.refusals import refused
 from tests.support.stale_stores import STALE, make_stale
 
 DIMS = ("t", "y", "x")
@@ -62,14 +67,10 @@ def at_url(path: Path) -> str:
 
 
 OPENINGS: dict[str, Callable[[Path], Any]] = {
-    "path": str,
-    "open_zarr": xr.open_zarr,
-    "lazy": lambda path: xr.open_zarr(path, chunks=None),
-    "open_stores": lambda path: open_stores([path], "member").isel(member=0),
-    "references": references,
-    "ome": str,
+    "path": str, "open_zarr": xr.open_zarr, "lazy": lambda path: xr.open_zarr(path, chunks=None),
+    "open_stores": lambda path: open_stores([path], "member").isel(member=0), "references": references, "ome": str,
     "url": at_url,
-}
+}  # fmt: skip
 WINDOWS: Any = {"inputs": "image", "targets": "image", "input_dims": {"t": 1, "y": 4, "x": 4}}
 
 
@@ -94,21 +95,15 @@ FACES: dict[str, Callable[[Any], Any]] = {
     "verify": verify_store,
 }
 FORMS = {
-    "format 2 int": ("i4", 2, 0),
-    "format 2 float": ("f4", 2, 0.0),
-    "format 3 int": ("i4", 3, 0),
-    "format 3 float": ("f4", 3, 0.0),
-    "inner chunk": ("f4", 3, 0.0, (8, 4, 4)),
-    "format 2 int, no fill value": ("i4", 2, None),
-    "format 2 float, no fill value": ("f4", 2, None),
-}
+    "format 2 int": ("i4", 2, 0), "format 2 float": ("f4", 2, 0.0), "format 3 int": ("i4", 3, 0),
+    "format 3 float": ("f4", 3, 0.0), "inner chunk": ("f4", 3, 0.0, (8, 4, 4)),
+    "format 2 int, no fill value": ("i4", 2, None), "format 2 float, no fill value": ("f4", 2, None),
+}  # fmt: skip
 
 
 def product(forms: Sequence[str]) -> list[Any]:
     """Every opening with every form; by default those of a path, and else each of both once or twice."""
-    pairs = [
-        (o, f, (number + place) % len(forms)) for number, o in enumerate(OPENINGS) for place, f in enumerate(forms)
-    ]
+    pairs = [(o, f, (n + place) % len(forms)) for n, o in enumerate(OPENINGS) for place, f in enumerate(forms)]
     return [pytest.param(o, f, marks=pytest.mark.ci if other and o != "path" else []) for o, f, other in pairs]
 
 
@@ -169,3 +164,37 @@ def test_metadata_older_than_arrays_are_refused(opening: str, what: str, zarr_fo
         return False
 
     assert wrong_faces(opening, act, **named) == []
+
+
+# Variables of a zarr store are read as files of chunks are; what is damaged, or rounded, is told.
+def test_variables_of_xarray_are_read_as_files_and_damage_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    group = zarr.open_group(tmp_path, mode="w", zarr_format=3)
+    names = ["t", "y", "x"]
+    array = group.create_array(
+        "f", shape=(11, 6, 5), chunks=(4, 6, 5), dtype="float32", compressors=BloscCodec(), dimension_names=names
+    )
+    array[:] = np.random.default_rng(0).integers(0, 200, array.shape)
+    regions: list[Any] = []
+    read = RegionReader.read
+    monkeypatch.setattr(RegionReader, "read", lambda self, region: regions.append(region) or read(self, region))
+    with xr.open_zarr(tmp_path, chunks=None, consolidated=False) as data:
+        variable = VariableReader(reading_files(data.isel(t=slice(3, 11))).f.variable, "f")
+        got = variable.read((slice(1, 6), slice(0, 6), slice(2, 5)))
+        np.testing.assert_array_equal(got, array[4:9, :, 2:])
+        assert regions == [(slice(4, 9), slice(0, 6), slice(2, 5))]
+        chosen = VariableReader(reading_files(data.isel(t=[1, 5])).f.variable, "f").read((slice(0, 2),) * 3)
+        np.testing.assert_array_equal(chosen, array.oindex[[1, 5], :2, :2])
+        assert len(regions) == 1
+        chunk = tmp_path / "f" / "c" / "1" / "0" / "0"
+        chunk.write_bytes(chunk.read_bytes()[:-9])
+        refused(lambda: variable.read((slice(1, 6), slice(0, 6), slice(2, 5))), "variable 'f'", "write the")
+
+
+def test_a_variable_of_seconds_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
+    seconds = np.stack([np.arange(100), 1_700_000_001 + np.arange(100) % 50], axis=1)
+    windows = dsinga.windows(xr.Dataset({"t": (("n", "f"), seconds)}), input_dims={"n": 1, "f": -1})
+    for _ in range(2):
+        windows.read(range(100))
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("variable 't' has integers beyond 2^24, such as 17000000")

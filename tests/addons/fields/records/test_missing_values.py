@@ -203,11 +203,9 @@ def test_windows_and_statistics_of_undecoded_fields(tmp_path: Path) -> None:
 def test_integers_and_packed_numbers_are_refused(tmp_path: Path, kind: str, attributes: dict[str, Any]) -> None:
     path = zarr_path(tmp_path, np.zeros((4, 2), np.int16), 3, attributes)
     sources = {
-        "path": path,
-        "array": zarr.open_array(path),
-        "dask": da.from_zarr(path),
+        "path": path, "array": zarr.open_array(path), "dask": da.from_zarr(path),
         "xarray": xr.DataArray(np.zeros((4, 2), np.int16), attrs=attributes),
-    }
+    }  # fmt: skip
     (name,) = attributes
     with pytest.raises(UserError, match=f"has the attribute {name}, so that its int16 numbers do not stand for"):
         open_records(sources[kind])

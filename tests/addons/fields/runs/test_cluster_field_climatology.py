@@ -17,11 +17,8 @@ from tests.support.refusals import refused
 
 xr = pytest.importorskip("xarray")
 SETTINGS: dict[str, Any] = {
-    "inputs": ["t", "h"],
-    "targets": "t",
-    "input_dims": {"time": 1, "lat": -1, "lon": -1},
-    "lead": {"time": 2},
-}
+    "inputs": ["t", "h"], "targets": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}, "lead": {"time": 2},
+}  # fmt: skip
 
 
 def dataset() -> Any:
@@ -54,7 +51,6 @@ def test_anomalies_are_read_and_predictions_have_the_climatology_again(by: str, 
     np.testing.assert_allclose(inputs[:, 0], (data.t - cycle)[rows], atol=5e-5)
     np.testing.assert_array_equal(inputs[:, 1], data.h[rows].astype("f4"))
     np.testing.assert_allclose(targets[:, 0], (data.t - cycle)[rows + 2], atol=5e-5)
-
     model = trained(windows.split(time="2002-02-01")[0])
     (w, b) = (np.asarray(param) for param in model.params.values())
     anomaly = (data.t - cycle) * w.ravel()[0] + data.h * w.ravel()[1] + b[0]
@@ -66,7 +62,6 @@ def test_anomalies_are_read_and_predictions_have_the_climatology_again(by: str, 
     second = second.values + data.h.values[2:] * w.ravel()[1] + b[0]
     found = leads.t.isel(lead=1).values - climatology.at(leads.valid_time[:, 1].drop_vars("time")).t.values
     np.testing.assert_allclose(found, second[: len(found)], atol=5e-4)
-
     model.save(tmp_path / "model")
     again = nn.load_model(tmp_path / "model")
     data.chunk(time=50, lon=5).to_zarr(tmp_path / "t.zarr", consolidated=False, zarr_format=2)
@@ -97,11 +92,8 @@ MADE: dict[str, tuple[Any, bool]] = {
     "without the marks": (lambda anomalies, fields, folder: anomalies.drop_vars(MARKS), True),
     "added": (lambda anomalies, fields, folder: anomalies + 0, False),
     "scaled": (lambda anomalies, fields, folder: anomalies.assign(t=anomalies.t * 2), False),
-    "resampled": (lambda anomalies, fields, folder: anomalies.resample(time="1D").mean(), False),
     "less fields": (lambda anomalies, fields, folder: anomalies - fields, False),
-    "filled": (lambda anomalies, fields, folder: anomalies.fillna(0), False),
     "joined with fields": (lambda d, f, folder: xr.concat([d.isel(time=[0]), f.isel(time=[1])], "time"), False),
-    "after fields": (lambda d, f, folder: xr.concat([f.isel(time=[0]), d.isel(time=[1])], "time"), False),
     "stored": (lambda anomalies, fields, folder: stored(anomalies, folder), False),
 }
 

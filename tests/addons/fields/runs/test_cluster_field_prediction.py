@@ -5,12 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
+from distributed import Client
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dsinga
 from dsinga.addons.fields.prediction import tiles as field_tiles
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
+from dsinga.addons.fields.prediction.prediction_blocks import BlockPlan, map_selections
 from dsinga.addons.fields.records.definition import EDGES, WindowDefinition
 from dsinga.addons.fields.records.window_arguments import define_windows
 from dsinga.base.errors import UserError
@@ -54,34 +60,7 @@ def test_the_prediction_is_a_lazy_dataset_of_the_targets() -> None:
     np.testing.assert_array_equal(predicted.t, expected(dataset, definition)[:, 0])
 
 
-CHUNKS = [
-    {"time": 1, "latitude": 37, "longitude": 52},
-    {"time": 12, "latitude": 9, "longitude": 11},
-    {"time": 5, "latitude": 1, "longitude": 52},
-    {"time": 4, "latitude": 20, "longitude": 20},
-    {"time": 12, "latitude": 37, "longitude": 52},
-]
-
-
 CONTEXT = {"time": (1, 0), "latitude": 2, "longitude": 2}
-
-
-@pytest.mark.ci
-def test_five_chunkings_of_the_store_give_the_same_bits(small_tiles: None, tmp_path: Path) -> None:
-    dataset, layers = make_dataset(), convolutions(pad=0)
-    definition = define(context=CONTEXT, edges={"latitude": "reflect", "longitude": "periodic"})
-    whole = expected(dataset, definition, layers)[:, 0]
-    for number, chunks in enumerate(CHUNKS):
-        path = tmp_path / f"{number}.zarr"
-        encoding = {"t": {"chunks": tuple(chunks.values())}}
-        dataset.to_zarr(path, encoding=encoding, consolidated=False)
-        predicted = predict(xr.open_zarr(path, consolidated=False), definition, layers)
-        np.testing.assert_array_equal(predicted.t, whole)
-    np.testing.assert_array_equal(predicted.t.chunk({"time": 3, "latitude": 7}), whole)
-    np.testing.assert_array_equal(predicted.t[4:6, 3:20, ::3], whole[4:6, 3:20, ::3])
-    np.testing.assert_array_equal(
-        predict(xr.open_zarr(path, chunks=None, consolidated=False), definition, layers).t, whole
-    )
 
 
 @pytest.mark.parametrize("edges", EDGES[1:])
@@ -94,13 +73,6 @@ def test_chunks_and_arrays_in_memory_give_the_same_bits(small_tiles: None, edges
     np.testing.assert_array_equal(predict(chunked, definition, layers).t, whole)
     depending = chunked + chunked.mean("time") * 0  # chunks that depend on all others
     np.testing.assert_array_equal(predict(depending, definition, layers).t, whole)
-
-
-def test_tiles_of_a_net_that_pads_are_the_whole_field(small_tiles: None) -> None:
-    dataset, definition = make_dataset(), define()
-    predicted = predict(dataset.chunk(latitude=10), definition)
-    assert predicted.t.chunks[1:] == ((16, 16, 5), (52,))
-    np.testing.assert_array_equal(predicted.t, expected(dataset, definition)[:, 0])
 
 
 def test_points_without_context_are_nan(small_tiles: None) -> None:
@@ -197,9 +169,7 @@ def test_a_layer_that_does_not_fit_the_targets_is_refused() -> None:
     dataset, definition = make_dataset(), define()
     job = make_job(convolutions(3))
     params = make_params(job, definition, dataset)
-    refused(
-        lambda: predict_dataset(job, params, "end", dataset, definition=definition), "'end' gives 3 x 37", "targets"
-    )
+    refused(lambda: predict_dataset(job, params, "end", dataset, definition=definition), "'end' gives 3 x", "targets")
     refused(lambda: predict_dataset(job, params, "ends", dataset, definition=definition), "'ends'; did you mean 'end'")
     with pytest.raises(UserError, match="windows have no targets"):
         predict_dataset(job, params, "end", dataset, definition=definition.replace(targets=()))
@@ -253,3 +223,66 @@ def test_grid_mappings_and_bounds_are_copied(tmp_path: Path, leads: int | None, 
     default = [part.name for part in dsinga.windows(dataset, input_dims={"time": 1}).layout.inputs]
     assert default == ["t", "z", "h"]
     dataset.close()
+
+
+# Boxes of dask arrays, as tasks get them from chunks, against numpy's take.
+def _sum_boxes(shared: float, boxes: dict[str, np.ndarray], factor: float) -> np.ndarray:
+    return shared + factor * sum(boxes.values())
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> tuple[tuple[int, ...], np.ndarray]:
+    """Return the chunks of an axis, and increasing points of a box: neighbours, the ends, or any."""
+    chunks = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    length = sum(chunks)
+    points = np.arange(draw(st.integers(-4, length)), draw(st.integers(0, length + 9)))
+    kind = draw(st.sampled_from(["inside", "periodic", "any"]))
+    if kind == "inside":
+        points = points.clip(0, length - 1)
+    elif kind == "periodic":
+        points = points % length
+    else:
+        points = np.array(draw(st.lists(st.integers(0, length - 1), max_size=9)), int)
+    return chunks, np.unique(points)
+
+
+@settings(max_examples=80, deadline=None)
+@given(axes(), axes())
+def test_a_box_is_what_numpy_takes(rows: tuple, columns: tuple) -> None:
+    shape = sum(rows[0]), sum(columns[0])
+    x = np.random.default_rng(0).normal(size=shape)
+    array = da.from_array(x, chunks=(rows[0], columns[0]))
+    box = rows[1], columns[1]
+    plan = BlockPlan((0, 0), {"x": box}, (1.0,))
+    shared = dask.delayed(0.0)
+    chunks = tuple((len(points),) for points in box)
+    result = map_selections(_sum_boxes, shared, {"x": array}, [plan], chunks, np.float64, "sum")
+    np.testing.assert_array_equal(result.compute(scheduler="sync"), x[np.ix_(*box)])
+
+
+def test_tasks_compute_chunks_that_depend_on_no_others_and_share_the_rest() -> None:
+    x, y = np.arange(24.0).reshape(4, 6), 100 * np.arange(4.0)[:, None]
+    alone = da.from_array(x, chunks=(1, 2)) + 1
+    summed = da.from_array(y, chunks=3) + da.from_array(y, chunks=3).sum()
+    arrays = dict(zip("xy", dask.optimize(alone, summed), strict=True))
+    plans = [
+        BlockPlan((i, j), {"x": (np.arange(2 * i, 2 * i + 2), np.arange(3 * j, 3 * j + 3)),
+                           "y": (np.arange(2 * i, 2 * i + 2), np.zeros(1, int))}, (2.0,))
+        for i in range(2) for j in range(2)
+    ]  # fmt: skip
+    result = map_selections(_sum_boxes, dask.delayed(7.0), arrays, plans, ((2, 2), (3, 3)), np.float64, "sums")
+    expected = 7 + 2 * (x + 1 + y + y.sum())
+    np.testing.assert_array_equal(result.compute(), expected)
+    np.testing.assert_array_equal(result[1:3, 2:5].compute(), expected[1:3, 2:5])
+    graph = dict(result.__dask_graph__())
+    needed = graph["sums", 1, 0].dependencies
+    assert not [key for key in needed if isinstance(key, tuple) and key[0] == arrays["x"].name]
+    assert len([key for key in needed if isinstance(key, tuple)]) == 2  # the chunks of y with rows 2 and 3
+
+
+def test_persisted_chunks_are_those_that_the_cluster_keeps(threads: Client) -> None:
+    x = np.arange(10.0)
+    array = da.from_array(x, chunks=3).persist()
+    plans = [BlockPlan((i,), {"x": (np.arange(4 * i, min(4 * i + 4, 10)),)}, (1.0,)) for i in range(3)]
+    result = map_selections(_sum_boxes, dask.delayed(0.0), {"x": array}, plans, ((4, 4, 2),), np.float64, "kept")
+    np.testing.assert_array_equal(result.compute(), x)

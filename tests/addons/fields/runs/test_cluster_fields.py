@@ -9,7 +9,6 @@ import xarray as xr
 from distributed import Client
 
 import dsinga
-from dsinga import nn
 from dsinga.job import ClusterConf, Job, loads
 from tests.support.killed_run import train_with_a_killed_process
 from tests.support.small_job import assert_close, assert_same, with_topology
@@ -55,9 +54,7 @@ def job_of(folder: Path, chunks: dict[str, int]) -> Job:
 def expected() -> dict[int, dict[str, np.ndarray]]:
     """The params that the Dataset in memory gives, by the number of workers, in threads."""
     job = loads(JOB)
-    return {
-        workers: dsinga.train(with_topology(job, workers), data=dataset(), progress=False).params for workers in (1, 2)
-    }
+    return {w: dsinga.train(with_topology(job, w), data=dataset(), progress=False).params for w in (1, 2)}
 
 
 def test_one_and_two_workers_give_the_same_params(expected: Any) -> None:
@@ -95,26 +92,6 @@ def test_a_persisted_dataset_is_read_from_where_it_is(processes: Client, expecte
 def test_a_worker_that_is_killed_changes_no_bits(tmp_path: Path) -> None:
     job = job_of(tmp_path, CHUNKINGS[1]).replace(cluster=ClusterConf(nworkers_per_group=2), train_steps=200)
     train_with_a_killed_process(job, workers=3, victim=0)
-
-
-def test_a_model_fits_windows_on_a_cluster(processes: Client, tmp_path: Path) -> None:
-    job_of(tmp_path, CHUNKINGS[0])
-    windows = dsinga.windows(
-        tmp_path / "fields.zarr",
-        inputs="t",
-        targets="t",
-        input_dims={"time": 1, "lat": -1, "lon": -1},
-        lead={"time": 1},
-    )
-    train, test = windows.split(time="2000-01-08")
-    params = []
-    for client, data in ((None, train), (processes, train), (None, train.read(np.arange(len(train))))):
-        model = nn.Sequential([nn.Input((1, 8, 12)), nn.Conv2D(1, 3, padding="same")])
-        model.compile("adam", loss="mse")
-        model.fit(data, validation_data=test, epochs=2, batch_size=8, client=client, progress=False)
-        params.append(model.params)
-    assert_same(params[1], params[0])
-    assert_same(params[2], params[0])
 
 
 @pytest.mark.ci

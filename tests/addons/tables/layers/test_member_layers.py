@@ -38,7 +38,6 @@ def test_a_batch_ensemble_is_that_of_the_package(shape: tuple[int, ...]):
     layer = LayerCase("kBatchEnsemble", [shape], {"batchensemble_conf": {"num_output": OUT, "members": K}}).layer()
     params, x, grad = [numbers(*spec.shape) for spec in layer.params], numbers(*shape), numbers(B, K, OUT)
     output, (for_x,), for_params = passes(layer, params, [x], grad)
-
     peer = tabm.LinearBatchEnsemble(N, OUT, k=K, scaling_init="random-signs").double()
     with torch.no_grad():
         for param, name in zip(params, ("weight", "r", "s", "bias"), strict=True):
@@ -51,21 +50,11 @@ def test_a_batch_ensemble_is_that_of_the_package(shape: tuple[int, ...]):
         np.testing.assert_allclose(array, tensor.detach().numpy(), rtol=1e-12, atol=1e-12)
 
 
-def test_a_batch_ensemble_is_its_formula_for_each_member():
-    layer = LayerCase("kBatchEnsemble", [(B, K, N)], {"batchensemble_conf": {"num_output": OUT, "members": K}}).layer()
-    (weight, r, s, bias), x = [numbers(*spec.shape) for spec in layer.params], numbers(B, K, N)
-    output, _, _ = passes(layer, [weight, r, s, bias], [x], numbers(B, K, OUT))
-    for member in range(K):
-        own = s[member][:, None] * weight * r[member]  # the weight of this member
-        np.testing.assert_allclose(output.feature[:, member], x[:, member] @ own.T + bias[member], rtol=1e-12)
-
-
 def test_dense_layers_of_members_are_those_of_the_package():
     torch, tabm = pytest.importorskip("torch"), pytest.importorskip("tabm")
     layer = LayerCase("kMemberDense", [(B, K, N)], {"memberdense_conf": {"num_output": OUT}}).layer()
     (weight, bias), x, grad = [numbers(*spec.shape) for spec in layer.params], numbers(B, K, N), numbers(B, K, OUT)
     output, (for_x,), (for_weight, for_bias) = passes(layer, [weight, bias], [x], grad)
-
     peer = tabm.LinearEnsemble(N, OUT, k=K).double()
     with torch.no_grad():
         peer.weight.copy_(torch.tensor(weight))
@@ -124,7 +113,6 @@ def test_the_loss_is_the_mean_of_the_members_in_training_and_that_of_their_mean_
     mean, members = numbers(B, OUT), numbers(B, K, OUT)
     output, (for_mean, _, for_members), _ = passes(layer, [], [mean, labels, members])
     tested = layer.compute_feature([], [mean, labels, members], layer_context(OPS, B, Phase.kTest))
-
     given, targets = torch.tensor(members, requires_grad=True), torch.tensor(labels)
     loss = sum(torch_loss(kind, given[:, member], targets) for member in range(K)) / K
     loss.backward()

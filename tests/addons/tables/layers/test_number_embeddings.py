@@ -1,6 +1,5 @@
 """Embeddings of numbers beside those of the package rtdl_num_embeddings, and beside their formulas, in float64."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,7 @@ from tests.support.refusals import refused
 OPS = BACKENDS["numpy"]()
 B, N, WIDTH, WAVES = 9, 3, 4, 5
 RNG = np.random.default_rng(0)
-BINS = [
-    [-1.5, -0.5, 0.0, 2.0],
-    [-0.5, 0.5],
-    [-1.0, 0.0, 1.0],
-]  # the package has them in float32, which has these exactly
+BINS = [[-1.5, -0.5, 0.0, 2.0], [-0.5, 0.5], [-1.0, 0.0, 1.0]]  # float32, in which the package has them, has these
 EDGES = {"edge": [edge for edges in BINS for edge in edges], "edges": [len(edges) for edges in BINS], "width": WIDTH}
 
 
@@ -75,22 +70,6 @@ def test_a_piecewise_linear_embedding_is_that_of_the_package(version: str, recti
         return ordered * torch.tensor(there)[:, :, None]
 
     assert_equal_to_torch(layer, params, peer, tensors, to_ours)
-
-
-def test_a_piecewise_linear_embedding_is_its_formula() -> None:
-    layer = LayerCase("kPiecewiseLinear", [(B, N)], {"piecewiselinear_conf": EDGES}).layer()
-    weight, bias, slope = params = [RNG.normal(size=spec.shape) for spec in layer.params]
-    x = 2 * RNG.normal(size=(B, N))
-    found = passes(layer, params, x, RNG.normal(size=(B, N * WIDTH)))[0].reshape(B, N, WIDTH)
-    for number, edges in enumerate(BINS):
-        for row in range(B):
-            y = bias[number] + x[row, number] * slope[number]
-            for place, (low, high) in enumerate(pairwise(edges)):
-                share = (x[row, number] - low) / (high - low)
-                share = share if place == 0 else max(share, 0)
-                share = share if place == len(edges) - 2 else min(share, 1)
-                y = y + share * weight[number, place]
-            np.testing.assert_allclose(found[row, number], y, rtol=1e-12)
 
 
 @pytest.mark.parametrize("rectified", [False, True])
