@@ -67,9 +67,7 @@ def test_launches_of_an_iteration():
 @pytest.mark.timeout(600)
 def test_every_table_is_printed(device: None, tmp_path: Path):
     file = tmp_path / "gpu.json"
-    printed = run(
-        *("smoke", "nets", "nets_bf16", "--steps", "1", "--json", str(file)),
-    )
+    printed = run(*("smoke", "nets", "nets_bf16", "--steps", "1", "--json", str(file)))
     number = r"\d+\.\d\d"
     for piece in gpu_smoke.PIECES:
         assert re.search(rf'{piece}: \{{"equal": true, ', printed.output), printed.output

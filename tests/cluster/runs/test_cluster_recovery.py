@@ -85,10 +85,7 @@ def test_a_stopped_worker(job: Job, seconds: int) -> None:
         assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == ([] if seconds < 7 else [1])
         assert_same(outcome.params, unbroken.params)
         assert client.run(os.getpid)[address] == pid
-        assert_same(
-            train_observed(job, client, Recorder(10_000, stop)).params,
-            unbroken.params,
-        )
+        assert_same(train_observed(job, client, Recorder(10_000, stop)).params, unbroken.params)
 
 
 def hold_interpreter() -> None:

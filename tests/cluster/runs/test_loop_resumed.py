@@ -80,7 +80,10 @@ KINDS = {
     "processes": Kind(HYBRID, {"nworkers_per_group": 3, "nservers_per_group": 2}, client="processes"),
     "updates on workers in processes": Kind(HYBRID, {**TWO, "update": "kWorker"}, client="processes"),
     "gathered activations": Kind(GATHERED, {**TWO, "fullc_gather": True}),
+    "rounded gradients": Kind(figures={**TWO, "compression": "kBF16"}, client="processes"),
+    "rounded sums": Kind(figures={**TWO, "compression": "kBF16", "update": "kWorker"}, client="processes"),
     "graphs": Kind(figures=TWO, options={"grain": "graph"}),
+    "micro-batches": Kind(f"micro_batches: 4 {JOB}", client=""),
     "gradients clipped together": Kind(
         JOB.replace("weight_decay: 0.001", "weight_decay: 0.1 decoupled_weight_decay: true clip_global_norm: 0.2"),
         {"nworkers_per_group": 3, "nservers_per_group": 2},
@@ -102,7 +105,7 @@ KINDS = {
 # Those whose state no other kind has, and one in processes.
 QUICK = KINDS.keys() - {
     *("updates on workers in processes", "graphs", "gathered activations", "averages", "averages here", "one cycle"),
-    *("gradients clipped together", "static params"),
+    *("gradients clipped together", "static params", "rounded gradients"),
 }
 
 

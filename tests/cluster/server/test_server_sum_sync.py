@@ -227,17 +227,6 @@ def test_a_lost_group_that_does_not_come_back_closes_the_shard(error, when):
             call()
 
 
-def test_close_fails_a_flush():
-    network = Network(GRAPHS["two"])
-    network.shards[0].push(Push(0, 0, 0, 0), {0: ones()})
-    flush = network.shards[0].group_sync.flush()
-    error = RunError("the run has ended")
-    network.shards[0].close(error)
-    assert flush.exception(0) is error
-    network.deliver()  # a message that arrives later changes nothing
-    assert not network.messages
-
-
 def test_many_changes_while_a_message_is_in_flight_are_sent_without_recursion():
     """The thread that sends continues with changes made meanwhile in a loop, not by recursion."""
     network = Network(GRAPHS["two"])
