@@ -7,7 +7,6 @@ numpy's functions only the ufuncs dispatch to the device.
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,30 +21,11 @@ from dsinga.ops.interface import NumpyOps, Ops
 from dsinga.ops.types import AsyncCopy
 from dsinga.ops.update import Update
 
-METHODS = (
-    "reshape",
-    "transpose",
-    "astype",
-    "copy",
-    "sum",
-    "min",
-    "max",
-    "repeat",
-    "all",
-    "any",
-    "argmax",
-    "ravel",
-    "view",
-)
-ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "strides", "flags")
-OPERATORS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
-    "lt", "le", "gt", "ge", "eq", "ne",
-)  # fmt: skip
-INPLACE = ("iadd", "isub", "imul", "itruediv")
+METHODS = "reshape transpose astype copy sum min max repeat all any argmax ravel view".split()
+ATTRIBUTES = "shape dtype ndim size nbytes strides flags".split()
 
 
-class DeviceArray:
+class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of a device: a numpy array with the methods and operators of CuPy's arrays, and no others."""
 
     __hash__ = None  # type: ignore[assignment]
@@ -87,12 +67,6 @@ class DeviceArray:
     def __len__(self) -> int:
         return len(self._array)
 
-    def __neg__(self) -> DeviceArray:
-        return self._wrap(-self._array)
-
-    def __invert__(self) -> DeviceArray:
-        return self._wrap(~self._array)
-
     def _to_host(self, kind: type) -> Any:
         self._syncs.append(kind.__name__)
         return kind(self._array)
@@ -108,34 +82,6 @@ class DeviceArray:
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a loop over an array of the device copies it number by number")
-
-
-def _binary(name: str, swapped: bool = False) -> Callable[[DeviceArray, Any], DeviceArray]:
-    function = getattr(operator, name)
-
-    def apply(self: DeviceArray, other: Any) -> DeviceArray:
-        left, right = self._array, unwrap(other)
-        return self._wrap(function(right, left) if swapped else function(left, right))
-
-    return apply
-
-
-def _inplace(name: str) -> Callable[[DeviceArray, Any], DeviceArray]:
-    function = getattr(operator, name)
-
-    def apply(self: DeviceArray, other: Any) -> DeviceArray:
-        function(self._array, unwrap(other))
-        return self
-
-    return apply
-
-
-for _name in OPERATORS:
-    setattr(DeviceArray, f"__{_name.strip('_')}__", _binary(_name))
-    if _name not in ("lt", "le", "gt", "ge", "eq", "ne"):
-        setattr(DeviceArray, f"__r{_name.strip('_')}__", _binary(_name, swapped=True))
-for _name in INPLACE:
-    setattr(DeviceArray, f"__{_name}__", _inplace(_name))
 
 
 def _plain(argument: Any) -> Any:
