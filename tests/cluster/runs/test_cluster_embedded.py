@@ -103,12 +103,6 @@ def test_the_dashboards_of_several_runs_do_not_warn_about_each_other(usual_port_
     assert not [warning for warning in shown if "already in use" in str(warning.message)]
 
 
-def test_pages_and_tests_may_start_clusters_as_users_do(usual_port_taken: None) -> None:
-    """Dask's warning, which tells a user the new port, is no error of a test."""
-    with Client(n_workers=1, threads_per_worker=1, processes=False, set_as_default=False) as client:
-        assert not client.dashboard_link.endswith(":8787/status")
-
-
 def test_errors_of_an_event_loop_are_logged_but_for_abandoned_timeouts(threads: Client, caplog) -> None:
     loop = threads.loop.asyncio_loop
     with caplog.at_level(logging.ERROR):  # Dask has set it higher
