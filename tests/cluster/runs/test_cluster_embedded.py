@@ -128,7 +128,7 @@ def test_all_rounds_of_a_worker_run_in_one_thread(job: Job):
     assert name.startswith("dsinga ")
 
 
-@pytest.mark.slow  # processes start: 4 s
+@pytest.mark.ci
 def test_a_script_that_starts_processes_when_it_is_imported_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
