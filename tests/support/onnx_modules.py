@@ -18,21 +18,6 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-class LeNet(nn.Module):
-    """LeNet-5 (LeCun et al., 1998), as tutorials have it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(16 * 4 * 4, 24), nn.Linear(24, 16), nn.Linear(16, 10)
-
-    def forward(self, x: Any) -> Any:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = torch.flatten(x, 1)
-        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
-
-
 class InvertedResidual(nn.Module):
     """The block of MobileNet v2 (Sandler et al., 2018)."""
 
@@ -93,22 +78,6 @@ class DenseBlock(nn.Module):
         for layer in self.layers:
             x = torch.cat([x, layer(x)], 1)
         return self.transition(x).flatten(1)
-
-
-class Inception(nn.Module):
-    """A block of GoogLeNet (Szegedy et al., 2015): four branches side by side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch1 = nn.Conv2d(4, 2, 1)
-        self.branch2 = nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 3, padding=1))
-        self.branch3 = nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 5, padding=2))
-        self.branch4 = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(4, 2, 1))
-        self.fc = nn.Linear(10, 3)
-
-    def forward(self, x: Any) -> Any:
-        branches = [self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)]
-        return self.fc(F.adaptive_avg_pool2d(F.relu(torch.cat(branches, 1)), 1).flatten(1))
 
 
 class Fire(nn.Module):
@@ -221,18 +190,6 @@ class Gpt(nn.Module):
         return self.lm_head(self.ln_f(x))
 
 
-class Encoder(nn.Module):
-    """A layer of torch's TransformerEncoder on steps, and its mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
-        self.out = nn.Linear(8, 3)
-
-    def forward(self, x: Any) -> Any:
-        return self.out(self.layer(x).mean(1))
-
-
 class Tagger(nn.Module):
     """A tag for each word of a sentence by an LSTM."""
 
@@ -317,13 +274,11 @@ Shape = tuple[int, ...]
 # The shape of a record of each input, with the number of codes behind it where these are codes.
 MODULES: dict[str, tuple[list[tuple[Shape, int]], Callable[[], nn.Module]]] = {
     "MLP": ([((6,), 0)], mlp),
-    "LeNet": ([((1, 28, 28), 0)], LeNet),
     "ResNet-18": ([((3, 32, 32), 0)], ResNet18),
     "U-Net": ([((1, 16, 16), 0)], UNet),
     "MobileNet": ([((3, 16, 16), 0)], MobileNet),
     "VGG": ([((3, 16, 16), 0)], Vgg),
     "dense block": ([((4, 8, 8), 0)], DenseBlock),
-    "Inception block": ([((4, 8, 8), 0)], Inception),
     "fire module": ([((4, 8, 8), 0)], Fire),
     "ShuffleNet unit": ([((8, 6, 6), 0)], ShuffleUnit),
     "decoder": ([((6,), 0)], Decoder),
@@ -332,7 +287,6 @@ MODULES: dict[str, tuple[list[tuple[Shape, int]], Callable[[], nn.Module]]] = {
     "BERT": ([((12,), 20)], Bert),
     "GPT": ([((6,), 11)], Gpt),
     "language model by hand": ([((12,), 20)], LanguageModel),
-    "transformer layer": ([((5, 8), 0)], Encoder),
     "LSTM tagger": ([((5,), 11)], Tagger),
     "GRU classifier": ([((5, 4), 0)], GruClassifier),
     "bidirectional LSTM": ([((5, 4), 0)], Bidirectional),
