@@ -18,36 +18,6 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-class InvertedResidual(nn.Module):
-    """The block of MobileNet v2 (Sandler et al., 2018)."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int):
-        super().__init__()
-        self.is_residual = stride == 1 and inputs == outputs
-        self.conv = nn.Sequential(
-            nn.Conv2d(inputs, 3 * inputs, 1, bias=False), nn.BatchNorm2d(3 * inputs), nn.ReLU6(inplace=True),
-            nn.Conv2d(3 * inputs, 3 * inputs, 3, stride, 1, groups=3 * inputs, bias=False),
-            nn.BatchNorm2d(3 * inputs), nn.ReLU6(inplace=True),
-            nn.Conv2d(3 * inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
-
-    def forward(self, x: Any) -> Any:
-        return x + self.conv(x) if self.is_residual else self.conv(x)
-
-
-class MobileNet(nn.Module):
-    """A small MobileNet v2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        blocks = [InvertedResidual(4, 6, 2), InvertedResidual(6, 6, 1), InvertedResidual(6, 8, 2)]
-        self.features = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU6(), *blocks)
-        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(8, 5))
-
-    def forward(self, x: Any) -> Any:
-        return self.classifier(self.features(x).mean([2, 3]))
-
-
 class Vgg(nn.Module):
     """A small VGG (Simonyan and Zisserman, 2015) with the adaptive pooling and the dropout of torchvision's."""
 
@@ -276,7 +246,6 @@ MODULES: dict[str, tuple[list[tuple[Shape, int]], Callable[[], nn.Module]]] = {
     "MLP": ([((6,), 0)], mlp),
     "ResNet-18": ([((3, 32, 32), 0)], ResNet18),
     "U-Net": ([((1, 16, 16), 0)], UNet),
-    "MobileNet": ([((3, 16, 16), 0)], MobileNet),
     "VGG": ([((3, 16, 16), 0)], Vgg),
     "dense block": ([((4, 8, 8), 0)], DenseBlock),
     "fire module": ([((4, 8, 8), 0)], Fire),

@@ -15,7 +15,6 @@ from dsinga.api import evaluate, train
 from dsinga.base.errors import Cancelled, RunError
 from dsinga.cluster.connecting import expected_workers
 from dsinga.cluster.connecting.expected_workers import SlurmJobs, await_workers, keep_workers
-from dsinga.cluster.dask import waiting
 from dsinga.cluster.dask.dask_workers import available_workers, require_workers
 from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation
@@ -44,10 +43,8 @@ class FailingWorker(Worker):
 
 
 @pytest.fixture(autouse=True)
-def open_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Say at once what is waited for; let all workers start in the end."""
-    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
-    monkeypatch.setattr(waiting, "CHANGE_SECONDS", 0.0)
+def open_gate(announced_at_once: None) -> Iterator[None]:
+    """Let all workers start in the end."""
     GATE.clear()
     yield
     GATE.set()

@@ -13,7 +13,6 @@ from distributed import Client, LocalCluster
 
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster.dask import waiting
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
 from dsinga.cluster.run.driver import TrainedParams
@@ -25,6 +24,8 @@ from tests.support.gated_runs import PATIENCE, Gate, run_states
 from tests.support.polling import wait_until
 from tests.support.refusals import refused
 from tests.support.small_job import assert_same, with_topology
+
+pytestmark = pytest.mark.usefixtures("announced_at_once")
 
 
 class Runs:
@@ -48,12 +49,6 @@ class Runs:
     def wait_until(self, states: dict[str, str]) -> None:
         """Wait until these are the states of all runs."""
         wait_until(lambda: self.states() == states, PATIENCE)
-
-
-@pytest.fixture(autouse=True)
-def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
-    monkeypatch.setattr(waiting, "CHANGE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Which records workers read: of a user's source, of an array that is sent once, and all of them."""
 
-import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 import dsinga
@@ -22,7 +19,7 @@ from dsinga.job import ClusterConf, Job, loads
 from dsinga.job.reader import with_fields
 from tests.support.refusals import refused
 from tests.support.registries import restored_registry
-from tests.support.small_job import LINEAR, assert_same, linear, with_topology
+from tests.support.small_job import LINEAR, assert_same, with_topology
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 4)).astype(np.float32), RNG.integers(3, size=40)
@@ -185,23 +182,3 @@ def test_a_source_is_read_in_the_thread_that_asks(records) -> None:
         source = open_records((da.from_array(records[0], chunks=(100, -1, -1, -1)), records[1]))
         assert isinstance(source, RecordSource)
         np.testing.assert_array_equal(source.read([999, 3])[0], records[0][[999, 3]])
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_an_array_larger_than_the_memory_of_a_worker_trains_in_bounded_memory(forked: None) -> None:
-    limit = parse_bytes("600 MB")
-    x = da.random.default_rng(1).random((200_000, 1000), chunks=(2000, -1), dtype=np.float32)
-    assert x.nbytes > limit
-    y = np.arange(200_000) % 2
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, memory_limit=limit, dashboard_address=":0") as local,
-        Client(local) as client,
-    ):
-        (before,) = client.run(os.getpid).values()
-        epoch = linear("batchsize=2000", "=train_steps=100")
-        result = dsinga.train(epoch, client, data=(x, y), progress=False)
-        (after,) = client.run(os.getpid).values()
-        (peak,) = client.run(lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss).values()
-    assert (result.step, before) == (100, after)
-    assert peak < 0.8 * limit  # at which Dask pauses a worker

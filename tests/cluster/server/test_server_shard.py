@@ -93,17 +93,6 @@ def test_any_order_of_arrival_gives_the_bits_of_a_sequential_run(data, workers):
     assert_same(shard.pull(ids_of(all_specs), STEPS).result(WAIT), all_specs, sequential(workers, STEPS)[0])
 
 
-def test_read_only_gradients_are_not_changed():
-    all_specs = specs(workers=2)
-    shard = make_shard(all_specs)
-    for worker in (0, 1):
-        received = gradients(all_specs, 0, worker)
-        for array in received.values():
-            array.flags.writeable = False
-        shard.push(Push(0, 0, 0, worker), received)
-    assert_same(shard.pull(ids_of(all_specs), 1).result(WAIT), all_specs, sequential(2, 1)[0])
-
-
 def test_a_slice_that_is_not_trainable_is_replaced_by_the_sum():
     initial = np.zeros(7, np.float32)
     shard = Shard(specs({"b1": 7}, trainable=False, workers=2), make_updater())

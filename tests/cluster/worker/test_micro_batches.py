@@ -87,12 +87,6 @@ def test_a_run_resumes_with_another_number(stores: Path, whole: dict[str, np.nda
     assert_close(dsinga.train(small(stores, 2), workspace=tmp_path, resume=True, progress=False).params, whole, 1e-6)
 
 
-def test_worker_groups_of_a_cluster_have_micro_batches_of_their_own(stores: Path, threads: Client):
-    cluster = ClusterConf(nworker_groups=2, nserver_groups=2, sync_freq=2)
-    job = small(stores, 2, cluster=cluster)
-    assert dsinga.train(job, threads, progress=False).step == STEPS
-
-
 def test_a_batch_with_a_record_that_is_not_finite_is_left_out_as_a_whole(tmp_path: Path):
     x = np.random.default_rng(0).normal(size=(80, 4)).astype(np.float32)
     x[3] = np.nan
