@@ -227,19 +227,6 @@ class TestExchange:
         np.testing.assert_array_equal(view["w1"], start_values()["w1"])
         np.testing.assert_array_equal(view["w2"], start_values()["w2"] - 1)
 
-    def test_arrays_are_summed_and_rows_gathered_over_workers(self, make_transports) -> None:
-        transports = make_transports(2)
-
-        def work(number: int) -> tuple[np.ndarray, np.ndarray]:
-            view = exchange(transports, number, 2)
-            rows = np.full((number + 1, 2), number)
-            return view.all_reduce("mean", np.array([1.0, number])), view.all_gather("x", rows)
-
-        with ThreadPoolExecutor(2) as pool:
-            for sum_, rows in pool.map(work, range(2)):
-                np.testing.assert_array_equal(sum_, [2.0, 1.0])
-                np.testing.assert_array_equal(rows, [[0, 0], [1, 1], [1, 1]])
-
 
 def train_two(transports: list[Transport], steps: int = 3, **options: Any) -> list[dict[str, np.ndarray]]:
     """Let two workers push random gradients for some steps; return the final values of each."""
@@ -371,21 +358,6 @@ class TestOptions:
         view.begin(1)
         for name in view:
             np.testing.assert_array_equal(view[name], new[name])
-
-
-def test_a_copied_replica_state_goes_on_to_the_same_bits() -> None:
-    names = ["w1"]
-    first, second = replica(names), LocalUpdater(create_updater(with_momentum()), params_named(names))
-    first.update(0, "w1", 0, np.ones(12, np.float32))
-    state = first.copy_state()
-    second.put(first.copy_values(), state)
-    for step in range(1, 3):
-        for replicated in (first, second):
-            replicated.update(step, "w1", 6, np.full(6, step, np.float32))
-    np.testing.assert_array_equal(first.values["w1"], second.values["w1"])
-    fresh = LocalUpdater(create_updater(with_momentum()), params_named(["b1"]))
-    refused(lambda: fresh.put({"b1": np.zeros(4)}, {"b1": {"other": np.zeros(4)}}), "with the updater that wrote it")
-    assert state["w1"]["history"].any()
 
 
 def test_mistakes_are_named_with_their_remedies() -> None:
