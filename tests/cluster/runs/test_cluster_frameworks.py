@@ -111,6 +111,11 @@ def test_group_0_warms_up_alone(
     assert result.history.phase("test")[-1, "accuracy"] > 0.9
 
 
+def test_a_run_may_be_all_warm_up(job: Job, four_threads: Client) -> None:
+    result = train(with_groups(job, (2, 2, 1, 1)).replace(warmup_steps=50), four_threads, progress=False)
+    assert result.history.phase("test")[-1, "accuracy"] > 0.9
+
+
 def test_progress_counts_the_samples_of_all_groups(job: Job, four_threads: Client) -> None:
     rates: dict[int, float] = {0: 0.0}
 

@@ -1,5 +1,6 @@
 """What a run shares: objects that are sent once, and params that do not change."""
 
+import contextlib
 import pickle
 import threading
 import weakref
@@ -9,7 +10,7 @@ from typing import Any
 import dask.config
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, worker_client
 
 from dsinga import RunError, train
 from dsinga.base.errors import UserError
@@ -46,6 +47,26 @@ def test_all_workers_and_the_scheduler_know_of_it_until_it_is_released(client: C
     assert future.result(timeout=60) == {"count": count}
     del future
     wait_until(lambda: not holders(client, key))
+
+
+def share_in_task(addresses: list[str], scheduler: str | None = None) -> set[str]:
+    """Task: share an object in its own cluster, or in that of another scheduler; return which workers have it."""
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(Client(scheduler, set_as_default=False) if scheduler else worker_client())
+        future = share(client, [1], addresses)  # which is held until it was looked at
+        return holders(client, future.key)
+
+
+def test_a_task_shares_with_other_workers_than_its_own(client: Client) -> None:
+    own, *others = list(available_workers(client))[:4]
+    assert client.submit(share_in_task, others, workers=[own]).result(60) == set(others)
+
+
+def test_a_task_shares_in_another_cluster(client: Client) -> None:
+    with connect(workers=1) as second:
+        addresses = list(available_workers(second))
+        future = client.submit(share_in_task, addresses, second.scheduler.address)
+        assert future.result(60) == set(addresses)
 
 
 def test_a_worker_that_has_gone_keeps_nobody_else_from_sharing(client: Client) -> None:

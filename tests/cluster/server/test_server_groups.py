@@ -157,6 +157,16 @@ def test_a_group_ahead_of_the_bound_waits_for_the_slowest():
     np.testing.assert_array_equal(ahead.result(0)[0], ones(-2))  # including the update that it waited for
 
 
+def test_a_group_that_has_left_is_not_waited_for():
+    shard = make_shard(specs(2), staleness=0)
+    shard.push(Push(0, 0, 0, 0), {0: ones(), 1: ones()})
+    ahead = shard.pull([0, 1], 1, 0)
+    assert not ahead.done()
+    shard.leave(1)
+    assert ahead.done()
+    shard.leave(1)
+
+
 def test_a_group_may_begin_later():
     shard = make_shard(specs(1), staleness=1, start=4)
     shard.leave(1)

@@ -99,6 +99,16 @@ def test_a_single_worker_runs_all_blocks():
     assert shard.pull(SIZES, 1).done()
 
 
+@pytest.mark.parametrize("executor", SHARING)
+def test_a_skipped_step_changes_nothing(executor):
+    shard = make_shard(2, executor)
+    before = shard.snapshot(0, WAIT).values
+    for worker in range(2):
+        shard.push(Push(0, 0, 0, worker, skip=True), dict.fromkeys(SIZES, np.empty(0, np.float32)))
+    after = shard.executor.wait(shard.pull(SIZES, 1), WAIT)
+    assert all((after[id] == before[id]).all() for id in SIZES)
+
+
 def test_a_wait_ends_at_its_timeout():
     shard = make_shard(2)
     push(shard, 0, 0)

@@ -227,6 +227,19 @@ class TestExchange:
         np.testing.assert_array_equal(view["w1"], start_values()["w1"])
         np.testing.assert_array_equal(view["w2"], start_values()["w2"] - 1)
 
+    def test_arrays_are_summed_and_rows_gathered_over_workers(self, make_transports) -> None:
+        transports = make_transports(2)
+
+        def work(number: int) -> tuple[np.ndarray, np.ndarray]:
+            view = exchange(transports, number, 2)
+            rows = np.full((number + 1, 2), number)
+            return view.all_reduce("mean", np.array([1.0, number])), view.all_gather("x", rows)
+
+        with ThreadPoolExecutor(2) as pool:
+            for sum_, rows in pool.map(work, range(2)):
+                np.testing.assert_array_equal(sum_, [2.0, 1.0])
+                np.testing.assert_array_equal(rows, [[0, 0], [1, 1], [1, 1]])
+
 
 def train_two(transports: list[Transport], steps: int = 3, **options: Any) -> list[dict[str, np.ndarray]]:
     """Let two workers push random gradients for some steps; return the final values of each."""
