@@ -57,9 +57,3 @@ def test_a_call_goes_on_with_what_the_file_lacks_while_there_is_time(monkeypatch
     assert run("--json", str(file)).exit_code == 0
     assert made == [name for name in gpu.TABLES if name != "smoke"]
     assert set(json.loads(file.read_text())) == set(gpu.TABLES)
-
-
-def test_the_first_tables_fit_into_ten_minutes():
-    names = list(gpu.TABLES)
-    assert list(gpu.SECONDS) == names
-    assert sum(gpu.SECONDS[name] for name in names[: names.index("nets") + 1]) <= 590

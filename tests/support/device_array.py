@@ -193,12 +193,20 @@ class StubOps(NumpyOps):
         self.xp = DeviceModule(self.record.syncs)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in KERNELS:
-            return _Kernel(name, object.__getattribute__(self, "_inner"), object.__getattribute__(self, "record"))
-        return object.__getattribute__(self, name)
+        return self.kernel(name) if name in KERNELS else object.__getattribute__(self, name)
 
     def kernel(self, name: str) -> Any:
-        return _Kernel(name, self._inner, self.record)
+        """Return a kernel of numpy with arguments and results on the device."""
+        kernel, convert = self._inner.kernel(name), _host_too if name in TAKES_HOST_ARRAYS else unwrap
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.record.kernels.append(name)
+            result = kernel(*map(convert, arguments), **{key: convert(value) for key, value in named.items()})
+            wrapped = _wrapped(result, self.record.syncs)
+            # The numbers of these stay on the device.
+            return _numbers(wrapped, self.record.syncs) if name in ("softmax_loss", "hits") else wrapped
+
+        return call
 
     def _up(self, array: Any) -> DeviceArray:
         return DeviceArray(np.array(array), self.record.syncs)
@@ -271,29 +279,15 @@ def load_backends(patch: pytest.MonkeyPatch, **backends: Ops | None) -> None:
             patch.setitem(loaded, name, backend)
 
 
-class _Kernel:
-    """A kernel of numpy with arguments and results on the device."""
+def _host_too(value: Any) -> Any:
+    return value if isinstance(value, np.ndarray) else unwrap(value)
 
-    def __init__(self, name: str, inner: NumpyOps, record: Record):
-        self._name, self._inner, self._record = name, inner, record
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        self._record.kernels.append(self._name)
-        convert = self._host_too if self._name in TAKES_HOST_ARRAYS else unwrap
-        named = {key: convert(value) for key, value in named.items()}
-        result = self._inner.kernel(self._name)(*map(convert, arguments), **named)
-        wrapped = _wrapped(result, self._record.syncs)
-        if self._name in ("softmax_loss", "hits"):  # their numbers stay on the device
-            return self._numbers(wrapped)
-        return wrapped
-
-    def _host_too(self, value: Any) -> Any:
-        return value if isinstance(value, np.ndarray) else unwrap(value)
-
-    def _numbers(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(self._numbers, value))
-        return DeviceArray(np.asarray(value), self._record.syncs) if isinstance(value, (int, float)) else value
+def _numbers(value: Any, syncs: list[str]) -> Any:
+    """Return arrays of the device in place of numbers."""
+    if isinstance(value, tuple):
+        return tuple(_numbers(number, syncs) for number in value)
+    return DeviceArray(np.asarray(value), syncs) if isinstance(value, (int, float)) else value
 
 
 HOST = {

@@ -51,25 +51,4 @@ from dsinga.estimators import Classifier
 frame = pd.DataFrame({"age": x[:, 0], "town": np.where(x[:, 1] > 0, "A", "B")})
 columns = make_column_transformer((OneHotEncoder(), ["town"]), (StandardScaler(), ["age"]))
 make_pipeline(columns, Classifier(epochs=2)).fit(frame, y).predict(frame)""",
-    "frame and names": """
-import pandas as pd
-from dsinga.estimators import Classifier
-frame = pd.DataFrame(x, columns=list("abcdef"))
-model = Classifier(epochs=2).fit(frame, pd.Series(np.array(["u", "v", "w"])[y]))
-assert list(model.classes_) == ["u", "v", "w"] and set(model.predict(frame)) <= {"u", "v", "w"}""",
-    "nullable frame": """
-import pandas as pd
-from dsinga.estimators import Classifier
-frame = pd.DataFrame(x, columns=list("abcdef")).convert_dtypes()
-Classifier(epochs=2).fit(frame, pd.Series(y, dtype="Int64")).predict(frame)""",
-    "dask frame": """
-import pandas as pd, dask.dataframe as dd
-from dsinga.estimators import Classifier
-from distributed import Client
-frame = pd.DataFrame(x, columns=list("abcdef")).astype("Float64")
-frame["c"] = frame["c"].astype("double[pyarrow]")
-labels = pd.Series(y, dtype="Int64")
-with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None):
-    X, Y = dd.from_pandas(frame, npartitions=2), dd.from_pandas(labels, npartitions=2)
-    Classifier(epochs=2).fit(X, Y).predict(X).compute()""",
 }

@@ -18,38 +18,6 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-class Vgg(nn.Module):
-    """A small VGG (Simonyan and Zisserman, 2015) with the adaptive pooling and the dropout of torchvision's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2, 2),
-            nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(True), nn.MaxPool2d(2, 2),
-        )  # fmt: skip
-        self.avgpool = nn.AdaptiveAvgPool2d((2, 2))
-        self.classifier = nn.Sequential(nn.Linear(32, 16), nn.ReLU(True), nn.Dropout(0.0), nn.Linear(16, 5))
-
-    def forward(self, x: Any) -> Any:
-        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
-
-
-class DenseBlock(nn.Module):
-    """A block of DenseNet (Huang et al., 2017): each layer sees the features of all before it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, 4, 3, padding=1, bias=False)) for n in (4, 8, 12)
-        )
-        self.transition = nn.Sequential(nn.Conv2d(16, 8, 1), nn.AvgPool2d(2, 2))
-
-    def forward(self, x: Any) -> Any:
-        for layer in self.layers:
-            x = torch.cat([x, layer(x)], 1)
-        return self.transition(x).flatten(1)
-
-
 class Fire(nn.Module):
     """The fire module of SqueezeNet (Iandola et al., 2016) and its classifier by a convolution."""
 
@@ -62,41 +30,6 @@ class Fire(nn.Module):
         y = F.relu(self.squeeze(x))
         y = torch.cat([F.relu(self.expand1(y)), F.relu(self.expand3(y))], 1)
         return torch.flatten(self.classifier(F.max_pool2d(y, 3, 2, ceil_mode=True)), 1)
-
-
-class ShuffleUnit(nn.Module):
-    """A unit of ShuffleNet v2 (Ma et al., 2018): half the channels pass, and the channels are shuffled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(
-            nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
-            nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False), nn.BatchNorm2d(4),
-            nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
-        )  # fmt: skip
-        self.head = nn.Conv2d(8, 2, 1)
-
-    def forward(self, x: Any) -> Any:
-        left, right = x.chunk(2, dim=1)
-        y = torch.cat((left, self.branch(right)), dim=1)
-        rows, channels, height, width = y.shape
-        y = y.view(rows, 2, channels // 2, height, width).transpose(1, 2).reshape(rows, channels, height, width)
-        return self.head(y).mean((2, 3))
-
-
-class Decoder(nn.Module):
-    """A generator as in DCGAN (Radford et al., 2016): vectors become images by transposed convolutions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 8 * 4 * 4)
-        self.main = nn.Sequential(
-            nn.ConvTranspose2d(8, 4, 4, 2, 1, bias=False), nn.BatchNorm2d(4), nn.LeakyReLU(0.2),
-            nn.ConvTranspose2d(4, 2, 3, 2, 1, output_padding=1), nn.Tanh(),
-        )  # fmt: skip
-
-    def forward(self, x: Any) -> Any:
-        return self.main(self.first(x).view(-1, 8, 4, 4))
 
 
 def conv1d_net() -> nn.Module:
@@ -246,11 +179,7 @@ MODULES: dict[str, tuple[list[tuple[Shape, int]], Callable[[], nn.Module]]] = {
     "MLP": ([((6,), 0)], mlp),
     "ResNet-18": ([((3, 32, 32), 0)], ResNet18),
     "U-Net": ([((1, 16, 16), 0)], UNet),
-    "VGG": ([((3, 16, 16), 0)], Vgg),
-    "dense block": ([((4, 8, 8), 0)], DenseBlock),
     "fire module": ([((4, 8, 8), 0)], Fire),
-    "ShuffleNet unit": ([((8, 6, 6), 0)], ShuffleUnit),
-    "decoder": ([((6,), 0)], Decoder),
     "net of signals": ([((2, 16), 0)], conv1d_net),
     "ViT": ([((3, 8, 8), 0)], ViT),
     "BERT": ([((12,), 20)], Bert),

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 from distributed import Client, Status
 
@@ -35,25 +34,11 @@ def wait_for_departure(client: Client) -> None:
     wait_until(lambda: ask_scheduler(client, "dsinga_leaving"), PATIENCE)
 
 
-def long_job(job: Job, steps: int = 600) -> Job:
-    """Return a job of two workers with a server each."""
-    return job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=2), train_steps=steps)
-
-
-def unbroken_params(job: Job) -> dict[str, np.ndarray]:
-    """Return the params of the run when nothing happens."""
-    with connect(workers=2) as client:
-        return train_observed(job, client, Recorder()).params
-
-
-def check_left_in_order(rows: list[dict[str, Any]], moves: int = 1) -> None:
-    """Assert that the run was placed anew without computing a step twice."""
-    assert [row["steps_again"] for row in of_phase(rows, "recovery")] == [0] * moves
-
-
 @pytest.mark.ci
 def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
-    job = long_job(job, steps=200)
+    job = job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=2), train_steps=200)
+    with connect(workers=2) as client:
+        unbroken = train_observed(job, client, Recorder())
     with connect(workers=3, separate_processes=True) as client, ThreadPoolExecutor() as pool:
         used, _, unused = cluster.available_workers(client)
         assert list(client.retire_workers([unused])) == [unused]
@@ -66,8 +51,8 @@ def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
         recorder = Recorder(100, retire)
         outcome = train_observed(job, client, recorder)
         assert list(retired[0].result(PATIENCE)) == [used]
-    check_left_in_order(recorder.rows)
-    assert_same(outcome.params, unbroken_params(job))
+    assert [row["steps_again"] for row in of_phase(recorder.rows, "recovery")] == [0]
+    assert_same(outcome.params, unbroken.params)
 
 
 def test_a_cluster_closes_its_own_workers(job: Job) -> None:

@@ -38,10 +38,6 @@ def no_moves(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param({"nworkers_per_group": 3, "update": "kWorker"}, 0, marks=pytest.mark.slow),
         pytest.param({"nworkers_per_group": 3, "update": "kWorker", "compression": "kBF16"}, 0, marks=pytest.mark.slow),
     ],
-    ids=[
-        *("AllReduce of rounded gradients", "AllReduce, an idle worker", "Sandblaster, a worker"),
-        *("Sandblaster, the server", "own updates", "own updates, rounded sums"),
-    ],
 )
 def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any], victim: int, tmp_path: Path) -> None:
     job = job.replace(cluster=ClusterConf(**figures), train_steps=400, test_freq=100, test_steps=2)

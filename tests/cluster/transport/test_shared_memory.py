@@ -16,10 +16,10 @@ import pytest
 
 from dsinga.cluster.transport import handshake
 from dsinga.cluster.transport.channel import HEAD, Channel
-from dsinga.cluster.transport.handshake import PROCESS_SECRET, Secret
+from dsinga.cluster.transport.handshake import Secret
 from dsinga.cluster.transport.shared_buffer import HUGE, SharedArrays, create_shared_buffer, offsets
-from dsinga.cluster.transport.shared_memory import SharedMemoryServer, SharedMemoryTransport, connect_to_host
-from tests.support.echo_service import EchoService
+from dsinga.cluster.transport.shared_memory import SharedMemoryServer, connect_to_host
+from tests.support.echo_service import EchoService, connected
 from tests.support.refusals import refused
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
@@ -41,12 +41,6 @@ def server(name: str, service: EchoService):
     server = SharedMemoryServer(name, service)
     yield server
     server.close()
-
-
-def connected(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryTransport:
-    transport = connect_to_host(name, secret)
-    assert transport is not None
-    return transport
 
 
 def mapped_files() -> set[str]:
