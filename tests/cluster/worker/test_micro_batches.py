@@ -9,7 +9,7 @@ import pytest
 from distributed import Client
 
 import dsinga
-from dsinga.job import ClusterConf, Job, JobError, loads
+from dsinga.job import ClusterConf, Job, loads
 from dsinga.reading.bind_records import bind_records
 from tests.cluster.runs.test_loop_resumed import CHAINS
 from tests.cluster.worker.test_group_worker import STRATEGIES
@@ -137,8 +137,3 @@ def test_features_are_computed_again_on_a_cluster(stores: Path, threads: Client,
     again.neuralnet.recompute = 3
     params = [dsinga.train(job, threads, workers=2, grain=grain, progress=False).params for job in (kept, again)]
     assert_same(params[1], params[0])
-
-
-def test_graph_grain_refuses_micro_batches(stores: Path, threads: Client):
-    with pytest.raises(JobError, match="graph grain computes whole batches"):
-        dsinga.train(small(stores, 2), threads, grain="graph", progress=False)
